@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -13,6 +14,7 @@ from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_prob
 
 ON_THE_CPU = "launch.device=cpu trains on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 instead of 283 images/s, ResNet-50 88 instead of 60; below 64 not measured
+_APPLE = "Apple GPUs (mps) are not supported; the run trains on the CPU"
 _ADVICE = "check the driver with train doctor, or set launch.device=cpu"
 
 
@@ -47,7 +49,8 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
         cards = 0 if hidden else cards_on_the_bus()
         unused = f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, but torch detects none; {_ADVICE}"
-        return Devices("cpu", processes_of_node(launch, 0), [unused] if cards else [])
+        notes = [unused] if cards else [_APPLE] if sys.platform == "darwin" and not hidden else []
+        return Devices("cpu", processes_of_node(launch, 0), notes)
     text, notes = _visible(visible), []
     if usable < visible:
         text = f"{text}, but CUDA can use only {usable}"

@@ -16,10 +16,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, FAILED, UserError, is_out_of_memory
-from launcher.rank.main import log_file
+from launcher.rank.main import is_alive, log_file
 from launcher.rank.signs import done_file
 
 _INTERVAL = 0.05  # seconds
@@ -118,9 +119,11 @@ class RankWatch:
 
 def _has_ended(rank: int) -> bool:
     """Return whether a child process has ended, even if elastic has already waited for it."""
+    # note: macOS has os.waitid only from Python 3.13 on
     try:
-        return os.waitid(os.P_PID, rank, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
+        process = psutil.Process(rank)
+        return process.ppid() != os.getpid() or not is_alive(process)
+    except psutil.NoSuchProcess:
         return True
 
 

@@ -225,6 +225,13 @@ def test_python_runs_the_package() -> None:
     assert done.stdout == f"train {__version__}\n"
 
 
+def test_windows_is_refused_in_a_line() -> None:
+    program = "import runpy, sys; sys.platform = 'win32'; runpy.run_module('launcher', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: train needs Linux or macOS; on Windows use it in WSL 2\n"
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     show = [sys.executable, "-m", "launcher", "show", "recipe=hot"]

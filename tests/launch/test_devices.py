@@ -156,6 +156,18 @@ def test_cards_that_torch_does_not_detect_are_a_note(machine: Machine, monkeypat
     assert not decide(launch("auto")).notes
 
 
+@pytest.mark.parametrize(("device", "notes"), [("auto", 1), ("cpu", 0)])
+def test_a_mac_trains_on_the_cpu_with_a_note(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, device: str, notes: int
+) -> None:
+    machine(nvml=0, cuda=0)
+    monkeypatch.setattr(devices.sys, "platform", "darwin")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = decide(launch(device))
+    assert (found.kind, len(found.notes)) == ("cpu", notes)
+    assert all("Apple GPUs (mps) are not supported" in note for note in found.notes)
+
+
 def test_a_rank_whose_gpu_fails_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # note: so that pytest restores it
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
