@@ -130,7 +130,8 @@ def _rehearse(trainer: Trainer) -> None:
         RuntimeError: the learning parameters change so often that many graphs would be needed.
     """
     step, plan = trainer.train_step, trainer.plan
-    freezes = any(one.freezes_statistics for one in step.engine.active.values())
+    updates = step.optimizer.updates_statistics
+    freezes = updates or any(one.freezes_statistics for one in step.engine.active.values())
     sizes = {kind.image_size for kind in step_kinds(plan)}
     seen: set[object] = set()
     for steps in step_kinds(plan).values():
@@ -150,7 +151,11 @@ def _rehearse(trainer: Trainer) -> None:
         seen.add(shape)
         if len(sizes) > 1:
             torch._dynamo.mark_dynamic(images, [2, 3])
-        _differentiate(step.objective, images, targets)
+        if updates:
+            with torch.no_grad():
+                step.objective(images, targets)
+        else:
+            _differentiate(step.objective, images, targets)
         if freezes:
             with frozen_statistics(step.model):
                 _differentiate(step.objective, images, targets)

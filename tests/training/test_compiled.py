@@ -213,7 +213,10 @@ def test_every_recipe_computes_the_same_compiled(
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", one_block)
     words = [f"recipe={name}", *WORDS]
-    assert steps(compiled_trainer(*words), 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)
+    run = compiled_trainer(*words)
+    count = compiled.graphs()
+    assert steps(run, 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)
+    assert compiled.graphs() == count
     assert capsys.readouterr().out.startswith("compiled ")
 
 
