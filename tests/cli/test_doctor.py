@@ -38,7 +38,7 @@ def test_a_problem_ends_with_code_2(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert cli.main(["doctor", "--json"]) == 2
     shown = json.loads(capsys.readouterr().out)
     assert [row["status"] for row in shown] == ["ok", "warning", "problem"]
-    assert shown[2] == {"name": "FFCV", "status": "problem", "found": "not installed", "advice": "install it"}
+    assert shown[2] == {"name": "FFCV", "status": "problem", "observation": "not installed", "advice": "install it"}
 
 
 def test_findings_are_printed_immediately(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,5 +62,5 @@ def test_this_machine_can_run_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path
     found = {row["name"]: row for row in json.loads(output_of("doctor", "launch=cpu", "--json"))}
     assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}
     assert found["torch"]["status"] == "ok"
-    assert found["data set"]["found"] == "shapes, built in"
+    assert found["data set"]["observation"] == "shapes, built in"
     assert cli.main(["doctor", "launch=cpu", "dataset=imagenet", "dataset.path=/nowhere", "--json"]) == 2
