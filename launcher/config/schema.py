@@ -34,7 +34,11 @@ GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "ta
 
 @dataclass(frozen=True, config=STRICT)
 class Image:
-    """Crops and resizes, in pixels for images of size `reference`; scaled to the data set's own `native_size`."""
+    """Crops and resizes, in pixels for images of size `reference`; scaled to the data set's own `native_size`.
+
+    `flip` is the probability of a horizontal flip, drawn in each epoch, or `alternating`: an image is flipped in
+    its first epoch with probability 0.5, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
+    """
 
     reference: Count
     train_size: Count
@@ -42,7 +46,7 @@ class Image:
     eval_size: Count
     scale: ProbabilityRange
     ratio: PositiveRange
-    flip: Probability
+    flip: Probability | Literal["alternating"]
     interpolation: Literal["bilinear", "bicubic"]
     eval_interpolation: Literal["bilinear", "bicubic"]
     eval_flip_average: bool

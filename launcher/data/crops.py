@@ -50,7 +50,15 @@ def random_crops(
     boxes = tries[np.arange(len(tries)), fits.argmax(axis=1)]
     for number in np.flatnonzero(~fits.any(axis=1)):
         boxes[number] = _centred(image, int(heights[number, 0]), int(widths[number, 0]))
-    return np.column_stack([boxes, draws[:, -1] < image.flip])
+    return np.column_stack([boxes, _flips(image, draws[:, -1], seed, epoch, indices)])
+
+
+def _flips(image: schema.Image, draws: np.ndarray, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
+    """Return whether each sample is mirrored, bool [N], alternating as in Jordan 2024 (arXiv:2404.00498)."""
+    if image.flip != "alternating":
+        return draws < image.flip
+    first = randomness.uniforms(seed, "flip", 0, indices, 1)[:, 0] < 0.5
+    return first ^ bool(epoch % 2)
 
 
 def _centred(image: schema.Image, height: int, width: int) -> tuple[int, int, int, int]:

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy import stats
 
 from launcher.config.compose import compose
-from launcher.data.crops import centre_cut, cut, random_crop
+from launcher.data.crops import centre_cut, cut, random_crop, random_crops
 
 IMAGE = compose([]).config.image
 
@@ -32,6 +32,19 @@ def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
     for place, name in enumerate(("top", "left", "height", "width")):
         assert stats.ks_2samp([box[place] for box in ours], [c[name] for c in theirs]).pvalue > 1e-3, name
     assert abs(np.mean([box[4] for box in ours]) - 0.5) < 0.05
+
+
+def test_alternating_flips_mirror_half_of_the_images_and_then_the_others() -> None:
+    image = compose(["image.flip=alternating"]).config.image
+    sizes, indices = np.full(1000, 64), np.arange(1000)
+    epochs = [random_crops(image, sizes, sizes, seed=1, epoch=epoch, indices=indices) for epoch in range(3)]
+    drawn = random_crops(IMAGE, sizes, sizes, seed=1, epoch=0, indices=indices)
+    first, second, third = (boxes[:, 4] for boxes in epochs)
+    assert abs(first.mean() - 0.5) < 0.05
+    assert (second == 1 - first).all()
+    assert (third == first).all()
+    assert (epochs[0][:, :4] == drawn[:, :4]).all()
+    assert (epochs[0][:, :4] != epochs[2][:, :4]).any()
 
 
 @given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6))
