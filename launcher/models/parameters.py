@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 # scale: layer scale, gains, temperatures
 # embedding: positions, tokens, tables of relative positions
 Kind = Literal["matrix", "convolution", "head", "norm", "bias", "scale", "embedding"]
+# the name up to the number of a block
+_BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
 KERNELS = ("matrix", "convolution", "head")
 
 
@@ -54,6 +57,26 @@ def parameters_of_head(network: nn.Module) -> set[str]:
         if id(module) in heads
         for name, _ in module.named_parameters(recurse=False)
     }
+
+
+def layer_depths(network: nn.Module) -> dict[str, int]:
+    """Return the number of each parameter's layer by name, from 0 for the stem to the head's.
+
+    The layers are timm's groups where the network has them, else its numbered blocks, in order.
+    """
+    matcher: Any = getattr(network, "group_matcher", None)
+    if matcher is not None:
+        from timm.models import group_parameters
+
+        depths: dict[str, int] = group_parameters(network, matcher(coarse=False), reverse=True)
+        return depths
+    head, blocks, depths = parameters_of_head(network), [""], {}
+    for name, _ in network.named_parameters():
+        block = _BLOCK.match(name)
+        if block and block[0] not in blocks and name not in head:
+            blocks.append(block[0])
+        depths[name] = len(blocks) - 1
+    return {name: len(blocks) if name in head else depth for name, depth in depths.items()}
 
 
 def _is_kernel(module: nn.Module) -> bool:

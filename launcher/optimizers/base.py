@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from launcher import optimizers
 from launcher.config.choices import OptimizerConfig
-from launcher.models.parameters import KERNELS, parameter_kinds, parameters_of_head
+from launcher.models.parameters import KERNELS, layer_depths, parameter_kinds, parameters_of_head
 
 Rate = float | Tensor
 Values = TypeVar("Values", bound=OptimizerConfig)
@@ -180,11 +180,23 @@ def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[
         groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
     split = [(group, _split(model, group["params"], separate)) for group in groups]
     groups = [{**group, "params": both[at], "separate": at == 1} for group, both in split for at in (0, 1) if both[at]]
-    if config.backbone_lr != 1:
-        split = [(group, _split(model, group["params"], sorted(parameters_of_head(model)))) for group in groups]
-        groups = [{**group, "params": head} for group, (_, head) in split if head]
-        groups += [{**group, "params": rest, "lr_factor": config.backbone_lr} for group, (rest, _) in split if rest]
-    return groups
+    factors = _lr_factors(model, config)
+    parts = [
+        {**group, "params": inside, **({"lr_factor": factor} if factor != 1 else {})}
+        for factor in sorted(set(factors.values()), reverse=True)
+        for group in groups
+        if (inside := [p for p in group["params"] if factors[p] == factor])
+    ]
+    return parts if len(set(factors.values())) > 1 else groups
+
+
+def _lr_factors(model: nn.Module, config: OptimizerConfig) -> dict[Tensor, float]:
+    """Return the factor of each parameter's learning rate."""
+    head, depths = parameters_of_head(model), layer_depths(model)
+    return {
+        parameter: config.layer_decay ** (max(depths.values()) - depths[name]) * (name in head or config.backbone_lr)
+        for name, parameter in model.named_parameters()
+    }
 
 
 def _split(

@@ -72,7 +72,7 @@ def _milestones(plan: Plan) -> Iterator[Problem]:
 
 def _weights(plan: Plan) -> Iterator[Problem]:
     """Require pretrained weights for algorithms that preserve them, and a library's weights for its own models."""
-    config, part = plan.config, plan.config.optimizer.backbone_lr
+    config, rates = plan.config, plan.config.optimizer
     weights, library = config.model.weights, config.model.library
     if weights in LIBRARIES and weights != library:
         own = f"model.weights={library}, " if library in LIBRARIES else ""
@@ -80,7 +80,8 @@ def _weights(plan: Plan) -> Iterator[Problem]:
             f"has no weights for this model; set {own}a file, a run folder or an export", "model.weights", weights
         )
     sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
-    sparing += [f"optimizer.backbone_lr={part:g}"] * (part != 1)
+    factors = {"backbone_lr": rates.backbone_lr, "layer_decay": rates.layer_decay}
+    sparing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
     if config.model.weights is None and sparing:
         spare = f"{' and '.join(sparing)} need{'s' * (len(sparing) == 1)} pretrained weights"
         yield Problem(f"{spare}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)

@@ -140,6 +140,7 @@ def test_freezing_the_backbone_for_the_whole_run_is_refused() -> None:
     [
         (["algorithms=[backbone_freezing]"], r"algorithms\.backbone_freezing needs"),
         (["optimizer.backbone_lr=0.5"], r"optimizer\.backbone_lr=0\.5 needs"),
+        (["optimizer.layer_decay=0.75"], r"optimizer\.layer_decay=0\.75 needs"),
         (["recipe=finetune"], r"algorithms\.backbone_freezing and optimizer\.backbone_lr=0\.1 need"),
     ],
 )
@@ -149,4 +150,4 @@ def test_a_slower_or_frozen_backbone_needs_pretrained_weights(words: list[str], 
     ):
         checked(*words)
     checked(*words, "model.weights=torchvision")
-    checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0")
+    checked(*words, "algorithms.backbone_freezing=off", "optimizer.backbone_lr=1.0", "optimizer.layer_decay=1.0")

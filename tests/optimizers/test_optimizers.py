@@ -2,9 +2,11 @@ import copy
 import math
 
 import pytest
+import timm
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm.optim import param_groups_layer_decay
 from torch import nn
 
 from launcher.config.choices import OptimizerConfig
@@ -109,6 +111,27 @@ def test_the_backbone_learns_with_a_fraction_of_the_rate(name, on_device):
     assert not torch.equal(whole["0.weight"], quarter["0.weight"])
     for key, tensor in weights.items():
         torch.testing.assert_close(tensor, (whole if key.startswith("4.") else quarter)[key], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("architecture", ["test_vit", "test_convnext", "test_resnet", "test_efficientnet"])
+def test_layer_decay_is_timms(architecture: str) -> None:
+    model = timm.create_model(architecture)
+    theirs = param_groups_layer_decay(model, 0.05, layer_decay=0.5, weight_decay_exclude_1d=False)
+    expected = {parameter: group["lr_scale"] for group in theirs for parameter in group["params"]}
+    built = build_optimizer(packaged("adamw", layer_decay=0.5), model, PEAK)
+    ours = {parameter: group.get("lr_factor", 1.0) for group in built.param_groups for parameter in group["params"]}
+    assert len(set(ours.values())) > 2
+    assert ours == expected
+
+
+def test_layer_decay_multiplies_the_fraction_of_the_backbone_block_by_block() -> None:
+    model = small_model()
+    built = build_optimizer(packaged("adamw", layer_decay=0.5, backbone_lr=0.1), model, PEAK)
+    factors = {parameter: group.get("lr_factor", 1.0) for group in built.param_groups for parameter in group["params"]}
+    blocks = [name.split(".")[0] for name, _ in model.named_parameters()]
+    depths = {block: depth for depth, block in enumerate(reversed(dict.fromkeys(blocks)))}
+    for (name, parameter), block in zip(model.named_parameters(), blocks, strict=True):
+        assert factors[parameter] == pytest.approx(0.5 ** depths[block] * (0.1 if depths[block] else 1)), name
 
 
 def test_the_backbones_rate_stays_at_its_address():
