@@ -23,7 +23,7 @@ __all__ = ["make_run"]
 _COMPUTING = ("benchmarks", "training")
 # Memory that a test may leave occupied.
 _LEFT_MIB = 40
-_least_mib = math.inf
+_min_mib = math.inf
 
 # note: timings on a shared machine are unreliable, and a failure in CI must be reproducible
 settings.register_profile("project", deadline=None, derandomize=True)
@@ -51,7 +51,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with slow files, alternating between those that compute and those that wait for processes."""
+    """Start with slow files, in turn one that computes and one that waits for processes."""
     computing = dict.fromkeys(item.path for item in items if item.path.parent.name in _COMPUTING)
     starts = (item.path for item in items if item.get_closest_marker("system") or item.path.parent.name == "launch")
     waiting = dict.fromkeys(path for path in starts if path not in computing)
@@ -62,25 +62,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     base = tmp_path_factory.getbasetemp()
-    # note: shared by all workers
+    # note: all workers share it
     cache = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     cache.mkdir(exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(cache)
 
 
 @pytest.fixture(autouse=True)
-def _memory_given_back() -> Iterator[None]:
+def _memory_returned() -> Iterator[None]:
     """Return free memory to the system; otherwise a worker keeps the maximum of all tests."""
-    global _least_mib
+    global _min_mib
     yield
-    _least_mib = min(_least_mib, _resident_mib())
-    if _resident_mib() > _least_mib + _LEFT_MIB:
+    _min_mib = min(_min_mib, _resident_mib())
+    if _resident_mib() > _min_mib + _LEFT_MIB:
         gc.collect()
         with suppress(AttributeError):
             # note: glibc only
             ctypes.CDLL(None).malloc_trim(0)
         # note: the rest remains in use, such as imported libraries
-        _least_mib = _resident_mib()
+        _min_mib = _resident_mib()
 
 
 def _resident_mib() -> float:

@@ -41,7 +41,7 @@ class Command:
         before: Sequence[Callable[[], object]] = (),
         stdin: int = subprocess.DEVNULL,
     ):
-        """Start it in a folder, and call the functions `before` in it first."""
+        """Start the command in a folder, and call the functions `before` in it first."""
         self.returncode: int | None = None
         files, ends, self._readers = [], [], []
         for file in (stdin, stdout, stderr):
@@ -53,7 +53,7 @@ class Command:
                 ends.append(file)
                 self._readers.append(_Reader(end))
             files.append(file if isinstance(file, int) else file.fileno())
-        self.pid = _ask((tuple(words), str(folder), dict(environment), tuple(before)), files)
+        self.pid = _send((tuple(words), str(folder), dict(environment), tuple(before)), files)
         for file in ends:
             os.close(file)
         for reader in self._readers:
@@ -61,7 +61,7 @@ class Command:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _ask(self.pid)
+            self.returncode = _send(self.pid)
         return self.returncode
 
     def wait(self, timeout: float = 900) -> int:
@@ -98,12 +98,12 @@ class Piped(Command):
     """`python -c CODE WORDS` with binary standard input and output."""
 
     def __init__(self, command: Sequence[str], stderr: IO[Any], before: Sequence[Callable[[], object]] = (), **_: int):
-        stdin_end, self._ask = os.pipe()
-        self._answer, stdout_end = os.pipe()
+        stdin_end, stdin = os.pipe()
+        stdout, stdout_end = os.pipe()
         super().__init__(command[1:], Path.cwd(), os.environ, stdout_end, stderr, before, stdin_end)
         for end in (stdin_end, stdout_end):
             os.close(end)
-        self.stdin, self.stdout = os.fdopen(self._ask, "wb"), os.fdopen(self._answer, "rb")
+        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
 
     def communicate(self, timeout: float = 900) -> tuple[str, str]:
         with suppress(BrokenPipeError):
@@ -122,7 +122,7 @@ def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] 
     """Return the output of `python -c CODE WORDS` in a process without this project.
 
     Raises:
-        subprocess.CalledProcessError: it fails; `stderr` has its errors.
+        subprocess.CalledProcessError: The process fails; `stderr` has its errors.
     """
     command = Command(["-c", code, *words], folder, environment)
     output, errors = command.communicate()
@@ -161,7 +161,7 @@ def _server() -> socket.socket:
     return connection
 
 
-def _ask(question: Any, files: Sequence[int] = ()) -> Any:
+def _send(request: Any, files: Sequence[int] = ()) -> Any:
     server = _server()
-    socket.send_fds(server, [pickle.dumps(question)], files)
+    socket.send_fds(server, [pickle.dumps(request)], files)
     return pickle.loads(server.recv(MOST_BYTES))

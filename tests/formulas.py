@@ -1,4 +1,4 @@
-"""Optimizers of a small network, with gradients that are drawn."""
+"""Steps of optimizers on a small network with random gradients, compared with formulas."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from launcher.config.schema import Optimizer
 from launcher.optimizers.base import build_optimizer, set_lr
 
 PEAK = 0.1
-# An independent step: weight, gradient, learning rate and the number of the step from 1, with a state of its own.
+# The new weight from weight, gradient, learning rate, number of the step (from 1) and a state.
 Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
 
 
 def packaged(name: str, **values: Any) -> Optimizer:
-    """The packaged values of an optimizer, some of them others."""
+    """Return the packaged values of an optimizer, with some changed."""
     return replace(_values(name), lr=PEAK, scale_lr="off", **values)
 
 
@@ -41,7 +41,7 @@ def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
 
 
 def assert_follows(config: Optimizer, formula: Formula, *, tolerance: float = 1e-5, steps: int = 5) -> nn.Module:
-    """Steps with a changing learning rate give each tensor what a formula gives it in float64; returns the model."""
+    """Check that steps at a changing learning rate equal a formula in float64, and return the model."""
     model = small_model()
     built = build_optimizer(config, model, PEAK)
     expected = {name: p.detach().double() for name, p in model.named_parameters()}

@@ -28,18 +28,18 @@ def measured(
 
 
 def pretend_a_gpu() -> None:
-    """Let the CPU have the memory of a GPU that holds a step of four images."""
+    """Give the CPU the memory of a GPU that holds a step of four images."""
     import torch
 
     from launcher.measure import launch
     from launcher.training.step import TrainStep
 
-    take = TrainStep.__call__
+    original = TrainStep.__call__
 
     def limited(step: TrainStep, images: torch.Tensor, *others: Any) -> Any:
         if len(images) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return take(step, images, *others)
+        return original(step, images, *others)
 
     TrainStep.__call__ = limited  # type: ignore[method-assign]
     launch._why_unmeasured = lambda config, devices: None

@@ -1,4 +1,4 @@
-"""Run the `train` command on a few small images, in this or another process, and inspect it from outside."""
+"""Run `train` on a few small images, in this or another process, and inspect it from outside."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def in_ranks(*before: Callable[[], object]) -> dict[str, str]:
 
 
 def use_tiny() -> None:
-    # note: torchvision takes longer to import than all other needs of pytest's first process
+    # note: importing torchvision takes longer than all other imports of pytest's first process
     from tests import networks
 
     networks.use_tiny()

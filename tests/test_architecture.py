@@ -22,8 +22,8 @@ ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
 # package -> the packages that it may import, from the page; those of the lab begin with lab/
 ALLOWED = {
-    room: set(filter(None, allowed.replace(" ", "").split(",")))
-    for room, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
+    package: set(filter(None, allowed.replace(" ", "").split(",")))
+    for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
     "cli",
@@ -68,35 +68,35 @@ def started(path: Path) -> set[str]:
     return {value for value in constants if isinstance(value, str) and re.match(r"(launcher|lab)\.\w+", value)}
 
 
-def rooms(folder: Path) -> set[str]:
+def packages(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
 
 
-def room_of(name: str) -> str:
+def package_of(name: str) -> str:
     """Return the package of a module: config of launcher.config.keys, lab/study of lab.study.runs."""
     first, second = name.split(".")[:2]
     return second if first == "launcher" else f"lab/{second}"
 
 
 def test_the_page_lists_every_package_and_top_level_file() -> None:
-    assert ALLOWED.keys() == rooms(ROOT) | {f"lab/{name}" for name in rooms(LAB)}
+    assert ALLOWED.keys() == packages(ROOT) | {f"lab/{name}" for name in packages(LAB)}
     assert re.findall(r"^  (\w+\.py)", PAGE, re.MULTILINE) == sorted(
         path.name for path in ROOT.glob("*.py") if path.name != "__init__.py"
     )
     folders = re.findall(r"^(\w+)/", PAGE, re.MULTILINE)
     tracked = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=False).stdout
     if tracked:
-        there = {line.split("/")[0] for line in tracked.splitlines() if "/" in line and not line.startswith(".")}
-        assert set(folders) == there
+        at_top = {line.split("/")[0] for line in tracked.splitlines() if "/" in line and not line.startswith(".")}
+        assert set(folders) == at_top
     else:
         assert all((REPOSITORY / folder).is_dir() for folder in folders)
 
 
 def test_packages_are_listed_below_those_that_they_import() -> None:
     before: set[str] = set()
-    for room, allowed in ALLOWED.items():
-        assert allowed <= before, room
-        before.add(room)
+    for package, allowed in ALLOWED.items():
+        assert allowed <= before, package
+        before.add(package)
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -104,9 +104,9 @@ def test_imports_follow_the_table_and_the_table_of_lab_lists_no_unused_one(packa
     used: set[str] = set()
     for path in files(package):
         names = imported(path, at_top_only=False) | started(path)
-        rooms_used = {room_of(name) for name in names if name.startswith(("launcher.", "lab."))} & ALLOWED.keys()
-        assert rooms_used <= ALLOWED[package] | {package}, path
-        used |= rooms_used
+        packages_used = {package_of(name) for name in names if name.startswith(("launcher.", "lab."))} & ALLOWED.keys()
+        assert packages_used <= ALLOWED[package] | {package}, path
+        used |= packages_used
     assert not package.startswith("lab/") or used - {package} == ALLOWED[package]
 
 
@@ -133,7 +133,7 @@ QUICK = [
     *([verb, "-h"] for verb in ("ablate", "compare", "mlperf", "report", "tune")),
     ["completion", "bash"],
 ]
-MISTAKEN = [
+INVALID = [
     (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
     (["launch=cpu", "batch_size=5000"], "batch_size=5000"),
     (["estimate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
@@ -174,9 +174,9 @@ for words in json.loads(sys.argv[1]):
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     run = RunFolder(tmp_path_factory.mktemp("run"))
     write(compose(["launch=cpu"]).config, run.config)
-    lines = [*QUICK, *(words for words, _ in MISTAKEN)]
-    lines_of_words = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
-    command = [sys.executable, "-c", FORKS, json.dumps(lines_of_words)]
+    lines = [*QUICK, *(words for words, _ in INVALID)]
+    commands = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
+    command = [sys.executable, "-c", FORKS, json.dumps(commands)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {str(words): json.loads(line) for words, line in zip(lines, done.stdout.splitlines(), strict=True)}
 
@@ -188,7 +188,7 @@ def test_quick_verbs_import_no_torch(words: list[str], outputs: dict[str, list[A
     assert output
 
 
-@pytest.mark.parametrize(("words", "message"), MISTAKEN)
+@pytest.mark.parametrize(("words", "message"), INVALID)
 def test_errors_are_reported_before_torch_is_imported(
     words: list[str], message: str, outputs: dict[str, list[Any]]
 ) -> None:

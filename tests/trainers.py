@@ -26,8 +26,8 @@ SMALL = [
     *("model=resnet18", "launch=cpu", "batch_size=8", "dataloader.workers=0", "optimizer.scale_lr=off"),
     *("optimizer.lr=0.01", "epochs=3"),
 ]
-# From this image size on, a CPU computes bf16 correctly.
-SIDE_FOR_BF16 = "dataset.native_size=32"
+# The smallest image size at which a CPU computes bf16 correctly.
+SIZE_FOR_BF16 = "dataset.native_size=32"
 # A vision transformer of the same size.
 VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
 # Words that make an algorithm act within a few steps.
@@ -44,15 +44,13 @@ EARLY = {
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
-
-
-METHODS = options("algorithms")
+ALGORITHMS = options("algorithms")
 OPTIMIZERS = options("optimizer")
 
 
 def small_config(name: str, *words: str) -> RunConfig:
     """Compose a recipe, or one algorithm that acts early on a few images; three steps per epoch, a record every two."""
-    chosen = [f"algorithms=[{name}]"] if name in METHODS else [f"recipe={name}"]
+    chosen = [f"algorithms=[{name}]"] if name in ALGORITHMS else [f"recipe={name}"]
     on = compose(chosen).config.algorithms.active()
     early = [word for algorithm in ("ema", "sam", name) if algorithm in on for word in EARLY.get(algorithm, [])]
     size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]

@@ -29,9 +29,9 @@ def on_two_ranks(function: Callable[..., None], *arguments: object) -> None:
 
 
 def on_ranks(count: int, function: Callable[..., None], *arguments: object) -> None:
-    """Run it in `count` processes, forks of a process with all slow imports."""
+    """Run it in `count` processes, which are forks of a process with all slow imports."""
     with tempfile.TemporaryDirectory() as folder:
-        shared = (count, f"file://{folder}/meeting", function, arguments)
+        shared = (count, f"file://{folder}/rendezvous", function, arguments)
         ranks = [_fork(Path(folder) / f"call-{rank}", _rank, rank, *shared) for rank in range(count)]
         codes: list[int | None] = [None]
         try:
@@ -52,8 +52,8 @@ def _fork(call: Path, function: Callable[..., None], *arguments: object) -> Comm
     return Command(["tests.two_ranks", str(call)], Path.cwd(), os.environ)
 
 
-def _rank(rank: int, count: int, meeting: str, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=count)
+def _rank(rank: int, count: int, rendezvous: str, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=count)
     function(rank, *arguments)
     dist.destroy_process_group()
     # note: gloo's threads may still free tensors, and abort if the interpreter shuts down

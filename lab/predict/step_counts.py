@@ -22,10 +22,10 @@ from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 # The keys that determine what a step computes, besides batch and image sizes; and the packages.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image")
 _SOURCES = (
-    *(f"launcher/{room}/*.py" for room in ("algorithms", "models", "optimizers", "training")),
+    *(f"launcher/{package}/*.py" for package in ("algorithms", "models", "optimizers", "training")),
     *(f"lab/predict/{name}.py" for name in ("step_trace", "trace", "meta_tensors", "fusion")),
 )
-_SIDES = 2
+_IMAGE_SIZES = 2
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def steps_key(plan: Plan) -> str:
 
 def traced_samples(plan: Plan) -> list[StepSample]:
     """List each kind of step at its smallest and largest size."""
-    return step_samples(step_kinds(plan), sizes=_SIDES)
+    return step_samples(step_kinds(plan), sizes=_IMAGE_SIZES)
 
 
 def _path(key: str) -> Path:

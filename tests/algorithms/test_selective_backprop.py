@@ -14,7 +14,7 @@ from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
 from launcher.tasks.classification import bce, cross_entropy
-from tests.trainers import SIDE_FOR_BF16, build, steps
+from tests.trainers import SIZE_FOR_BF16, build, steps
 
 
 def test_a_draw_follows_the_weights_of_the_percentiles() -> None:
@@ -47,7 +47,7 @@ def test_losses_of_samples_are_computed_at_a_smaller_size(loss: Any, reference: 
 
 
 def test_the_pass_that_selects_samples_has_the_precision_of_the_run() -> None:
-    words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0", SIDE_FOR_BF16]
+    words = ["algorithms=[selective_backprop]", "algorithms.selective_backprop.start=0.0", SIZE_FOR_BF16]
     dtypes = {}
     for precision in ("fp32", "bf16"):
         run = build(*words, f"precision={precision}", "algorithms.selective_backprop.scale=1.0")

@@ -17,7 +17,7 @@ from launcher.training import captured, trainer
 from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer
 from launcher.training.worker import capture_run
 from tests.networks import tiny
-from tests.trainers import EARLY, SIDE_FOR_BF16, VIT, assert_same_state, build, steps, tensors
+from tests.trainers import EARLY, SIZE_FOR_BF16, VIT, assert_same_state, build, steps, tensors
 
 
 @dataclass
@@ -125,7 +125,7 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["recipe=baseline", SIDE_FOR_BF16, "schedule.warmup=0ba", f"precision={precision}"]
+    words = ["recipe=baseline", SIZE_FOR_BF16, "schedule.warmup=0ba", f"precision={precision}"]
     plain, run = build(*words), build(*words)
     device = StandIn(lambda: [])
 

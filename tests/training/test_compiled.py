@@ -26,7 +26,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SIDE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
+from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_two_ranks
 
 # note: the warmup evaluates a whole batch, thousands of images in some recipes
@@ -96,7 +96,7 @@ def test_all_graphs_are_compiled_before_the_first_step_for_all_sizes(
 
 def test_compiled_bf16_equals_uncompiled_bf16_up_to_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    words = [*WORDS, "precision=bf16", SIDE_FOR_BF16]
+    words = [*WORDS, "precision=bf16", SIZE_FOR_BF16]
     assert steps(compiled_trainer(*words), 3) == pytest.approx(steps(build(*words), 3), rel=2**-8)
 
 

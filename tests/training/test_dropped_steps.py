@@ -20,7 +20,7 @@ from launcher.training import checkpoint
 from launcher.training import trainer as building
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import OPTIMIZERS, SIDE_FOR_BF16, build, outcomes, small_config, state_of, steps, tensors, train_all
+from tests.trainers import OPTIMIZERS, SIZE_FOR_BF16, build, outcomes, small_config, state_of, steps, tensors, train_all
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -66,7 +66,7 @@ CASES += [("schedule_free_adamw", "itself", precision) for precision in ("fp32",
 def test_a_dropped_step_changes_no_bit(optimizer: str, averaged: str, precision: str) -> None:
     averaging = AVERAGED.get(averaged, ["algorithms=[]"])
     words = [*averaging, f"optimizer={optimizer}", f"precision={precision}", "schedule.warmup=0ba"]
-    words += ["optimizer.interval=1"] * (optimizer == "soap") + [SIDE_FOR_BF16] * (precision == "bf16")
+    words += ["optimizer.interval=1"] * (optimizer == "soap") + [SIZE_FOR_BF16] * (precision == "bf16")
     run = build(*words)
     steps(run, BAD)
     for tensor in tensors([run.train_step.model.state_dict(), run.train_step.optimizer.state_dict()["state"]]):

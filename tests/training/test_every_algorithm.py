@@ -12,7 +12,7 @@ from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.errors import UserError
 from launcher.training import checkpoint
-from tests.trainers import EARLY, SIDE_FOR_BF16, assert_same_state, build, steps
+from tests.trainers import EARLY, SIZE_FOR_BF16, assert_same_state, build, steps
 
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 
@@ -51,7 +51,7 @@ def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_p
     words = [
         f"recipe={recipe}",
         f"precision={precision}",
-        *[SIDE_FOR_BF16] * (precision == "bf16"),
+        *[SIZE_FOR_BF16] * (precision == "bf16"),
         "algorithms.progressive_resizing.initial_scale=0.9",
         *(w for name in ("ema", "sam") if name in on for w in EARLY[name]),
     ]
@@ -79,11 +79,11 @@ def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
     with pytest.raises(
         UserError, match=r"precision=bf16: bfloat16 computes wrong gradients on a CPU for images of 16 px"
     ):
-        build("algorithms=[progressive_resizing]", "precision=bf16", SIDE_FOR_BF16)
+        build("algorithms=[progressive_resizing]", "precision=bf16", SIZE_FOR_BF16)
 
 
 def test_bf16_computes_the_same_as_fp32_up_to_its_precision() -> None:
-    words = ["algorithms=[label_smoothing]", SIDE_FOR_BF16]
+    words = ["algorithms=[label_smoothing]", SIZE_FOR_BF16]
     exact, rounded = (steps(build(*words, f"precision={precision}"), 2) for precision in ("fp32", "bf16"))
     assert exact == pytest.approx(rounded, rel=0.1)
     assert exact != rounded

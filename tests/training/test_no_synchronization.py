@@ -25,7 +25,7 @@ from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import METHODS, OPTIMIZERS, small_config, train_all
+from tests.trainers import ALGORITHMS, OPTIMIZERS, small_config, train_all
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
@@ -119,7 +119,7 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
     return call
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *METHODS])
+@pytest.mark.parametrize("name", [*RECIPES, *ALGORITHMS])
 def test_no_recipe_ablation_or_algorithm_synchronizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,5 +155,5 @@ def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_no_rank_synchronizes(count: int, tmp_path: Path) -> None:
-    names = ["hot", "mild", "timm_a2"] if count == 2 else METHODS
+    names = ["hot", "mild", "timm_a2"] if count == 2 else ALGORITHMS
     on_ranks(count, _train_each, count, {name: config_of(name) for name in names}, tmp_path)
