@@ -1,6 +1,6 @@
-"""Command lines of every verb, with right and wrong values of real keys: each works, or its wrong word is named.
+"""Random command lines of every verb: each works, or its error contains the wrong word.
 
-COMMAND_LINES=10000 makes more, each within two seconds of processor time; COMMAND_LINES_FIRST is where to begin.
+COMMAND_LINES=10000 tests more lines, from number COMMAND_LINES_FIRST on, each within two seconds of processor time.
 """
 
 from __future__ import annotations
@@ -115,21 +115,21 @@ BARE = [
 
 
 class Stopped(Exception):
-    """Where the work of a verb would begin."""
+    """Raised where a verb would start its work."""
 
 
-def stopped(*_: Any, **__: Any) -> Any:
+def stop(*_: Any, **__: Any) -> Any:
     raise Stopped
 
 
-def prepared(composed: Composed, *_: object) -> None:
+def prepare_and_stop(composed: Composed, *_: object) -> None:
     prepare_run(composed)
     raise Stopped
 
 
 @pytest.fixture
 def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory with a run, where verbs end before their work."""
+    """Work in a folder with a run, and end each verb before its work."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()
     write(compose(["recipe=mild", "dataset=shapes"]).config, tmp_path / "run" / "config.yaml")
@@ -139,35 +139,35 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "launcher.cli.prepare._prepare",
         "lab.cli.curve.train_all",
     ):
-        monkeypatch.setattr(name, stopped)
+        monkeypatch.setattr(name, stop)
     for name in ("measure.launch.prepare_here", "launch.start.start"):
-        monkeypatch.setattr(f"launcher.{name}", prepared)
+        monkeypatch.setattr(f"launcher.{name}", prepare_and_stop)
     monkeypatch.setattr(
-        "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stopped()
+        "launcher.launch.start.resume", lambda folder, words: continued(read(folder.config), words) and stop()
     )
-    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, say: [])
+    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, report: [])
 
 
-def mangled(random_: random.Random, word: str) -> str:
-    place = random_.randrange(len(word))
-    return random_.choice([word[:place] + word[place + 1 :], word[:place] + "x" + word[place:], word.upper()])
+def misspelled(random_: random.Random, word: str) -> str:
+    at = random_.randrange(len(word))
+    return random_.choice([word[:at] + word[at + 1 :], word[:at] + "x" + word[at:], word.upper()])
 
 
 def word_of(random_: random.Random, right: dict[str, Any]) -> list[str]:
-    """One more word: a right value, a wrong one, a wrong key, something else; as a flag now and then."""
+    """Return a word: a key with a right or wrong value, a wrong key, or another word; sometimes as a flag."""
     kind = random_.random()
     key = random_.choice(sorted(right) if kind < 0.3 else all_keys())
     value = str(right[key]) if kind < 0.3 else random_.choice(VALUES)
     if kind > 0.9:
         return [random_.choice(BARE)]
     if kind > 0.75:
-        key = mangled(random_, key)
+        key = misspelled(random_, key)
     form = random_.random()
     return [f"--{key}={value}"] if form < 0.1 else [f"--{key}", value] if form < 0.2 else [f"{key}={value}"]
 
 
 def line_of(number: int, right: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """A line that works, and the words put somewhere behind it."""
+    """Return a valid command line, and words to append."""
     random_ = random.Random(number)
     if random_.random() < 0.2:
         return random_.choice(OTHERS), [random_.choice(BARE)]
@@ -176,10 +176,10 @@ def line_of(number: int, right: dict[str, Any]) -> tuple[list[str], list[str]]:
     return [*([verb] if verb else []), *VERBS[verb]], [w for _ in range(many) for w in word_of(random_, right)]
 
 
-def named(added: list[str], told: str) -> bool:
-    """Whether an error has something of the words in it: a flag, a key or a value, as far as it is shown."""
+def mentions(error: str, added: list[str]) -> bool:
+    """Return whether an error contains a flag, a key or a value of the words, or its first 60 characters."""
     parts = {part[:60] for word in added for part in (word, *word.split("=", 1), re.split("[.=]", word)[0]) if part}
-    return any(part.lstrip("-+~").replace("-", "_") in told.replace("-", "_") for part in parts) or "''" in told
+    return any(part.lstrip("-+~").replace("-", "_") in error.replace("-", "_") for part in parts) or "''" in error
 
 
 @pytest.mark.usefixtures("nothing_starts")
@@ -189,25 +189,25 @@ def test_every_command_line_works_or_prints_its_error() -> None:
         for key, value in leaves(as_mapping(compose(SHAPES).config))
     }
     for verb, base in VERBS.items():
-        ends([*([verb] if verb else []), *base])  # note: what is imported once is not a line's time
-    wrong = [found for number in range(FIRST, FIRST + LINES) if (found := fault(number, right))]
+        run([*([verb] if verb else []), *base])  # note: imports do not count as time of a line
+    wrong = [fault for number in range(FIRST, FIRST + LINES) if (fault := fault_of(number, right))]
     assert not wrong, f"{len(wrong)} of {LINES}: {wrong[:20]}"
 
 
-def fault(number: int, right: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What is wrong with the answer to a line."""
+def fault_of(number: int, right: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Return what is wrong with the result of a line, None if nothing."""
     base, added = line_of(number, right)
     before = time.process_time()
-    code, told = ends([*base, *added])
-    taken = time.process_time() - before
-    fine = code in (0, 2) and (code == 2) == bool(told) and all(text.startswith("error: ") for text in told)
-    if added and told and base not in OTHERS:
-        fine = fine and any(named(added, text) for text in told)
-    return None if fine and (taken < 2 or LINES == 500) else (number, base, added, code, told, taken)
+    code, errors = run([*base, *added])
+    seconds = time.process_time() - before
+    fine = code in (0, 2) and (code == 2) == bool(errors) and all(text.startswith("error: ") for text in errors)
+    if added and errors and base not in OTHERS:
+        fine = fine and any(mentions(text, added) for text in errors)
+    return None if fine and (seconds < 2 or LINES == 500) else (number, base, added, code, errors, seconds)
 
 
-def ends(words: list[str]) -> tuple[int | str, list[str]]:
-    """Exit code, or the exception that no user should see, and the errors told."""
+def run(words: list[str]) -> tuple[int | str, list[str]]:
+    """Return the exit code, or an exception that no user should see, and the error lines."""
     errors = io.StringIO()
     with redirect_stdout(io.StringIO()), redirect_stderr(errors):
         try:

@@ -1,4 +1,4 @@
-"""What may stand next on a command line, as a shell asks it through argcomplete."""
+"""Completion of a command line, as a shell requests it through argcomplete."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from launcher.cli.main import VERBS
 from launcher.config.groups import options
 
 
-def answer(line: str, folder: Path) -> list[str]:
-    """The words that complete the end of a line, as bash is given them."""
-    told = folder / "answer"
-    asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE": "1"}
-    how = {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_STDOUT_FILENAME": str(told)}
+def completed(line: str, folder: Path) -> list[str]:
+    """Return the words that complete the end of a line, as bash receives them."""
+    output = folder / "output"
+    request = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE": "1"}
+    shell = {"_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SHELL": "bash", "_ARGCOMPLETE_STDOUT_FILENAME": str(output)}
     breaks = {"_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n\"'@><=;|&(:"}
-    environment = {**os.environ, **asked, **how, **breaks}
+    environment = {**os.environ, **request, **shell, **breaks}
     subprocess.run([sys.executable, "-m", "launcher"], cwd=folder, env=environment, check=True)
-    return [word.strip() for word in told.read_text().splitlines()]
+    return [word.strip() for word in output.read_text().splitlines()]
 
 
 def test_the_first_word_is_a_verb_a_key_or_a_recipe(tmp_path: Path) -> None:
-    assert {*VERBS, "recipe=", "epochs=", "optimizer=", "optimizer.", "algorithms."} <= {*answer("train ", tmp_path)}
+    assert {*VERBS, "recipe=", "epochs=", "optimizer=", "optimizer.", "algorithms."} <= {*completed("train ", tmp_path)}
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "mine.yaml").touch()
-    assert answer("train min", tmp_path) == ["mine"]
+    assert completed("train min", tmp_path) == ["mine"]
 
 
 @pytest.mark.parametrize(
@@ -49,4 +49,4 @@ def test_the_first_word_is_a_verb_a_key_or_a_recipe(tmp_path: Path) -> None:
     ],
 )
 def test_the_last_word_is_completed(line: str, expected: list[str], tmp_path: Path) -> None:
-    assert answer(line, tmp_path) == expected
+    assert completed(line, tmp_path) == expected

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Path:
-    """Three of the run's ten classes, of other numbers than there, and a folder that is none of them."""
+    """Three of the run's ten classes, in another order, and a folder of no class of the run."""
     folder = tmp_path / "other"
     for name, count in {"star": 5, "aaa": 2, "circle": 4, "ring": 3}.items():
         (folder / name).mkdir(parents=True)
@@ -43,7 +43,7 @@ def other(tmp_path: Path) -> Path:
 
 
 def expected(run: RunFolder, folder: Path) -> np.ndarray:
-    """What is taken for what, by torchvision's preset, one image at a time."""
+    """Return the confusion matrix by torchvision's preset, one image at a time."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan_for(config, 1), state)
@@ -53,8 +53,8 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
     for file in folder.glob("*/*.png"):
         if file.parent.name in names:
             with torch.inference_mode():
-                found = network.eval()(preset(Image.open(file).convert("RGB"))[None]).argmax().item()
-            counts[names.index(file.parent.name), found] += 1
+                predicted = network.eval()(preset(Image.open(file).convert("RGB"))[None]).argmax().item()
+            counts[names.index(file.parent.name), predicted] += 1
     return counts
 
 
@@ -62,10 +62,10 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
     files = ["--by-class", "-o", str(tmp_path / "new" / "classes")]
     code, output, errors = execute("eval", str(run.path), f"dataset.path={other}", *files, "--json")
     assert code == 0, errors
-    counts, found = expected(run, other), json.loads(output)
-    assert found["confusion"] == counts.tolist()
-    assert (found["samples"], found["metrics"]["top1"]) == (12, counts.trace() / 12)
-    assert {row["name"]: row["images"] for row in found["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
+    counts, result = expected(run, other), json.loads(output)
+    assert result["confusion"] == counts.tolist()
+    assert (result["samples"], result["metrics"]["top1"]) == (12, counts.trace() / 12)
+    assert {row["name"]: row["images"] for row in result["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
     assert "note: skipping 1 folder without a class of the run: aaa (2 images)" in errors
     assert "note: no images of 7 of the run's 10 classes: arrow, bow_tie, crescent, cross, l_shape" in errors
     assert Image.open(tmp_path / "new" / "classes" / "confusion.png").format == "PNG"
@@ -76,7 +76,7 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
     assert json.loads(output)["samples"] == 5
 
 
-def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
+def test_the_table_by_class_is_printed_and_written_to_files(run: RunFolder) -> None:
     code, output, _ = execute("eval", str(run.path), "--by-class")
     assert code == 0
     lines = output.splitlines()
@@ -92,7 +92,7 @@ def test_a_table_by_class_and_its_files(run: RunFolder) -> None:
 
 
 def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder, tmp_path: Path) -> None:
-    """And a name that a spreadsheet would take for a formula."""
+    """So has a name that a spreadsheet would read as a formula."""
     path = run.checkpoints / checkpoint_name(0)
     state = checkpoint.load(path)
     state["classes"][0], state["classes"][1] = os.fsdecode(b"\xff"), "=1+1"
@@ -112,9 +112,9 @@ def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder,
 
 def test_a_new_evaluation_equals_the_recorded_one(run: RunFolder) -> None:
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
-    found = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
-    assert found["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
-    assert [found[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
+    result = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
+    assert result["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
+    assert [result[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
 
 
 def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, other: Path) -> None:
@@ -124,22 +124,22 @@ def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, oth
     )  # fmt: skip
     note_dataset(run, identity(resolved.read(run.config)))
     other.rename(tmp_path / "moved")
-    found = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    result = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
-    assert found["samples"] == recorded["samples"] == 6
+    assert result["samples"] == recorded["samples"] == 6
     (tmp_path / "moved" / "aaa" / "0.png").unlink()
-    found = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
-    assert found["samples"] == 13
+    result = json.loads(execute("eval", str(run.path), "--json", f"dataset.path={tmp_path}/moved")[1])
+    assert result["samples"] == 13
 
 
 def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> None:
-    def answer(*words: str) -> str:
+    def error(*words: str) -> str:
         return refused("eval", str(run.path), *words)
 
-    assert "not a folder; set a folder that holds CLASS/*.jpg" in answer(f"dataset.path={tmp_path}/nowhere")
-    assert "contains no class folders" in answer(f"dataset.path={other}/star")
+    assert "not a folder; set a folder that holds CLASS/*.jpg" in error(f"dataset.path={tmp_path}/nowhere")
+    assert "contains no class folders" in error(f"dataset.path={other}/star")
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
-    assert "contains no class of the run; its folders are aaa, circles" in answer(f"dataset.path={other}")
-    assert "epochs=50 (command line): cannot change in an evaluation" in answer("epochs=50")
-    assert "cannot change when a run resumes" in answer("batch_size=4")
+    assert "contains no class of the run; its folders are aaa, circles" in error(f"dataset.path={other}")
+    assert "epochs=50 (command line): cannot change in an evaluation" in error("epochs=50")
+    assert "cannot change when a run resumes" in error("batch_size=4")

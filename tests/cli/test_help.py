@@ -1,4 +1,4 @@
-"""Every example that a help text shows is a command that works."""
+"""Help texts and lists: every example is a command that works."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_origins_contain_the_base_of_a_recipe() -> None:
     assert lines["algorithms.sam.interval"].endswith(" recipe hot, base of hot_cutmix")
 
 
-def test_ls_and_plan_as_json() -> None:
+def test_ls_and_plan_can_print_json() -> None:
     listed = json.loads(output_of("ls", "--json"))
     assert listed["optimizer"] == options("optimizer")
     mild = next(row for row in listed["recipes"] if row["name"] == "mild")
@@ -99,29 +99,29 @@ def test_options_may_stand_between_the_words() -> None:
     assert json.loads(output_of("plan", "recipe=mild", "--json", "epochs=20"))["epochs"] == 20
 
 
-@pytest.mark.parametrize(("given", "taken"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+@pytest.mark.parametrize(("environment", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
 def test_idle_threads_sleep_unless_the_user_sets_another_policy(
-    given: str | None, taken: str, monkeypatch: pytest.MonkeyPatch
+    environment: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OMP_WAIT_POLICY", given or "")
-    if given is None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", environment or "")
+    if environment is None:
         monkeypatch.delenv("OMP_WAIT_POLICY")
     assert cli.main(["ls", "fidelity"]) in (0, 2)
-    assert os.environ["OMP_WAIT_POLICY"] == taken
+    assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 @pytest.mark.parametrize("module", ["launcher.cli.main", "launcher.cli.plan", "launcher.plan.checks"])
-@pytest.mark.parametrize(("asked", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
-def test_a_stop_signal_during_imports_ends_with_one_line(module: str, asked: signal.Signals, code: int) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
+def test_a_stop_signal_during_imports_ends_with_one_line(module: str, number: signal.Signals, code: int) -> None:
     interrupts = f"""
 import os, runpy, signal, sys
 class Interrupts:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
-            os.kill(os.getpid(), {int(asked)})
+            os.kill(os.getpid(), {int(number)})
 sys.meta_path.insert(0, Interrupts())
 sys.argv[1:] = ["plan"]
 runpy.run_module("launcher", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", interrupts], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"stopped by {asked.name}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", f"stopped by {number.name}\n")

@@ -1,4 +1,4 @@
-"""`train predict`: what it says of images, and of what are none."""
+"""`train predict` on images, on other files, and with invalid weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.saved_runs import finished
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
-SIDE = 32
+SIZE = 32
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 @pytest.fixture
 def export(run: RunFolder, tmp_path: Path) -> Path:
-    """The run's three files, less the check of them, which needs torchvision's own networks."""
+    """Return an export of the run, without its check, which needs torchvision's own networks."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     plan = plan_for(config, 1)
@@ -54,29 +54,29 @@ def export(run: RunFolder, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Five images at three depths, one lying on its side, and two files that are none."""
+def images(tmp_path: Path) -> Path:
+    """Five images at three depths, one with a rotation in its EXIF data, and two files that are no images."""
     random = np.random.default_rng(3)
     folder = tmp_path / "images"
     (folder / "b" / "deep").mkdir(parents=True)
     names = ["a.png", "c.jpg", "b/d.PNG", "b/deep/e.webp", "b/deep/f.png"]
     for name, shape in zip(names, [(50, 40, 3), (33, 90, 3), (64, 64), (40, 41, 3), (200, 35, 4)], strict=True):
-        picture = Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8))
+        image = Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8))
         exif = Image.Exif()
         exif[0x0112] = 6 if name == "c.jpg" else 1
-        picture.save(folder / name, exif=exif)
+        image.save(folder / name, exif=exif)
     (folder / "broken.jpg").write_bytes((folder / "c.jpg").read_bytes()[:200])
     (folder / "notes.txt").write_text("none")
     return folder
 
 
 def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
-    """By torchvision's own preset, one image at a time."""
+    """Return classes and probabilities by torchvision's own preset, one image at a time."""
     config = resolved.read(run.config)
     plan = plan_for(config, 1)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan, state)
-    preset = ImageClassification(crop_size=SIDE, resize_size=plan.scaled_size(config.image.eval_resize))
+    preset = ImageClassification(crop_size=SIZE, resize_size=plan.scaled_size(config.image.eval_resize))
     with torch.inference_mode():
         image = preset(ImageOps.exif_transpose(Image.open(file)).convert("RGB"))
         scores = network.eval()(image[None])[0].softmax(0)
@@ -84,55 +84,55 @@ def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
     return [(state["classes"][number], scores[number].item()) for number in best]
 
 
-def answers(*words: str, code: int = 0) -> list[dict[str, object]]:
-    found, output, errors = execute("predict", *words, "--json")
-    assert found == code, errors
+def predictions(*words: str, code: int = 0) -> list[dict[str, object]]:
+    actual, output, errors = execute("predict", *words, "--json")
+    assert actual == code, errors
     return [json.loads(line) for line in output.splitlines()]
 
 
 def close(row: dict[str, object], file: Path, run: RunFolder, top: int = 5) -> bool:
     classes = [(c["class"], c["probability"]) for c in row["classes"]]  # type: ignore[attr-defined]
-    wanted = expected(run, file)[:top]
-    assert [name for name, _ in classes] == [name for name, _ in wanted]
-    assert [score for _, score in classes] == pytest.approx([score for _, score in wanted], abs=1e-5)
+    best = expected(run, file)[:top]
+    assert [name for name, _ in classes] == [name for name, _ in best]
+    assert [score for _, score in classes] == pytest.approx([score for _, score in best], abs=1e-5)
     return row["file"] == str(file)
 
 
 @pytest.mark.parametrize("workers", [False, True])
-def test_images_are_classified_by_the_network_in_the_given_order(
-    run: RunFolder, pictures: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
+def test_images_are_classified_in_the_order_of_the_command_line(
+    run: RunFolder, images: Path, workers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
         monkeypatch.setattr(predict_module, "_FEW", 0)
         monkeypatch.setattr(predict_module, "_BATCH", 2)
         assert worker_count(predict_module._LOADER, 1) > 0
-    rows = answers(str(run.path), f"{pictures}/b/deep", f"{pictures}/c.jpg", f"{pictures}", code=1)
+    rows = predictions(str(run.path), f"{images}/b/deep", f"{images}/c.jpg", f"{images}", code=1)
     names = ["b/deep/e.webp", "b/deep/f.png", "c.jpg", "a.png", "broken.jpg", "c.jpg", "b/d.PNG"]
     names += ["b/deep/e.webp", "b/deep/f.png"]
-    assert [row["file"] for row in rows] == [f"{pictures}/{name}" for name in names]
+    assert [row["file"] for row in rows] == [f"{images}/{name}" for name in names]
     assert "runcated" in str(rows.pop(4)["error"])
     names.pop(4)
-    assert all(close(row, pictures / name, run) for row, name in zip(rows, names, strict=True))
+    assert all(close(row, images / name, run) for row, name in zip(rows, names, strict=True))
 
 
-def test_an_unreadable_file_is_one_error_and_the_others_are_classified(run: RunFolder, pictures: Path) -> None:
-    bad = [f"{pictures}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg", "pipe.jpg")]
+def test_an_unreadable_file_is_one_error_and_the_others_are_classified(run: RunFolder, images: Path) -> None:
+    bad = [f"{images}/{name}" for name in ("broken.jpg", "notes.txt", "missing.jpg", "pipe.jpg")]
     os.mkfifo(bad[3])
-    code, output, errors = execute("predict", str(run.path), bad[0], f"{pictures}/a.png", *bad[1:], "--top", "1")
+    code, output, errors = execute("predict", str(run.path), bad[0], f"{images}/a.png", *bad[1:], "--top", "1")
     assert code == 1
-    (best, score) = expected(run, pictures / "a.png")[0]
-    assert output == f"{pictures}/a.png: {best} {score:.2%}\n"
+    (best, score) = expected(run, images / "a.png")[0]
+    assert output == f"{images}/a.png: {best} {score:.2%}\n"
     assert [line.split(" cannot be read as an image (")[0] for line in errors.splitlines()] == [
         f"error: {name}" for name in bad
     ]
 
 
 def test_csv_and_json_have_the_same_values(
-    run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [f"{pictures}/c.jpg", f"{pictures}/a.png"]
+    names = [f"{images}/c.jpg", f"{images}/a.png"]
     (tmp_path / "list").write_text("\n".join(names) + "\n\n")
-    rows = answers(str(run.path), "--list", str(tmp_path / "list"), "--top", "99")
+    rows = predictions(str(run.path), "--list", str(tmp_path / "list"), "--top", "99")
     assert [row["file"] for row in rows] == names
     assert all(close(row, Path(name), run, 10) for row, name in zip(rows, names, strict=True))
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(names)))
@@ -148,11 +148,11 @@ def test_csv_and_json_have_the_same_values(
 
 
 def test_csv_rows_contain_no_formulas_and_no_escape_sequences(
-    run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunFolder, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ["=HYPERLINK(1).png", "@a.png", "\x1b[2J.png", os.fsdecode(b"\xff.png")]
     for name in names:
-        shutil.copy(pictures / "a.png", tmp_path / name)
+        shutil.copy(images / "a.png", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     code, output, errors = execute("predict", str(run.path), *names, "--csv", "--top", "1")
     assert (code, errors) == (0, "")
@@ -162,9 +162,9 @@ def test_csv_rows_contain_no_formulas_and_no_escape_sequences(
 
 @pytest.mark.parametrize("words", [[], ["--csv"]])
 def test_names_that_the_terminal_cannot_print_are_escaped(
-    words: list[str], run: RunFolder, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], run: RunFolder, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(pictures / "a.png", tmp_path / "\u00e4.png")
+    shutil.copy(images / "a.png", tmp_path / "\u00e4.png")
     monkeypatch.chdir(tmp_path)
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
@@ -173,21 +173,21 @@ def test_names_that_the_terminal_cannot_print_are_escaped(
     assert b"\\xe4.png" in terminal.buffer.getvalue()
 
 
-def test_an_export_predicts_the_same_as_its_run(run: RunFolder, export: Path, pictures: Path) -> None:
-    files = [f"{pictures}/b", f"{pictures}/a.png"]
-    assert answers(str(run.path), *files) == answers(str(export), *files)
-    assert answers(str(export / "model.safetensors"), *files) == answers(str(export), *files)
+def test_an_export_predicts_the_same_as_its_run(run: RunFolder, export: Path, images: Path) -> None:
+    files = [f"{images}/b", f"{images}/a.png"]
+    assert predictions(str(run.path), *files) == predictions(str(export), *files)
+    assert predictions(str(export / "model.safetensors"), *files) == predictions(str(export), *files)
 
 
-def test_a_run_predicts_without_its_training_images(tmp_path: Path, pictures: Path) -> None:
+def test_a_run_predicts_without_its_training_images(tmp_path: Path, images: Path) -> None:
     run = finished(tmp_path / "runs")
     run.config.write_text(run.config.read_text().replace("path: null", "path: /nowhere/images"))
-    (row,) = answers(str(run.path), f"{pictures}/a.png", "--top", "10")
-    # each class alone, since that is what binary cross-entropy has taught
+    (row,) = predictions(str(run.path), f"{images}/a.png", "--top", "10")
+    # a sigmoid per class, since the run has trained with binary cross-entropy
     assert sum(c["probability"] for c in row["classes"]) != pytest.approx(1, abs=0.05)  # type: ignore[attr-defined]
 
 
-def test_errors_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(run: RunFolder, images: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
     assert f"is not a run folder: it has no config.yaml; type the path of one; did you mean {run.path}?" in refused(
         "predict", str(other), "a"
@@ -196,11 +196,11 @@ def test_errors_are_one_line(run: RunFolder, pictures: Path, tmp_path: Path) -> 
     assert "contains no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
     assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
-    assert "is a file; pass a run folder" in refused("predict", f"{pictures}/a.png", f"{pictures}/a.png")
+    assert "is a file; pass a run folder" in refused("predict", f"{images}/a.png", f"{images}/a.png")
 
 
 class Executed:
-    """Unpickled, it makes a folder."""
+    """An object that creates a folder when it is unpickled."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -210,24 +210,24 @@ class Executed:
 
 
 def test_invalid_weights_are_one_error_and_never_executed(
-    run: RunFolder, export: Path, pictures: Path, tmp_path: Path
+    run: RunFolder, export: Path, images: Path, tmp_path: Path
 ) -> None:
-    def answer() -> str:
-        return refused("predict", str(export), f"{pictures}/a.png")
+    def error() -> str:
+        return refused("predict", str(export), f"{images}/a.png")
 
     weights, card, trap = export / "model.safetensors", export / "model_card.json", tmp_path / "executed"
     (export / "model.py").write_text(f"import os; os.mkdir({str(trap)!r})")
-    kept, said_of_it = weights.read_bytes(), json.loads(card.read_text())
-    for content in (b"", b"no weights", kept[:5000], pickle.dumps(Executed(trap)), b"\xff" * 64):
+    valid, card_values = weights.read_bytes(), json.loads(card.read_text())
+    for content in (b"", b"no weights", valid[:5000], pickle.dumps(Executed(trap)), b"\xff" * 64):
         weights.write_bytes(content)
-        assert "model.safetensors is not a complete safetensors file" in answer()
-    weights.write_bytes(kept)
+        assert "model.safetensors is not a complete safetensors file" in error()
+    weights.write_bytes(valid)
     torch.save({"format": 1, "state": Executed(trap)}, weights)
-    assert "is not a complete safetensors file" in answer()
+    assert "is not a complete safetensors file" in error()
     weights.unlink()
-    assert "is not a complete safetensors file" in answer()
-    weights.write_bytes(kept)
-    config, two = said_of_it["config"], {"classes": ["a", "b"]}
+    assert "is not a complete safetensors file" in error()
+    weights.write_bytes(valid)
+    config, two = card_values["config"], {"classes": ["a", "b"]}
     changes = {
         "does not list the classes of its config": two,
         "does not match this run": two | {"config": config | {"dataset": config["dataset"] | {"classes": 2}}},
@@ -235,26 +235,26 @@ def test_invalid_weights_are_one_error_and_never_executed(
         "has no valid config": {"config": config | {"algorithms": {"../model": {}}}},
     }
     for reason, values in changes.items():
-        card.write_text(json.dumps(said_of_it | values))
-        assert reason in answer()
+        card.write_text(json.dumps(card_values | values))
+        assert reason in error()
     for text in ("{", "[]", "\x00"):
         card.write_text(text)
-        assert "model_card.json" in answer()
+        assert "model_card.json" in error()
     card.unlink()
-    assert "model_card.json is missing" in refused("predict", str(weights), f"{pictures}/a.png")
+    assert "model_card.json is missing" in refused("predict", str(weights), f"{images}/a.png")
     assert not trap.exists()
 
 
 def test_a_checkpoint_with_a_pickle_is_one_error_and_never_executed(
-    run: RunFolder, pictures: Path, tmp_path: Path
+    run: RunFolder, images: Path, tmp_path: Path
 ) -> None:
     trap, file = tmp_path / "executed", run.checkpoints / checkpoint_name(0)
     good = file.read_bytes()
     for content in (good[:9000], b"none", pickle.dumps(Executed(trap))):
         file.write_bytes(content)
-        code, _, errors = execute("predict", str(run.path), f"{pictures}/a.png")
+        code, _, errors = execute("predict", str(run.path), f"{images}/a.png")
         assert (code, errors.count("\n")) == (2, 1)
         assert "has no valid checkpoint" in errors
     assert not trap.exists()
     shutil.rmtree(run.checkpoints)
-    assert "has no checkpoint yet" in refused("predict", str(run.path), f"{pictures}/a.png")
+    assert "has no checkpoint yet" in refused("predict", str(run.path), f"{images}/a.png")

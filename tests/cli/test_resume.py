@@ -1,4 +1,4 @@
-"""`train resume`: which run it finds, and which words change it."""
+"""`train resume`: which run it selects, and which words change it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.runs import SMALL, Here, same
 
 
 def complete(folder: Path) -> Path:
-    """Give a made run every value of a config."""
+    """Write a complete config into a made run."""
     resolved.write(compose(["launch=cpu"]).config, folder / "config.yaml")
     return folder
 
 
-def test_the_newest_run_that_has_not_finished_is_found(tmp_path: Path, make_run: MakeRun) -> None:
+def test_the_newest_run_that_has_not_finished_is_selected(tmp_path: Path, make_run: MakeRun) -> None:
     complete(make_run("done"))
     with pytest.raises(UserError, match=r"no unfinished run in"):
         newest_unfinished(tmp_path)
@@ -41,7 +41,7 @@ def test_the_newest_run_that_has_not_finished_is_found(tmp_path: Path, make_run:
 
 
 @pytest.mark.parametrize("words", [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"]])
-def test_resume_finds_the_given_or_newest_run(
+def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     tmp_path: Path,
     make_run: MakeRun,
     monkeypatch: pytest.MonkeyPatch,
@@ -49,7 +49,7 @@ def test_resume_finds_the_given_or_newest_run(
     words: list[str],
 ) -> None:
     resumed: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, given: resumed.append((str(folder.path), given)))
+    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, words: resumed.append((str(folder.path), words)))
     monkeypatch.chdir(tmp_path)
     complete(make_run("runs/a", finished=None))
     (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
@@ -74,7 +74,7 @@ def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, mon
     assert "runs/run is finished" in here("resume", "runs/run", "epochs=1").stdout
 
 
-def test_a_longer_run_is_not_compared_and_says_so(here: Here) -> None:
+def test_a_run_that_became_longer_is_not_compared_and_prints_a_note(here: Here) -> None:
     here(*SHORT, "run_name=run")
     note = "note: the run started with 1 epochs and continues to 2, which changes its schedule; train compare does not"
     assert note in here("resume", "runs/run", "epochs=2").stdout

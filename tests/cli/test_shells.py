@@ -1,4 +1,4 @@
-"""Completion in the shells themselves, at a terminal of their own."""
+"""Completion in bash, zsh and fish, each in its own terminal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Terminal:
         os.write(self.end, text.encode())
 
     def wait_for(self, text: str, seconds: float = 60) -> str:
-        """Everything up to a text that the shell shows, and the rest of its line."""
+        """Wait until the shell prints a text, and return the rest of its line."""
         end = time.monotonic() + seconds
         while text not in self.output or "\n" not in self.output.partition(text)[2]:
             assert time.monotonic() < end, f"no {text!r} in {self.output!r}"
@@ -60,8 +60,8 @@ class Terminal:
 
 
 def completed(terminal: Terminal, line: str, number: int) -> str:
-    """The line as the shell has it after the tab: shown by an `echo` put before it and a word typed after it."""
-    # note: the mark is put together by the shell, so that the echo of what is typed does not show it
+    """Return the line after a tab, by an `echo` inserted before it and a word typed after it."""
+    # note: the shell joins the mark from two parts, so that the echo of the typed line does not contain it
     terminal.send(f"{line}\tnext\x01echo MARK''{number}: \n")
     return terminal.wait_for(f"MARK{number}: ")
 

@@ -1,4 +1,4 @@
-"""Terminals of few characters, and machines of little memory: commands end in plain lines."""
+"""Terminals without Unicode, and machines with little memory: commands end in plain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of the first minute: each works where its meaning is plain, or is answered with the line to type."""
+"""Words that a newcomer types: each works if its meaning is clear, or its error shows the line to type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from launcher.errors import Problems, UserError
 from tests.commands import output_of
 
 MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
-OF_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
+VERBS_WITH_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
 FIRST = {"resume": ["runs/a"], "eval": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
 
 
@@ -37,14 +37,14 @@ def refused(*words: str) -> str:
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a recipe file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(MINE))
     return tmp_path
 
 
-@pytest.mark.parametrize("verb", OF_KEYS)
+@pytest.mark.parametrize("verb", VERBS_WITH_KEYS)
 def test_every_verb_with_keys_accepts_them_in_every_form(verb: str) -> None:
     for line in (
         "hot --epochs 240",
@@ -72,7 +72,7 @@ def test_every_verb_with_keys_accepts_them_in_every_form(verb: str) -> None:
         ("-- run_name=a", ["run_name=a"]),
     ],
 )
-def test_flags_and_bare_names_become_key_value_words(own: Path, line: str, words: list[str]) -> None:
+def test_flags_and_bare_names_become_key_value_words(own_recipe: Path, line: str, words: list[str]) -> None:
     assert read_as("run", *shlex.split(line)) == words
 
 
@@ -87,19 +87,19 @@ def test_options_of_a_verb_may_be_anywhere_on_the_line() -> None:
     assert (arguments.overrides, arguments.seconds, arguments.json) == (["recipe=hot", "epochs=9"], 3.0, True)
 
 
-def test_a_path_is_a_recipe(own: Path) -> None:
+def test_a_path_is_a_recipe(own_recipe: Path) -> None:
     config = compose(["recipe=./mine.yaml"]).config
     assert (config.recipe, config.epochs) == ("mine", 33)
-    assert compose([f"recipe={own}/mine.yaml"]).config == config
+    assert compose([f"recipe={own_recipe}/mine.yaml"]).config == config
     assert compose(["recipe=hot.yaml"]).config == compose(["recipe=hot"]).config
-    (own / "hot.yaml").write_text(yaml.safe_dump(MINE))
-    assert compose(["recipe=./hot.yaml"]).config.recipe == f"{own.name}-hot"
+    (own_recipe / "hot.yaml").write_text(yaml.safe_dump(MINE))
+    assert compose(["recipe=./hot.yaml"]).config.recipe == f"{own_recipe.name}-hot"
     with pytest.raises(UserError, match=r"recipe=./nope.yaml .*no such file"):
         compose(["recipe=./nope.yaml"])
 
 
 @pytest.mark.parametrize(
-    ("line", "answer"),
+    ("line", "correction"),
     [
         ("plann hot", "did you mean train plan hot?"),
         ("hto epochs=3", "did you mean train recipe=hot epochs=3?"),
@@ -122,18 +122,18 @@ def test_a_path_is_a_recipe(own: Path) -> None:
         ("''", "'' is neither a verb"),
     ],
 )
-def test_a_wrong_word_is_refused_with_the_corrected_line(line: str, answer: str) -> None:
-    told = refused(*shlex.split(line))
-    assert answer in told
-    assert shlex.split(line)[0] in told or not shlex.split(line)[0]
+def test_a_wrong_word_is_refused_with_the_corrected_line(line: str, correction: str) -> None:
+    error = refused(*shlex.split(line))
+    assert correction in error
+    assert shlex.split(line)[0] in error or not shlex.split(line)[0]
 
 
 @pytest.mark.parametrize(
-    ("word", "answer"),
+    ("word", "correction"),
     [("mixup=of", "algorithms.mixup=off"), ("sam=true", "algorithms.sam=on"), ("algorithms.mixup=of", "mean off")],
 )
-def test_an_algorithm_without_its_prefix_is_refused_with_the_full_key(word: str, answer: str) -> None:
-    with pytest.raises(UserError, match=f"{word} .*did you .*{answer}"):
+def test_an_algorithm_without_its_prefix_is_refused_with_the_full_key(word: str, correction: str) -> None:
+    with pytest.raises(UserError, match=f"{word} .*did you .*{correction}"):
         compose([word])
     problems = Problems()
     parse([word], problems)
@@ -168,13 +168,13 @@ def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
         "LR": "optimizer.lr",
     }.items(),
 )
-def test_a_wrong_key_is_answered_with_the_one_that_means_it(word: str, key: str) -> None:
+def test_a_key_of_another_tool_is_refused_with_the_key_that_means_it(word: str, key: str) -> None:
     with pytest.raises(UserError, match=rf"no such key; did you mean {key}\?"):
         compose([f"{word}=1"])
 
 
 @pytest.mark.parametrize("word", ["bananas", "patience_is_a_virtue", "frobnicate"])
-def test_what_is_like_no_key_gets_no_suggestion(word: str) -> None:
+def test_a_word_similar_to_no_key_gets_no_suggestion(word: str) -> None:
     with pytest.raises(UserError, match=f"^{word}=1 .command line.: no such key$"):
         compose([f"{word}=1"])
 
@@ -201,7 +201,7 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "expected"),
     [
         (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis?"),
         (["compare", "--axis", "tme"], "'tme'"),
@@ -211,13 +211,13 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_errors_in_the_options_of_a_verb_are_one_line(
-    words: list[str], named: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(words) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    assert named in told
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert expected in error
 
 
 def test_python_runs_the_package() -> None:
@@ -225,7 +225,7 @@ def test_python_runs_the_package() -> None:
     assert done.stdout == f"train {__version__}\n"
 
 
-def test_windows_is_refused_in_a_line() -> None:
+def test_windows_is_refused_with_one_line() -> None:
     program = "import runpy, sys; sys.platform = 'win32'; runpy.run_module('launcher', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -238,8 +238,8 @@ def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
-    gone, there = os.pipe()
-    os.close(gone)
-    done = subprocess.run(show, stdout=there, stderr=subprocess.PIPE, text=True, check=False)
-    os.close(there)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(show, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
