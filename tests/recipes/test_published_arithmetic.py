@@ -24,13 +24,16 @@ def test_decoupled_decay_of_the_baseline_is_nvidias_coupled_one() -> None:
     assert ours.weight_decay * (1 - 0.875) / ours.lr == pytest.approx(2**-15, rel=1e-12)
 
 
+@pytest.mark.parametrize(("name", "steps"), [("ffcv_rn50", 312), ("ffcv_rn18", 1251)])
 @pytest.mark.parametrize(
     ("epochs", "start", "end"), [(16, 11, 13), (24, 17, 20), (32, 23, 27), (40, 29, 34), (56, 41, 48), (88, 65, 76)]
 )
-def test_ffcv_sizes_and_learning_rates_are_those_of_each_published_length(epochs: int, start: int, end: int) -> None:
-    config = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config
-    plan, steps = Plan(config, 8, IMAGES), IMAGES // config.batch_size
-    assert (plan.train_size, steps) == (192, 312)
+def test_ffcv_sizes_and_learning_rates_are_those_of_each_published_length(
+    epochs: int, start: int, end: int, name: str, steps: int
+) -> None:
+    config = compose([f"recipe={name}", f"epochs={epochs}"]).config
+    plan = Plan(config, 8, IMAGES)
+    assert (plan.train_size, plan.steps_per_epoch) == (192, steps)
     for epoch in range(epochs):
         size = np.interp(epoch, [start, end], [160, 192])
         for step in (epoch * steps, epoch * steps + steps - 1):
@@ -93,8 +96,9 @@ def test_published_sizes_of_every_epoch_are_composers(name: str, epochs: int, in
     assert (seen[0], seen[-1]) == ((98, 167) if name == "hot" else (88, 176))
 
 
-def test_ffcv_evaluates_the_central_224_of_256() -> None:
-    image = compose(["recipe=ffcv_rn50"]).config.image
+@pytest.mark.parametrize("name", ["ffcv_rn50", "ffcv_rn18"])
+def test_ffcv_evaluates_the_central_224_of_256(name: str) -> None:
+    image = compose([f"recipe={name}"]).config.image
     assert image.eval_resize == round(image.eval_size / (224 / 256))
 
 

@@ -41,7 +41,7 @@ def test_names_are_unique_and_all_are_listed() -> None:
 def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     composed = compose([f"recipe={name}"])
     assert composed.config.recipe == name
-    network = next((m for m in ("resnet101", "vit") if m in name), "resnet50")
+    network = next((m for m in ("resnet101", "vit") if m in name), "resnet18" if name == "ffcv_rn18" else "resnet50")
     names = (composed.config.dataset.name, composed.config.model.name)
     assert names == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
     assert composed.notes == []
@@ -78,7 +78,7 @@ def test_the_header_has_results_source_command_and_correct_arithmetic(name: str)
     assert "Source: " in text
     steps = 1_281_167 // config.batch_size
     stated = re.findall(r"(\d+) epochs -> ([\d,]+) steps", text)
-    assert stated or name in ("ffcv_rn50", "nvidia_v1_5", *OWN)
+    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", *OWN)
     for epochs, total in stated:
         assert int(total.replace(",", "")) == int(epochs) * steps
         assert int(epochs) == config.epochs
@@ -95,6 +95,6 @@ def test_the_typed_header_is_complete(name: str) -> None:
     assert last is None or first <= last
     assert about.published or name.startswith(WITHOUT_ACCURACY)
     for result in about.published:
-        assert 70 < result.top1 < 82
+        assert 66 < result.top1 < 82
         assert result.source
         assert result.hardware

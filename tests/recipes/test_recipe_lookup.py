@@ -47,7 +47,7 @@ def test_an_ablation_of_ones_own_extends_a_packaged_recipe(folder: Path) -> None
 
 @pytest.mark.parametrize(
     ("wrong", "right"),
-    [("hto", "hot"), ("Mild", "mild"), ("ffcv", "ffcv_rn50"), ("hot_cutmx", "hot_cutmix"), ("timm-a2", "timm_a2")],
+    [("hto", "hot"), ("Mild", "mild"), ("ffcv_rn5", "ffcv_rn50"), ("hot_cutmx", "hot_cutmix"), ("timm-a2", "timm_a2")],
 )
 def test_a_wrong_name_suggests_the_nearest(wrong: str, right: str) -> None:
     assert f"did you mean {right}?" in error_of(wrong)
