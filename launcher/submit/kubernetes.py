@@ -1,19 +1,22 @@
-"""A Kubernetes job: batch/v1 Job on one node, Kubeflow's PyTorchJob on several."""
+"""A Kubernetes job: a Job on one node; on several a TrainJob of Kubeflow Trainer v2, or a JobSet without it.
+
+Fields: batch/v1, trainer.kubeflow.org/v1alpha1 and jobset.x-k8s.io/v1alpha2.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count
-from launcher.errors import EXIT_USER_ERROR
+from launcher.errors import EXIT_USER_ERROR, Problem, UserError
 from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
 
-_CONTAINER = "pytorch"  # the training operator requires this name
+_NODE = "node"  # Kubeflow Trainer requires this name of the container, and names the first node's host by it
 
 
 def _memory(text: str) -> str:
@@ -26,81 +29,114 @@ def _memory(text: str) -> str:
 class Kubernetes:
     """Values of a Kubernetes job: `data` and `runs` are persistent volume claims, `grace` is in seconds."""
 
+    kind: Literal["Job", "TrainJob", "JobSet"] | None
     image: str
     data: str
     runs: str
     shared_memory: Annotated[str, AfterValidator(_memory)]
     retries: Annotated[int, Field(ge=0)]
     grace: Count
+    queue: str | None
 
 
 def render(job: Job, values: Kubernetes) -> str:
-    """Render the manifest."""
+    """Render the manifest; a TrainJob follows its TrainingRuntime as a second document.
+
+    Raises:
+        UserError: `kind` is Job and the run has several nodes.
+    """
+    kind = values.kind or ("Job" if job.nodes == 1 else "TrainJob")
+    if kind == "Job" and job.nodes > 1:
+        message = f"runs one node, not launch.nnodes={job.nodes}; set submit.kind=TrainJob or submit.kind=JobSet"
+        raise UserError(Problem(message, "submit.kind", kind))
     run_name = stamped(job)
     name = dns_name(run_name)
-    manifest = _job(job, values, name, run_name) if job.nodes == 1 else _pytorch_job(job, values, name, run_name)
-    return f"# {job.price}\n{dump(manifest)}"
+    first = "$PET_MASTER_ADDR:$PET_MASTER_PORT" if kind == "TrainJob" else f"{name}-{_NODE}-0-0.{name}:{PORT}"
+    lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=f'"{first}"')
+    start = {"image": values.image, "command": ["bash", "-c", lines + "\n"]}
+    gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
+    metadata: dict[str, Any] = {"name": name}
+    if values.queue:
+        metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
+    if kind == "TrainJob":
+        trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
+        runtime = _runtime(job, values, name)
+        return f"# {job.price}\n{dump(runtime)}---\n{dump(_train_job(values, metadata, trainer))}"
+    pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
+    spec = _job_spec(job, values, pod)
+    if kind == "JobSet":
+        nodes = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
+        spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
+    version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
+    return f"# {job.price}\n{dump({'apiVersion': version, 'kind': kind, 'metadata': metadata, 'spec': spec})}"
 
 
-def _job(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, Any]:
+def _job_spec(job: Job, values: Kubernetes, pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a Job, in which exit code 2 ends the job and an eviction does not count as a failure."""
+    rules = [
+        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_USER_ERROR]}},
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+    ]
+    policy = {"restartPolicy": "Never", "terminationGracePeriodSeconds": values.grace}
     return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {"name": name},
+        # note: counts the failed pods of all nodes
+        "backoffLimit": values.retries * job.nodes,
+        "podFailurePolicy": {"rules": rules},
+        "template": {"spec": {**policy, **pod}},
+    }
+
+
+def _runtime(job: Job, values: Kubernetes, name: str) -> dict[str, Any]:
+    """Return the TrainingRuntime: the restarts, which a TrainJob cannot set."""
+    template = {
+        "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
+        "spec": _job_spec(job, values, {"containers": [{"name": _NODE}]}),
+    }
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainingRuntime",
+        "metadata": {"name": name, "labels": {"trainer.kubeflow.org/framework": "torch"}},
         "spec": {
-            "backoffLimit": values.retries,
-            "podFailurePolicy": {
-                "rules": [
-                    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_USER_ERROR]}},
-                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                ]
+            "mlPolicy": {"numNodes": job.nodes, "torch": {}},
+            "template": {"spec": {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": template}]}},
+        },
+    }
+
+
+def _train_job(values: Kubernetes, metadata: dict[str, Any], trainer: dict[str, Any]) -> dict[str, Any]:
+    pod = {"containers": [_container()], **_volumes(values)}
+    patched = {"name": _NODE, "template": {"spec": {"template": {"spec": pod}}}}
+    patch = {"template": {"spec": {"replicatedJobs": [patched]}}}
+    return {
+        "apiVersion": "trainer.kubeflow.org/v1alpha1",
+        "kind": "TrainJob",
+        "metadata": metadata,
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": "trainer.kubeflow.org",
+                "kind": "TrainingRuntime",
+                "name": metadata["name"],
             },
-            "template": {"spec": {"restartPolicy": "Never", **_pod(job, values, name, run_name)}},
+            "trainer": trainer,
+            "runtimePatches": [{"manager": "train/submit", "trainingRuntimeSpec": patch}],
         },
     }
 
 
-def _pytorch_job(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, Any]:
-    def replicas(count: int) -> dict[str, Any]:
-        # note: ExitCode retries 128 and above, so an error of the user (2) ends the job at once
-        return {
-            "replicas": count,
-            "restartPolicy": "ExitCode",
-            "template": {"spec": _pod(job, values, name, run_name)},
-        }
+def _container(**more: Any) -> dict[str, Any]:
+    mounts = [
+        {"name": "data", "mountPath": "/data", "readOnly": True},
+        {"name": "runs", "mountPath": "/runs"},
+        {"name": "shared-memory", "mountPath": "/dev/shm"},
+    ]
+    return {"name": _NODE, **more, "volumeMounts": mounts}
 
+
+def _volumes(values: Kubernetes) -> dict[str, Any]:
     return {
-        "apiVersion": "kubeflow.org/v1",
-        "kind": "PyTorchJob",
-        "metadata": {"name": name},
-        "spec": {
-            "runPolicy": {"backoffLimit": values.retries, "cleanPodPolicy": "Running"},
-            "pytorchReplicaSpecs": {"Master": replicas(1), "Worker": replicas(job.nodes - 1)},
-        },
-    }
-
-
-def _pod(job: Job, values: Kubernetes, name: str, run_name: str) -> dict[str, Any]:
-    first = f"{name}-master-0:{PORT}"
-    lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=first)
-    container: dict[str, Any] = {
-        "name": _CONTAINER,
-        "image": values.image,
-        "command": ["bash", "-c", lines + "\n"],
-        "volumeMounts": [
-            {"name": "data", "mountPath": "/data", "readOnly": True},
-            {"name": "runs", "mountPath": "/runs"},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-        ],
-    }
-    if job.gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": job.gpus}}
-    return {
-        "terminationGracePeriodSeconds": values.grace,
-        "containers": [container],
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": values.data}},
             {"name": "runs", "persistentVolumeClaim": {"claimName": values.runs}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": values.shared_memory}},
-        ],
+        ]
     }

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.commands import refused
+
 from .conftest import Submit
 
 BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet"]
@@ -64,31 +66,70 @@ def validate(manifest: dict[str, Any]) -> None:
 def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
     manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "submit.image=me/train:1", "submit.retries=5"))
     assert (manifest["kind"], manifest["spec"]["backoffLimit"]) == ("Job", 5)
+    assert manifest["spec"]["podFailurePolicy"]["rules"] == POLICY
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     assert (container["image"], container["resources"]["limits"]) == ("me/train:1", {"nvidia.com/gpu": 8})
     validate(manifest)
 
 
-def test_several_nodes_are_a_pytorchjob(submit: Submit) -> None:
-    manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "launch.nnodes=4"))
-    name, replicas = manifest["metadata"]["name"], manifest["spec"]["pytorchReplicaSpecs"]
-    assert {role: part["replicas"] for role, part in replicas.items()} == {"Master": 1, "Worker": 3}
-    for part in replicas.values():
-        (container,) = part["template"]["spec"]["containers"]
-        assert f"launch.nnodes=4 launch.rdzv={name}-master-0:29400" in container["command"][2]
-        validate({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, **part["template"]})
+def types_accept(manifest: dict[str, Any]) -> None:
+    """Check a manifest against Kubeflow Trainer's own types; a field that they lack is lost on the way."""
+    types = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
+    prefix = "JobsetV1alpha2" if manifest["kind"] == "JobSet" else "TrainerV1alpha1"
+    assert getattr(types, prefix + manifest["kind"]).from_dict(manifest).to_dict() == manifest
 
 
-def test_the_types_of_the_training_operator_accept_the_manifest(submit: Submit) -> None:
-    kubeflow = pytest.importorskip("kubeflow.training", reason="kubeflow-training is not installed")
-    manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "launch.nnodes=2"))
-    job = kubeflow.ApiClient()._ApiClient__deserialize(manifest, "KubeflowOrgV1PyTorchJob")
-    back = kubeflow.ApiClient().sanitize_for_serialization(job)
-    for part in (*manifest["spec"]["pytorchReplicaSpecs"].values(), *back["spec"]["pytorchReplicaSpecs"].values()):
-        limits = part["template"]["spec"]["containers"][0]["resources"]["limits"]
-        limits["nvidia.com/gpu"] = str(limits["nvidia.com/gpu"])
-    # note: what its types do not know is lost on the way
-    assert back == manifest
+POLICY = [
+    {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [2]}},
+    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+]
+
+
+def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
+    shown = submit("kubernetes", "recipe=mild", "launch.nnodes=4", "submit.queue=gpus", "submit.retries=2")
+    runtime, job = yaml.safe_load_all(shown)
+    types_accept(runtime)
+    types_accept(job)
+    assert job["spec"]["runtimeRef"]["name"] == runtime["metadata"]["name"]
+    assert job["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "gpus"}
+    (node,) = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+    assert (node["template"]["spec"]["backoffLimit"], node["template"]["spec"]["podFailurePolicy"]) == (
+        8,
+        {"rules": POLICY},
+    )
+    trainer = job["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["resourcesPerNode"]) == (4, {"limits": {"nvidia.com/gpu": 8}})
+    assert 'launch.nnodes=4 launch.rdzv="$PET_MASTER_ADDR:$PET_MASTER_PORT"' in trainer["command"][2]
+    (patch,) = job["spec"]["runtimePatches"]
+    (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    # note: what the runtime and its patches add up to is a pod of Kubernetes
+    pod = {**node["template"]["spec"]["template"]["spec"], **patched["template"]["spec"]["template"]["spec"]}
+    start = {key: trainer[key] for key in ("image", "command")}
+    pod["containers"] = [{**pod["containers"][0], **start, "resources": trainer["resourcesPerNode"]}]
+    template = {**node["template"]["spec"], "template": {"spec": pod}}
+    validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": job["metadata"], "spec": template})
+    assert {mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]} == {"/data", "/runs", "/dev/shm"}
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_jobset_needs_no_kubeflow(submit: Submit, nodes: int) -> None:
+    manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", f"launch.nnodes={nodes}", "submit.kind=JobSet"))
+    types_accept(manifest)
+    (node,) = manifest["spec"]["replicatedJobs"]
+    spec, name = node["template"]["spec"], manifest["metadata"]["name"]
+    assert (spec["parallelism"], spec["podFailurePolicy"]["rules"]) == (nodes, POLICY)
+    (container,) = spec["template"]["spec"]["containers"]
+    assert (f'launch.rdzv="{name}-node-0-0.{name}:29400"' in container["command"][2]) is (nodes > 1)
+    validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
+
+
+def test_one_node_can_be_a_trainjob_and_several_cannot_be_a_job(submit: Submit) -> None:
+    shown = submit("kubernetes", "recipe=mild", "run_name=mine", "submit.kind=TrainJob")
+    _, job = yaml.safe_load_all(shown)
+    types_accept(job)
+    assert "launch.rdzv" not in job["spec"]["trainer"]["command"][2]
+    error = refused("submit", "--kubernetes", "recipe=mild", "launch.nnodes=2", "submit.kind=Job")
+    assert "submit.kind=Job: runs one node, not launch.nnodes=2; set submit.kind=TrainJob" in error
 
 
 def test_a_run_on_the_cpu_requests_no_gpu(submit: Submit) -> None:
