@@ -89,10 +89,7 @@ def _run(number: int, curves: int) -> RunSummary:
     recipe, length = number % curves, _LENGTHS[number // curves % len(_LENGTHS)]
     seed = number // (curves * len(_LENGTHS))
     end = 60 + 10 * (1 - 18 / length) + recipe % 37 / 10 + seed % 7 / 20
-    evaluations = tuple(
-        Evaluated(float(epoch), epoch * 0.5, epoch * 0.5, end * (1 - 0.5 / epoch), 1.0)
-        for epoch in range(1, length + 1)
-    )
+    evaluations = tuple(Evaluated(float(epoch), epoch * 0.5, end * (1 - 0.5 / epoch)) for epoch in range(1, length + 1))
     seconds = 30.0 * length * (1 + recipe % 11 / 10)
     config: dict[str, Any] = {
         "recipe": f"recipe {recipe}",
@@ -104,7 +101,7 @@ def _run(number: int, curves: int) -> RunSummary:
         "schedule": {"name": "cosine", "dilate": 1.0},
     }
     command = ("train", f"recipe={recipe}", f"seed={seed}", f"epochs={length}")
-    times = Times(seconds, seconds + 5, seconds + 60)
+    times = Times(seconds, seconds + 60)
     path = Path(f"runs/recipe {recipe}-{length}-{seed}")
     return RunSummary(
         path, "finished", None, config, command, length, 8, "A100", evaluations, times, identities=("x" * 64,)

@@ -13,27 +13,15 @@ from pathlib import Path
 from rich.table import Table
 
 from lab.cli.curve import Cell, check_all, expand, train_all
-from lab.study.ablation import (
-    Effect,
-    Row,
-    Tradeoff,
-    Variant,
-    alternatives,
-    comparable,
-    curve_of,
-    effects,
-    grid,
-    limits,
-    tradeoffs,
-    variant_result,
-)
+from lab.study import ablation
+from lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
 from lab.study.runs import find_runs, read_run
 from lab.study.speedup import BootstrapEstimate
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
-from launcher.console import console, verbatim
+from launcher.console import console, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
@@ -50,14 +38,8 @@ _KINDS = {"without": "removing it", "only": "adding only it", "with": "adding it
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed take several values")
-    parser.add_argument(
-        "--with",
-        dest="more",
-        action="append",
-        default=[],
-        metavar="WORDS",
-        help="add a row: all algorithms and this one, or this key=value; several values make several rows",
-    )
+    more = "add a row: all algorithms and this one, or this key=value; several values make several rows"
+    parser.add_argument("--with", dest="more", action="append", default=[], metavar="WORDS", help=more)
     parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
     parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
     parser.add_argument(
@@ -69,12 +51,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     _check_several(arguments.overrides)
     composed = expand(arguments.overrides)[0].composed
-    variants = grid(list(composed.config.algorithms.active()), arguments.more)
+    variants = ablation.grid(list(composed.config.algorithms.active()), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
         return code
     rows = _rows(cells, composed.config)
-    effect_list, tradeoff_list = effects(rows), tradeoffs(rows)
+    effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
     commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
     if arguments.json:
@@ -117,9 +99,9 @@ def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Ro
     folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
     identity = identity_if_present(config) if folders else None
     configs = [cell.composed.config for row in cells.values() for cell in row]
-    runs = comparable(configs, [read_run(path) for path in folders], identity)
+    runs = ablation.comparable(configs, [read_run(path) for path in folders], identity)
     rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
-    return [Row(variant, epochs, curve_of(config, runs)) for (variant, epochs), config in rows.items()]
+    return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in rows.items()]
 
 
 def _command(words: Sequence[str], cells: Sequence[Cell]) -> list[str]:
@@ -150,18 +132,14 @@ def _as_json(
     tradeoff_list: Sequence[Tradeoff],
     parts: dict[str, float],
 ) -> dict[str, object]:
-    listed = [
-        {
-            **asdict(row.variant),
-            "epochs": row.epochs,
-            "command": commands[row.variant],
-            "measured": asdict(variant_result(row.result[1])) if row.result else None,
-        }
-        for row in rows
-    ]
+    listed = []
+    for row in rows:
+        measured = asdict(variant_result(row.result[1])) if row.result else None
+        own = {"epochs": row.epochs, "command": commands[row.variant], "measured": measured}
+        listed.append({**asdict(row.variant), **own})
     split = [
         {"part": name, "seconds": parts[name], "share": share, "speedup_limit": limit}
-        for name, share, limit in limits(parts)
+        for name, share, limit in ablation.limits(parts)
     ]
     return {
         "grid": listed,
@@ -172,38 +150,32 @@ def _as_json(
 
 
 def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
-    table = Table("variant", "epochs", "runs", "top-1 %", "minutes", "command", box=None, header_style="bold")
+    cells = table("variant", "epochs", "runs", "top-1 %", "minutes", "command")
     for row in rows:
         result = variant_result(row.result[1]) if row.result else None
         numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
         command = shlex.join(commands[row.variant])
-        table.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
-    return table
+        cells.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
+    return cells
 
 
 def _effects(effect_list: Sequence[Effect]) -> Table:
-    table = Table("algorithm", "measured by", "epochs", "top-1 points", "training time", box=None)
-    table.header_style = "bold"
+    cells = table("algorithm", "measured by", "epochs", "top-1 points", "training time")
     for one in effect_list:
         points = _number(one.top1, "{:+.2f}")
-        table.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
-    return table
+        cells.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
+    return cells
 
 
 def _tradeoffs(tradeoff_list: Sequence[Tradeoff]) -> Table:
-    columns = ("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
-    table = Table(*columns, box=None, header_style="bold")
+    cells = table("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
     for one in tradeoff_list:
         bounds = f"at least {one.at_least:.2f}x; " if one.at_least else ""
         bounds += f"at most {one.at_most:.2f}x; " if one.at_most else ""
-        table.add_row(
-            verbatim(one.algorithm),
-            str(one.epochs),
-            one.base,
-            _number(one.speedup, "{:.2f}x") or verbatim(bounds + one.why_no_speedup),
-            _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain),
-        )
-    return table
+        speedup = _number(one.speedup, "{:.2f}x") or verbatim(bounds + one.why_no_speedup)
+        gain = _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain)
+        cells.add_row(verbatim(one.algorithm), str(one.epochs), one.base, speedup, gain)
+    return cells
 
 
 def _number(value: BootstrapEstimate | None, form: str) -> str:
@@ -215,8 +187,8 @@ def _number(value: BootstrapEstimate | None, form: str) -> str:
 
 
 def _split(parts: dict[str, float]) -> Table:
-    table = Table("part of a step", "time", "share", "speed-up if free", box=None, header_style="bold")
-    table.title, table.title_justify = "mean step over the schedule, synchronized after each part", "left"
-    for name, share, limit in limits(parts):
-        table.add_row(name, f"{1000 * parts[name]:,.2f} ms", f"{share:.1%}", f"{limit:.3f}")
-    return table
+    cells = table("part of a step", "time", "share", "speed-up if free")
+    cells.title, cells.title_justify = "mean step over the schedule, synchronized after each part", "left"
+    for name, share, limit in ablation.limits(parts):
+        cells.add_row(name, f"{1000 * parts[name]:,.2f} ms", f"{share:.1%}", f"{limit:.3f}")
+    return cells

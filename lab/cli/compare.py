@@ -7,6 +7,7 @@ import csv
 import json
 import math
 import sys
+from typing import Any
 
 from launcher.console import console, verbatim
 from launcher.errors import Problem, UserError
@@ -28,17 +29,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_axes(parser)
     parser.add_argument("--price", type=float, metavar="USD", help="price per hour for runs whose config has none")
     parser.add_argument("--baseline", metavar="CURVE", help="a curve, or CURVE on MACHINE (default: recipe baseline)")
-    parser.add_argument(
-        "--quality", type=float, action="append", metavar="TOP1", help="compare the costs of this top-1 (percent)"
-    )
-    parser.add_argument("--cost", type=float, action="append", metavar="COST", help="compare the top-1 at this cost")
+    several: dict[str, Any] = {"type": float, "action": "append", "default": []}
+    parser.add_argument("--quality", **several, metavar="TOP1", help="compare the costs of this top-1 (percent)")
+    parser.add_argument("--cost", **several, metavar="COST", help="compare the top-1 at this cost")
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
-    parser.add_argument(
-        "--target",
-        type=float,
-        metavar="TOP1",
-        help="target of --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)",
-    )
+    target = "target of --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)"
+    parser.add_argument("--target", type=float, metavar="TOP1", help=target)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
     form.add_argument("--csv", action="store_true", help="print the points as CSV")
@@ -69,14 +65,8 @@ def main(arguments: argparse.Namespace) -> int:
     axis = chosen_axis(arguments.axis, across)
     results = read_results(arguments.runs, published=arguments.published, price=arguments.price, across=across)
     baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
-    compared = comparisons(
-        results.all_curves,
-        baselines,
-        axis,
-        qualities=arguments.quality or (),
-        costs=arguments.cost or (),
-        across=across,
-    )
+    at = {"qualities": arguments.quality, "costs": arguments.cost}
+    compared = comparisons(results.all_curves, baselines, axis, **at, across=across)
     stated = stated_speedups() if arguments.published else []
     if arguments.json:
         print(json.dumps(tables.as_json(results, compared, stated, axis), indent=2, allow_nan=False))

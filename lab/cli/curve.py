@@ -50,13 +50,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
     )
-    parser.add_argument(
-        "overrides",
-        nargs="+",
-        metavar="key=a,b",
-        help="values of the runs, several separated by commas; epochs dilate the recipe's schedule "
-        "unless schedule.dilate is set; finished runs are skipped, interrupted runs resume",
-    )
+    values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
+    values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume"
+    parser.add_argument("overrides", nargs="+", metavar="key=a,b", help=values)
 
 
 def main(arguments: argparse.Namespace) -> int:

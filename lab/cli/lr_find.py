@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from lab.study.report import COLOURS, GREY, drawing, write_file
 from launcher.config.compose import compose
 from launcher.config.schema import Constant, RunConfig, Warmup
 from launcher.console import console, facts
@@ -17,15 +19,18 @@ from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here
 from launcher.plan.plan import Plan
 
-if TYPE_CHECKING:
-    from lab.study.learning_rate import Points
-
 EXAMPLES = [
     "train lr-find recipe=small dataset.path=/data/flowers",
     "train lr-find recipe=finetune dataset.path=/data/flowers model=resnet50 model.weights=torchvision --steps 500",
     "train lr-find recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 -o rates.png",
 ]
 _FEWEST, _MOST = 20, 10_000
+# Learning rate and loss of each step, from the lowest rate on.
+Points = Sequence[tuple[float, float]]
+_AROUND = 3  # steps on each side of a mean
+# A loss that falls by less than this fraction gives no learning rate.
+_LEAST_FALL = 0.02
+_BELOW = 10.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +46,6 @@ def main(arguments: argparse.Namespace) -> int:
     if not _FEWEST <= arguments.steps <= _MOST:
         raise UserError(Problem(f"must be from {_FEWEST} to {_MOST:,}", "--steps", arguments.steps))
     composed = compose(arguments.overrides)
-    from lab.study.learning_rate import draw, suggested
-
     prepared = prepare_here(composed)
     plan, config = prepared.plan, prepared.plan.config
     if plan.total_steps < _FEWEST:
@@ -54,12 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     chosen = suggested(points)
     word = None if chosen is None else f"optimizer.lr={chosen / _scale(plan):.2g}"
     path = Path(arguments.output or Path(config.runs) / "lr_find.png")
-    draw(
-        points,
-        chosen,
-        path,
-        title=f"{config.recipe or 'no recipe'}, {config.model.architecture}, batch {plan.batch_size}",
-    )
+    title = f"{config.recipe or 'no recipe'}, {config.model.architecture}, batch {plan.batch_size}"
+    draw(points, chosen, path, title=title)
     if arguments.json:
         print(json.dumps({"points": points, "lr": chosen, "word": word, "image": str(path)}, indent=2))
     else:
@@ -80,8 +79,6 @@ def _scale(plan: Plan) -> float:
 
 
 def _facts(points: Points, word: str | None, path: Path, *, complete: bool) -> Table:
-    from lab.study.learning_rate import smoothed
-
     losses = smoothed(points)
     low = losses.index(min(losses))
     end = "" if complete else ", where the loss diverged"
@@ -94,3 +91,39 @@ def _facts(points: Points, word: str | None, path: Path, *, complete: bool) -> T
             ("image", str(path)),
         ]
     )
+
+
+def smoothed(points: Points) -> list[float]:
+    """Return the mean loss around each step."""
+    losses = [loss for _, loss in points]
+    return [statistics.fmean(losses[max(0, step - _AROUND) : step + _AROUND + 1]) for step in range(len(losses))]
+
+
+def suggested(points: Points) -> float | None:
+    """Return a tenth of the learning rate at which the smoothed loss is lowest; None if the loss does not fall."""
+    losses = smoothed(points)
+    if not losses or min(losses) > (1 - _LEAST_FALL) * losses[0]:
+        return None
+    return points[losses.index(min(losses))][0] / _BELOW
+
+
+def draw(points: Points, chosen: float | None, path: Path, *, title: str) -> None:
+    """Draw the losses over the learning rate, and the one to use, as PNG.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    figure, axes = drawing(title, "learning rate", "training loss")
+    rates = [rate for rate, _ in points]
+    losses = smoothed(points)
+    axes.plot(rates, [loss for _, loss in points], ".", color=GREY, markersize=4, label="each step")
+    axes.plot(rates, losses, color=COLOURS[0], linewidth=2, label="mean of seven steps")
+    if chosen is not None:
+        axes.axvline(chosen, color=COLOURS[1], linestyle="--", label=f"learning rate {chosen:.2g}")
+    if losses:
+        # note: the last losses, of a run that diverges, would flatten all others
+        low, first = min(losses), losses[0]
+        axes.set_ylim(low - 0.2 * (first - low), first + 0.5 * (first - low))
+        axes.set_xscale("log")
+    axes.legend(frameon=False)
+    write_file(path, lambda temporary: figure.savefig(temporary, format="png"))

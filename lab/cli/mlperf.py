@@ -80,7 +80,7 @@ def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:
     start = rows[0]["time"]
     yield Event(started, "cache_clear", True)
     yield Event(started, "init_start", kind=_START)
-    for key, value in {**_submission(plan, rows[0]), **_facts(plan)}.items():
+    for key, value in _facts(plan, f"{rows[0]['world_size']}x {rows[0]['device']}").items():
         yield Event(started, key, value)
     yield Event(start, "init_stop", kind=_STOP)
     yield Event(start, "run_start", kind=_START)
@@ -112,20 +112,15 @@ def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
         last = row["time"]
 
 
-def _submission(plan: Plan, start: Row) -> dict[str, Any]:
-    """Return the submission's header; a submitting organisation replaces `submission_org`."""
-    return {
+def _facts(plan: Plan, platform: str) -> dict[str, Any]:
+    """Return the log's values; a submitting organisation replaces `submission_org`."""
+    config, optimizer = plan.config, plan.config.optimizer
+    facts: dict[str, Any] = {
         "submission_benchmark": "resnet",
         "submission_division": "open",
         "submission_org": "none",
-        "submission_platform": f"{start['world_size']}x {start['device']}",
+        "submission_platform": platform,
         "submission_status": "research",
-    }
-
-
-def _facts(plan: Plan) -> dict[str, Any]:
-    config, optimizer = plan.config, plan.config.optimizer
-    facts: dict[str, Any] = {
         "seed": config.seed,
         "global_batch_size": plan.batch_size,
         "gradient_accumulation_steps": plan.accumulation,

@@ -18,7 +18,7 @@ from lab.predict.profiles import correction, read_profiles
 from launcher.config.compose import Composed, compose
 from launcher.config.groups import machines, price_age
 from launcher.config.schema import Hardware, TorchvisionLoader
-from launcher.console import console, verbatim
+from launcher.console import console, table, verbatim
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
@@ -230,18 +230,16 @@ def _price_notes(candidates: Sequence[Offer]) -> list[str]:
 
 
 def _table(candidates: Sequence[Offer]) -> Table:
-    table = Table("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date",
-                  box=None, pad_edge=False, header_style="bold")  # fmt: skip
-    for number in (4, 6, 8):
-        table.columns[number].justify = "right"
+    columns = ("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date")
+    cells = table(*columns, numbers=("wall clock", "cost", "images/s"))
     for offer in candidates:
         machine, cost = offer.machine, offer.cost
-        gpus = f"{machine.gpus} x {machine.gpu}"
+        what = (machine.name, f"{machine.gpus} x {machine.gpu}", "spot" if offer.spot else "on demand")
         if offer.problem:
-            table.add_row("", machine.name, gpus, "spot" if offer.spot else "on demand", "-", verbatim(offer.problem))
+            cells.add_row("", *what, "-", verbatim(offer.problem))
             continue
-        table.add_row(
-            "*" * offer.front, machine.name, gpus, "spot" if offer.spot else "on demand", duration(offer.wall.seconds),
+        cells.add_row(
+            "*" * offer.front, *what, duration(offer.wall.seconds),
             f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
             f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
             f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
@@ -249,15 +247,15 @@ def _table(candidates: Sequence[Offer]) -> Table:
             verbatim(price_age(machine)) if cost else "",
         )  # fmt: skip
     if len(candidates) > 2:
-        table.caption, table.caption_justify = "*: no other machine is both cheaper and faster", "left"
-    return table
+        cells.caption, cells.caption_justify = "*: no other machine is both cheaper and faster", "left"
+    return cells
 
 
 def _phases(prediction: Prediction) -> Table:
-    table = Table("image px", "steps", "step time", "bottleneck", box=None, pad_edge=False, header_style="bold")
+    cells = table("image px", "steps", "step time", "bottleneck")
     phases = prediction.phases
     last = len(phases) - 1
     shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})
     for phase in (phases[number] for number in shown):
-        table.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
-    return table
+        cells.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
+    return cells

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 from lab.cli.compare import add_axes
@@ -23,12 +24,7 @@ _FORMS = (".html", ".png")
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
     parser.add_argument(
-        "-o",
-        "--output",
-        action="append",
-        required=True,
-        metavar="FILE",
-        help="the .html or .png file to write; repeatable",
+        "-o", "--output", action="append", required=True, metavar="FILE", help="the .html or .png file; repeatable"
     )
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
@@ -42,17 +38,18 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist; create it first", "--output", path))
-    from lab.study.report import write_image, write_page
+    from lab.study.report import draw_tradeoff, page, write_file
     from lab.study.results import chosen_across, chosen_axis, read_results
 
     across = chosen_across(arguments.across)
     axis = chosen_axis(arguments.axis, across)
     results = read_results(arguments.runs, published=not arguments.no_published, across=across)
+    points = sum(len(curve.points) for curve in results.curves)
     for path in outputs:
         if path.suffix == ".html":
-            write_page(results, path, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
+            text = page(results, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
+            write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
         else:
-            write_image(results, path, title=arguments.title, axis=axis)
-        points = sum(len(curve.points) for curve in results.curves)
+            write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=arguments.title, axis=axis))
         console().print(f"{path}: {len(results.runs):,} runs, {points:,} points")
     return 0

@@ -9,6 +9,7 @@ import argparse
 import json
 import math
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.cli.curve import MOST_RUNS, check_existing
+from lab.cli.curve import MOST_RUNS, Cell, check_existing, train_all
 from lab.study.records import quality
 from launcher import paths
 from launcher.config.compose import compose
@@ -24,9 +25,9 @@ from launcher.config.keys import all_keys, did_you_mean, nearest_key
 from launcher.config.overrides import word_of
 from launcher.config.tasks import Goal
 from launcher.config.yaml_file import read_mapping
-from launcher.console import console
+from launcher.console import console, table
 from launcher.data.listing import is_file
-from launcher.errors import DONE, INTERRUPTED, TERMINATED, Problem, UserError
+from launcher.errors import Problem, UserError
 from launcher.records.folder import RunFolder
 from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
@@ -61,49 +62,39 @@ def main(arguments: argparse.Namespace) -> int:
     all_trials = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
     runs = Path(common.runs) / f"tune-{space.name}"
     where = word_of("runs", str(runs))
-    commands = {
-        trial.name: [*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}"]
-        for trial in all_trials
-    }
-    for name, command in commands.items():
+    cells = {}
+    for trial in all_trials:
+        command = (*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}")
+        cells[trial.name] = Cell(command, compose(command), runs / trial.name)
         # note: report values out of bounds and folders of other runs before the first trial
-        check_existing(runs / name, compose(command).config)
+        check_existing(cells[trial.name].folder, cells[trial.name].composed.config)
     if arguments.list:
-        for command in commands.values():
-            print(shlex.join(["train", *command]))
+        for cell in cells.values():
+            print(shlex.join(["train", *cell.words]))
         return 0
-    for name, command in commands.items():
-        code = 0 if arguments.json else _run(RunFolder(runs / name), command)
-        if code in (INTERRUPTED, TERMINATED):
-            return code
+    if not arguments.json and (code := train_all([*cells.values()], Counter())) is not None:
+        return code
     goal = common.task.goal(common.target) if common.target else None
     ordered = results(all_trials, runs, goal)
     if arguments.json:
-        print(json.dumps([{**asdict(result), "command": commands[result.trial.name]} for result in ordered], indent=2))
+        print(
+            json.dumps([{**asdict(result), "command": cells[result.trial.name].words} for result in ordered], indent=2)
+        )
     else:
         console().print(_table(ordered, common.target))
     return 0
-
-
-def _run(folder: RunFolder, command: list[str]) -> int:
-    """Start or resume a trial, or skip a finished one; return the exit code."""
-    from launcher.launch.start import resume, start
-
-    if not folder.config.is_file():
-        return start(compose(command))
-    return DONE if is_finished(folder.metrics) else resume(folder)
 
 
 def _table(ordered: list[TrialResult], target: str | None) -> Table:
     first = ordered[0].trial.values
     varied = [key for key in first if len({str(result.trial.values[key]) for result in ordered}) > 1]
     seconds = f"to {target}" if target else "training"
-    table = Table("trial", *varied, "best top-1", seconds, box=None, header_style="bold")
+    cells = table("trial", *varied, "best top-1", seconds)
     for result in ordered:
         values = (_shown(result.trial.values[key]) for key in varied)
         top1 = "-" if result.top1 is None else f"{result.top1:.2%}"
-        table.add_row(result.trial.name, *values, top1, "-" if result.seconds is None else duration(result.seconds))
-    return table
+        cells.add_row(result.trial.name, *values, top1, "-" if result.seconds is None else duration(result.seconds))
+    return cells
 
 
 def _shown(value: Any) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from lab.predict.machines import gpus
 from lab.predict.prediction import Prediction, efficiencies
 from lab.study.curves import Cost, Curve
+from lab.study.report import drawing, write_file
 from lab.study.speedup import cost_at, pareto_front
-from launcher import atomic
 from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
@@ -131,20 +131,18 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
 
 
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
-    """Draw one point per offer, ranges as bars, and the Pareto front as a line.
+    """Draw one point per offer, and the Pareto front as a line.
 
     Raises:
         UserError: the name has no image format, or the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: the import takes most of a second
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
     if path.suffix not in _FORMS:
         raise UserError(Problem(f"must end with {', '.join(_FORMS)}", "--image", path))
-    figure = Figure(figsize=(9, 6), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    front = [offer for offer in offers if offer.front]
+    unit = f", {front[0].machine.currency}" if front else ""
+    figure, axes = drawing(title, "wall clock, minutes", f"cost{unit}")
     axes.set(xscale="log", yscale="log")
     axes.margins(x=0.26)  # note: space for the names left of the points
     for axis in (axes.xaxis, axes.yaxis):
@@ -153,39 +151,28 @@ def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
         axis.set_minor_formatter(NullFormatter())
     able = [offer for offer in offers if offer.cost and not offer.problem]
     for spot, colour, marker in ((False, _ON_DEMAND, "o"), (True, _SPOT, "^")):
-        shown = [(o.wall.seconds / 60, o.cost.seconds) for o in able if o.spot == spot and o.cost]
-        if shown:
+        if shown := [_place(offer) for offer in able if offer.spot == spot]:
             minutes, costs = zip(*shown, strict=True)
             axes.scatter(minutes, costs, c=colour, marker=marker, label="spot" if spot else "on demand")
-    front = [offer for offer in able if offer.front]
-    _draw_front(axes, front)
-    axes.set(
-        xlabel="wall clock, minutes", ylabel=f"cost, {front[0].machine.currency}" if front else "cost", title=title
-    )
+    if points := sorted(map(_place, front)):
+        label = "no other is both cheaper and faster"
+        axes.plot(*zip(*points, strict=True), color="black", linestyle="--", linewidth=1, label=label)
     if able:
         figure.legend(loc="outside lower center", ncols=3)
     figure.draw_without_rendering()  # note: determines the positions of the points
     _name(axes, front)
-    try:
-        with atomic.writing(path) as temporary:
-            figure.savefig(temporary, format=path.suffix[1:])
-    except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", "--image", path)) from None
+    write_file(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]), "--image")
 
 
-def _draw_front(axes: Axes, front: Sequence[Offer]) -> None:
-    points = sorted((offer.wall.seconds / 60, offer.cost.seconds) for offer in front if offer.cost)
-    label = "no other is both cheaper and faster"
-    if points:
-        axes.plot(*zip(*points, strict=True), color="black", linestyle="--", linewidth=1, label=label)
+def _place(offer: Offer) -> tuple[float, float]:
+    return offer.wall.seconds / 60, _money(offer)
 
 
 def _name(axes: Axes, front: Sequence[Offer]) -> None:
     """Draw the names of the machines on the front, left of and below their points; crowded names are stacked."""
-    points = [(offer.wall.seconds / 60, offer.cost.seconds, offer.machine.name) for offer in front if offer.cost]
     free = math.inf
-    for minutes, cost, name in sorted(points, key=lambda point: -point[1]):
-        x, y = axes.transData.transform((minutes, cost))
+    for offer in sorted(front, key=_money, reverse=True):
+        x, y = axes.transData.transform(_place(offer))
         free = min(y - _LINE / 2, free - _LINE)
         place = (x - _LINE / 2, free)
-        axes.annotate(name, place, xycoords="figure pixels", fontsize=8, ha="right", va="center")
+        axes.annotate(offer.machine.name, place, xycoords="figure pixels", fontsize=8, ha="right", va="center")

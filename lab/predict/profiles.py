@@ -48,14 +48,6 @@ class Profile:
     source: str
     steps: list[MeasuredStep]
 
-    def is_of(self, config: RunConfig) -> bool:
-        """Return whether the steps were launched as in a config."""
-        return _launched(self.plan.config) == _launched(config)
-
-
-def _launched(config: RunConfig) -> tuple[bool, bool]:
-    return config.compile != "off", config.cuda_graphs != "off"
-
 
 @dataclass(frozen=True)
 class Correction:
@@ -150,7 +142,11 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
 
     Other steps are weaker evidence: they are averaged with one more profile without an error.
     """
-    fit = [profile for profile in profiles if profile.is_of(plan.config)]
+
+    def launched(config: RunConfig) -> tuple[bool, bool]:
+        return config.compile != "off", config.cuda_graphs != "off"
+
+    fit = [profile for profile in profiles if launched(profile.plan.config) == launched(plan.config)]
     key = steps_key(plan)
     ratios = [(profile, ratio) for profile in fit if (ratio := _ratio(profile, values)) is not None]
     same = [(p, r) for p, r in ratios if steps_key(p.plan) == key]

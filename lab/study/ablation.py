@@ -12,7 +12,7 @@ from typing import Any
 
 from lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from lab.study.runs import RunSummary
-from lab.study.speedup import BootstrapEstimate, Comparison, at_equal_cost, at_equal_quality
+from lab.study.speedup import BootstrapEstimate, at_equal_cost, at_equal_quality
 from launcher.config.keys import is_text
 from launcher.config.layers import leaves
 from launcher.config.overrides import read_override, unquoted
@@ -90,12 +90,12 @@ class Tradeoff:
     algorithm: str
     base: str  # the curve to compare with: all or none
     epochs: int  # of the variant
-    speedup: BootstrapEstimate | None = None
-    why_no_speedup: str = ""
+    speedup: BootstrapEstimate | None
+    gain: BootstrapEstimate | None
+    why_no_speedup: str
+    why_no_gain: str
     at_least: float | None = None
     at_most: float | None = None
-    gain: BootstrapEstimate | None = None
-    why_no_gain: str = ""
 
 
 def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
@@ -200,11 +200,12 @@ def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
     listed = []
     for row, (variant_curve, point), base in _beside_base(rows):
         assert row.variant.algorithm is not None
-        blank = Tradeoff(row.variant.algorithm, _BASES[row.variant.kind], row.epochs)
-        curve, variant = replace(base, name=blank.base), replace(variant_curve, name=row.variant.name)
+        name = _BASES[row.variant.kind]
+        curve, variant = replace(base, name=name), replace(variant_curve, name=row.variant.name)
         speed, gain = at_equal_quality(curve, variant, "time", point), at_equal_cost(curve, variant, "time", point)
-        fill_in = _from_removing if row.variant.kind == "without" else _from_adding
-        listed.append(fill_in(blank, speed, gain))
+        algorithm, reasons = row.variant.algorithm, (speed.reason, gain.reason)
+        one = Tradeoff(algorithm, name, row.epochs, speed.value, gain.value, *reasons, at_least=speed.bound)
+        listed.append(one if row.variant.kind == "without" else _of_adding(one))
     return listed
 
 
@@ -229,21 +230,10 @@ def _decisive(recipe: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if not is_free(key) and key not in ignored}
 
 
-def _from_removing(blank: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
-    """Fill in a tradeoff where the curve has the algorithm and the point does not."""
-    return replace(
-        blank, speedup=speed.value, why_no_speedup=speed.reason, at_least=speed.bound,
-        gain=gain.value, why_no_gain=gain.reason,
-    )  # fmt: skip
-
-
-def _from_adding(blank: Tradeoff, speed: Comparison, gain: Comparison) -> Tradeoff:
-    """Fill in a tradeoff where the point has the algorithm and the curve does not: the effect is inverted."""
-    return replace(
-        blank, speedup=_inverted(speed.value, lambda ratio: 1 / ratio), why_no_speedup=speed.reason,
-        at_most=None if speed.bound is None else 1 / speed.bound,
-        gain=_inverted(gain.value, lambda points: -points), why_no_gain=gain.reason,
-    )  # fmt: skip
+def _of_adding(one: Tradeoff) -> Tradeoff:
+    """Invert a tradeoff where the point has the algorithm and the curve does not."""
+    speedup, gain = _inverted(one.speedup, lambda ratio: 1 / ratio), _inverted(one.gain, lambda points: -points)
+    return replace(one, speedup=speedup, gain=gain, at_least=None, at_most=one.at_least and 1 / one.at_least)
 
 
 def _inverted(value: BootstrapEstimate | None, invert: Callable[[float], float]) -> BootstrapEstimate | None:

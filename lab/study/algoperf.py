@@ -163,22 +163,15 @@ def with_variants(seconds: Seconds, bases: Mapping[str, str]) -> Seconds:
 
 def profile(seconds: Seconds, submission: str, ratio: float) -> float:
     """Return the fraction of workloads on which a submission needs at most `ratio` times the fastest time."""
-    ratios = _ratios(seconds, submission)
-    return sum(r <= ratio for r in ratios) / len(ratios)
+    own = seconds[submission]
+    # note: no ratio of two infinite times is at most another
+    return sum(time / min(row[name] for row in seconds.values()) <= ratio for name, time in own.items()) / len(own)
 
 
 def score(seconds: Seconds, submission: str) -> float:
     """Return the profile's integral over ratios 1 to 4, divided by 3, by the trapezoidal rule of MLCommons' scoring."""
     shares = [profile(seconds, submission, ratio) for ratio in np.linspace(1, MAX_RATIO, _POINTS)]
     return (sum(shares) - (shares[0] + shares[-1]) / 2) / (_POINTS - 1)
-
-
-def _ratios(seconds: Seconds, submission: str) -> list[float]:
-    ratios = []
-    for workload, own in seconds[submission].items():
-        fastest = min(row[workload] for row in seconds.values())
-        ratios.append(own / fastest if math.isfinite(own) else math.inf)
-    return ratios
 
 
 def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSummary]:

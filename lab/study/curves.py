@@ -45,7 +45,6 @@ class CurvePoint:
     epochs: int | None
     top1: tuple[float, ...]  # percent
     costs: Mapping[Cost, tuple[float, ...]]  # minutes, USD or epochs; without unknown costs
-    seeds: tuple[int | None, ...] = ()
     paths: tuple[Path, ...] = ()
     note: str = ""
 
@@ -177,7 +176,7 @@ def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
     if None not in money:
         costs["money"] = tuple(m for m in money if m is not None)
     top1 = tuple(run.top1 for run in runs if run.top1 is not None)
-    return CurvePoint(epochs, top1, costs, tuple(run.seed for run in runs), tuple(run.path for run in runs))
+    return CurvePoint(epochs, top1, costs, tuple(run.path for run in runs))
 
 
 def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[tuple[StudySetting, str], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +10,11 @@ from launcher.records.metrics import Row, without_void
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One evaluation: training minutes by the methodology and by the clock; `loss` is None if not finite."""
+    """One evaluation, after so many minutes of training by the clock."""
 
     epoch: float
-    minutes: float
     clock_minutes: float
     top1: float  # percent
-    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -26,11 +23,10 @@ class Times:
 
     `counted`: training without evaluations and checkpoints, with the first epoch's time replaced by the second's if
     that is less, since the first also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
-    `training`: the training clock. `wall`: from the first record to the last, without interruptions.
+    `wall`: from the first record to the last, without interruptions.
     """
 
     counted: float
-    training: float
     wall: float
 
 
@@ -57,15 +53,8 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
     start = next((row for row in valid if row["kind"] == "start"), None)
     if start is None:
         return NOTHING
-    correction = counted_at(valid)
     evaluations = tuple(
-        Evaluated(
-            epoch=float(row["epoch"]),
-            minutes=correction(float(row["train_seconds"])) / 60,
-            clock_minutes=float(row["train_seconds"]) / 60,
-            top1=100 * quality(row),
-            loss=None if row["loss"] is None else float(row["loss"]),
-        )
+        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, 100 * quality(row))
         for row in valid
         if row["kind"] == "eval"
     )
@@ -74,31 +63,18 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "world_size": int(start["world_size"]),
         "device": str(start["device"]),
         "evaluations": evaluations,
-        "times": times(rows),
+        "times": Times(_counted(valid), _wall(rows)),
         "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
         "test_top1": next((100 * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }
 
 
-def times(rows: Iterable[Row]) -> Times:
-    """Compute the times of a run from all its records, including those that a resume discarded.
-
-    Raises:
-        KeyError, TypeError, ValueError: a record lacks its time.
-    """
-    rows = list(rows)
-    valid = without_void(rows)
+def _counted(valid: list[Row]) -> float:
     training = max((float(row["train_seconds"]) for row in valid if "train_seconds" in row), default=0.0)
-    return Times(counted_at(valid)(training), training, _wall(rows))
-
-
-def counted_at(valid: Iterable[Row]) -> Callable[[float], float]:
-    """Return the function from the training clock at an epoch's end to seconds by the methodology."""
     seconds = {row["epoch"]: float(row["seconds"]) for row in valid if row["kind"] == "epoch"}
     # note: a first epoch that takes less than the second has filled no caches; the run takes no longer than its clock
-    excess = max(0.0, seconds[1] - seconds[2]) if 1 in seconds and 2 in seconds else 0.0
-    return lambda train_seconds: train_seconds - excess
+    return training - max(0.0, seconds[1] - seconds[2]) if 1 in seconds and 2 in seconds else training
 
 
 def _wall(rows: list[Row]) -> float:

@@ -20,6 +20,7 @@ from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _PAGE = Path(__file__).with_name("page")
 _SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
@@ -39,36 +40,30 @@ _LABELS: dict[Cost, str] = {
 _MOST_NAMED = 16
 
 
-def write_page(results: Results, path: Path, *, title: str, written: str, axis: Cost) -> None:
-    """Write the page.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    content = page(results, title=title, written=written, axis=axis).encode()
-    write_file(path, lambda temporary: temporary.write_bytes(content))
-
-
-def write_image(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Write quality against one cost as PNG.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-    write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=title, axis=axis))
-
-
-def write_file(path: Path, write: Callable[[Path], object]) -> None:
+def write_file(path: Path, write: Callable[[Path], object], option: str = "--output") -> None:
     """Write a file under a temporary name, then rename it.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: it cannot be written; names the option of its path.
     """
     try:
         with atomic.writing(path) as temporary:
             write(temporary)
     except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", "--output", path)) from None
+        raise UserError(Problem(f"cannot be written: {error.strerror}", option, path)) from None
+
+
+def drawing(title: str, x: str, y: str) -> tuple[Figure, Axes]:
+    """Return an empty figure and its axes, labelled."""
+    from matplotlib.figure import Figure  # note: the import takes most of a second
+
+    figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    axes.set(xlabel=x, ylabel=y)
+    axes.set_title(title, loc="left", weight="bold", fontsize=11, parse_math=False)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
 
 
 def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
@@ -207,12 +202,7 @@ def _short(number: float | None) -> float | None:
 
 def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
     """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # note: the import takes most of a second
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
+    figure, axes = drawing(title, _LABELS[axis], "top-1, %")
     shown = [curve for curve in results.all_curves if curve.on(axis)]
     for colours, published in ((COLOURS, False), ((GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
@@ -223,11 +213,6 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
         axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1)
     if shown:
         axes.set_xscale("log")
-    axes.set_xlabel(_LABELS[axis])
-    axes.set_ylabel("top-1, %")
-    axes.set_title(title, loc="left", weight="bold", fontsize=11)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
     if 0 < len(shown) <= _MOST_NAMED:
         axes.legend(fontsize=8, frameon=False)
     # note: the temporary name has no suffix for the format

@@ -54,11 +54,11 @@ class Comparison:
     curve: str
     baseline: str
     at: float  # percent, or the cost in its unit
-    value: BootstrapEstimate | None
-    baseline_cost: float | None
-    cost: float | None
-    baseline_quality: float | None
-    quality: float | None
+    value: BootstrapEstimate | None = None
+    baseline_cost: float | None = None
+    cost: float | None = None
+    baseline_quality: float | None = None
+    quality: float | None = None
     reason: str = ""
     bound: float | None = None
 
@@ -69,12 +69,10 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     The quality of a point is resampled too.
     """
     ours, theirs = curve.on(axis), baseline.on(axis)
-    anchor = quality if isinstance(quality, CurvePoint) else None
-    target = quality.quality if isinstance(quality, CurvePoint) else quality
+    anchor, target = (quality, quality.quality) if isinstance(quality, CurvePoint) else (None, quality)
     cost = _cost(ours, axis, target)
-    known = anchor.cost(axis) if anchor is not None else None
-    baseline_cost = _cost(theirs, axis, target) if known is None else known
-    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target, None, None, None, None, None)
+    baseline_cost = (anchor and anchor.cost(axis)) or _cost(theirs, axis, target)
+    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target)
     reasons = [
         _unmeasured_quality(name, points, axis, at)
         for name, points, at in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
@@ -84,8 +82,7 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     generator = np.random.default_rng(_SEED)
     costs, qualities = resample(theirs, axis, generator)
     if anchor is not None:
-        column = theirs.index(anchor)
-        baseline_costs, targets = costs[:, column], qualities[:, column]
+        baseline_costs, targets = (values[:, theirs.index(anchor)] for values in (costs, qualities))
     else:
         baseline_costs, targets = cost_at(costs, qualities, target), np.full(len(costs), target)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -100,12 +97,11 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
 def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | CurvePoint) -> Comparison:
     """Return the gain of a curve over the baseline in percentage points, at a cost or that of a baseline's point."""
     ours, theirs = curve.on(axis), baseline.on(axis)
-    anchor = cost if isinstance(cost, CurvePoint) else None
-    known = cost.cost(axis) if isinstance(cost, CurvePoint) else cost
+    anchor, known = (cost, cost.cost(axis)) if isinstance(cost, CurvePoint) else (None, cost)
     target = math.nan if known is None else known
     quality = _quality(ours, axis, target)
     baseline_quality = _quality(theirs, axis, target) if anchor is None else anchor.quality
-    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target, None, None, None, None, None)
+    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target)
     reasons = [
         _unmeasured_cost(name, points, axis)
         for name, points, at in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))
@@ -116,8 +112,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
     generator = np.random.default_rng(_SEED)
     costs, qualities = resample(theirs, axis, generator)
     if anchor is not None:
-        column = theirs.index(anchor)
-        baseline_qualities, budgets = qualities[:, column], costs[:, column]
+        budgets, baseline_qualities = (values[:, theirs.index(anchor)] for values in (costs, qualities))
     else:
         baseline_qualities, budgets = quality_at(costs, qualities, target), np.full(len(costs), target)
     with np.errstate(invalid="ignore"):
@@ -273,17 +268,14 @@ def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> Bootstrap
     # note: no interpolation, since values may be infinite
     low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
     inside = resampled[np.isfinite(resampled)]
-    p, note = None, ""
-    if 1 - len(inside) / len(resampled) > _OUT_OF_RANGE:
-        note = f"no p-value: {1 - len(inside) / len(resampled):.0%} of the resamples are outside the measured range"
+    p, note, outside = None, "", 1 - len(inside) / len(resampled)
+    if outside > _OUT_OF_RANGE:
+        note = f"no p-value: {outside:.0%} of the resamples are outside the measured range"
     else:
         from scipy.special import stdtr  # note: a slow import
 
         error = float(inside.std(ddof=1))
         t = value / error if error else math.inf
         p = 1.0 if value == 0 else float(2 * stdtr(fewest_seeds - 1, -abs(t)))
-    return BootstrapEstimate(value, _measured(low), _measured(high), p, note)
-
-
-def _measured(end: float) -> float | None:
-    return float(end) if math.isfinite(end) else None
+    low, high = (float(end) if math.isfinite(end) else None for end in (low, high))
+    return BootstrapEstimate(value, low, high, p, note)

@@ -16,6 +16,7 @@ from lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, devia
 from lab.study.published import StatedSpeedup
 from lab.study.results import Results, notes, on_front
 from lab.study.speedup import Comparison
+from launcher.console import table
 
 POINT_COLUMNS = (
     *("curve", "recipe", "model", "dataset", "hardware", "published", "epochs", "epochs_mean", "seeds"),
@@ -101,10 +102,7 @@ def rich_tables(
         where = f"across {' and '.join(results.across)}" if results.across else "of the setting"
         yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
     if excluded := not_counted(results):
-        table = _table("run", "state", "reason")
-        for row in excluded:
-            table.add_row(*map(escape, row))
-        yield "excluded runs", table
+        yield "excluded runs", table("run", "state", "reason", rows=(map(escape, row) for row in excluded))
     if comparisons:
         yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(comparisons, axis)
     if stated:
@@ -113,12 +111,11 @@ def rich_tables(
 
 def _points(results: Results, axis: Cost) -> Table:
     front = on_front(results.all_curves, axis, results.across)
-    table = _table(
-        "curve", "data set, model", "hardware", "#epochs", "#seeds", "#top-1 %", "#minutes", "#wall", "#USD", "●"
-    )
+    numbers = ("epochs", "seeds", "top-1 %", "minutes", "wall", "USD")
+    cells = table("curve", "data set, model", "hardware", *numbers, "●", numbers=numbers)
     for curve in results.all_curves:
         for point in curve.points:
-            table.add_row(
+            cells.add_row(
                 escape(curve.name) + (" (published)" if curve.source else ""),
                 escape(f"{curve.setting.dataset}, {curve.setting.model}"),
                 escape(curve.setting.hardware),
@@ -130,7 +127,7 @@ def _points(results: Results, axis: Cost) -> Table:
                 _with_deviation(point.costs.get("money", ()), ".4g"),
                 "●" if (curve.setting, curve.name, point.cost(axis)) in front else "",
             )
-    return table
+    return cells
 
 
 def _epochs(point: CurvePoint) -> str:
@@ -150,16 +147,15 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
 
 def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
     several = len({one.setting for one in comparisons}) > 1
-    table = _table(
-        *["data set, model, hardware"] * several, "curve", "baseline", "at", "#result", "95 % interval", "p", "details"
-    )
+    columns = ("curve", "baseline", "at", "result", "95 % interval", "p", "details")
+    cells = table(*["data set, model, hardware"] * several, *columns, numbers=["result"])
     for one in _informative(comparisons):
         where = [escape(", ".join(asdict(one.setting).values()))] * several
-        equal_quality = one.kind == "equal quality"
+        names, equal_quality = (escape(one.curve), escape(one.baseline)), one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
             bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
-            table.add_row(*where, escape(one.curve), escape(one.baseline), at, bound, "", "", escape(one.reason))
+            cells.add_row(*where, *names, at, bound, "", "", escape(one.reason))
             continue
         value = one.value
         if equal_quality:
@@ -168,17 +164,10 @@ def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
         else:
             result, form = f"{value.value:+.2f} points", "{:+.2f}"
             how = f"{one.baseline_quality:.2f} -> {one.quality:.2f} %"
-        table.add_row(
-            *where,
-            escape(one.curve),
-            escape(one.baseline),
-            at,
-            result,
-            value.interval(form),
-            "" if value.p is None else f"{value.p:.3f}" if value.p >= 0.001 else "<0.001",
-            how + (f"; {value.note}" if value.note else ""),
-        )
-    return table
+        p = "" if value.p is None else f"{value.p:.3f}" if value.p >= 0.001 else "<0.001"
+        details = how + (f"; {value.note}" if value.note else "")
+        cells.add_row(*where, *names, at, result, value.interval(form), p, details)
+    return cells
 
 
 def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -195,18 +184,15 @@ def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def _stated(stated: Sequence[StatedSpeedup]) -> Table:
-    table = _table("claim", "#stated", "#computed", "rounding interval", "from", "verdict")
+    columns = ("claim", "stated", "computed", "rounding interval", "from", "verdict")
+    cells = table(*columns, numbers=("stated", "computed"))
     for one in stated:
-        has_numbers = one.computed is not None
-        table.add_row(
-            escape(one.claim),
-            one.text,
-            f"{one.computed:.2f}x" if has_numbers else "-",
-            f"{one.low:.2f}x to {one.high:.2f}x" if has_numbers else "",
-            f"{one.slow:g} -> {one.fast:g} {one.unit}" if has_numbers else "",
-            one.verdict,
-        )
-    return table
+        numbers = ["-", "", ""]
+        if one.computed is not None:
+            interval = f"{one.low:.2f}x to {one.high:.2f}x"
+            numbers = [f"{one.computed:.2f}x", interval, f"{one.slow:g} -> {one.fast:g} {one.unit}"]
+        cells.add_row(escape(one.claim), one.text, *numbers, one.verdict)
+    return cells
 
 
 def algoperf_json(scores: Scores) -> dict[str, Any]:
@@ -222,18 +208,11 @@ def algoperf_table(scores: Scores) -> Table:
     """Return the table of submissions by score, with times per workload and the performance profile."""
     workloads = list(next(iter(scores.seconds.values()), {}))
     ratios = (1.0, 1.5, 2.0, MAX_RATIO)
-    table = _table("submission", "#score", *(f"#{w}, s" for w in workloads), *(f"#within {r:g}x" for r in ratios))
+    numbers = ("score", *(f"{w}, s" for w in workloads), *(f"within {r:g}x" for r in ratios))
+    cells = table("submission", *numbers, numbers=numbers)
     for submission, score in sorted(scores.score.items(), key=lambda item: -item[1]):
         row = scores.seconds[submission]
         times = [f"{row[w]:,.4g}" if math.isfinite(row[w]) else "missed" for w in workloads]
         shares = [f"{profile(scores.counted, submission, ratio):.0%}" for ratio in ratios]
-        table.add_row(escape(submission), f"{score:.4f}", *times, *shares)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    """Return an empty table; a # before a column's name aligns it to the right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column.removeprefix("#"), justify="right" if column.startswith("#") else "left")
-    return table
+        cells.add_row(escape(submission), f"{score:.4f}", *times, *shares)
+    return cells

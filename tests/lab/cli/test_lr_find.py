@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lab.study.learning_rate import suggested
+from lab.cli.lr_find import suggested
 from tests.commands import refused
 from tests.runs import SMALL, Here, Train
 
