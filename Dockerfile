@@ -13,11 +13,11 @@ RUN [ -z "$PACKAGES" ] || .venv/bin/pip install --no-cache-dir $PACKAGES
 RUN rm -rf .venv/wheels
 
 FROM debian:12-slim
-# Python, and the libraries of FFCV, Pillow-SIMD and OpenCV
+# Python, and the libraries of FFCV, Pillow-SIMD and OpenCV; gcc and libpython3-dev, 238 MB, are for compile=on
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         ca-certificates python3 libfreetype6 libgl1 libglib2.0-0 libjpeg62-turbo liblcms2-2 libopencv-core406 \
-        libopencv-imgproc406 libopenjp2-7 libtiff6 libturbojpeg0 libwebp7 libwebpdemux2 libwebpmux3 libxcb1 \
+        libopencv-imgproc406 libopenjp2-7 libtiff6 libturbojpeg0 libwebp7 libwebpdemux2 libwebpmux3 libxcb1 gcc libpython3-dev \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 1000 train && mkdir /data /runs && chown train /data /runs
 COPY --from=build /opt/train /opt/train

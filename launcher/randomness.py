@@ -7,6 +7,7 @@ contain no generator state.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -41,6 +42,21 @@ def uniforms(seed: int, purpose: str, epoch: int, indices: np.ndarray, draws: in
     rows = _mix(base + np.asarray(indices).astype(np.uint64) * _GOLDEN)
     cells = _mix(rows[:, None] + np.arange(1, draws + 1, dtype=np.uint64) * _GOLDEN)
     return (cells >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def generators(seed: int, purpose: str, epoch: int, indices: np.ndarray) -> Iterator[np.random.Generator]:
+    """Yield the `generator` of (seed, purpose, epoch, index) for each sample index [N]; the next one ends the last.
+
+    All keys are computed at once, and one generator changes its key, which takes a third of the time of new ones.
+    """
+    start = np.array([key(seed, purpose, epoch)], dtype=np.uint64)
+    keys = _mix(start * _GOLDEN + np.asarray(indices).astype(np.uint64) + _GOLDEN)
+    bits = np.random.Philox(key=0)
+    fresh, random = bits.state, np.random.Generator(bits)
+    for one in keys:
+        fresh["state"]["key"][0] = one
+        bits.state = fresh
+        yield random
 
 
 def generator(seed: int, purpose: str, *counters: int) -> np.random.Generator:

@@ -30,9 +30,9 @@ def choose(
     """
     longest = values.depth if values.depth > 0 else _LONGEST
     weights, draws, lengths = [], [], []
-    for index in indices:
-        random = randomness.generator(seed, "augmix", epoch, int(index))
-        chains = random.dirichlet([values.alpha] * values.width)
+    alphas = [values.alpha] * values.width
+    for random in randomness.generators(seed, "augmix", epoch, indices):
+        chains = random.dirichlet(alphas)
         weights.append([random.beta(values.alpha, values.alpha), *chains])
         draws.append(random.random((values.width, longest, 3)))
         lengths.append(random.integers(1, longest + 1, values.width) if values.depth < 0 else [longest] * values.width)

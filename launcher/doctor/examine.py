@@ -23,6 +23,7 @@ from launcher.doctor.machine import (
     Finding,
     Status,
     examine_machine,
+    judge_compiler,
     judge_cuda,
     judge_ffcv,
     judge_gpus,
@@ -62,6 +63,8 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
         yield judge_pillow(PIL.__version__, processor_features())
         yield judge_torch(torch.result())
         yield from judge_cuda(torch.result(), gpus or [])
+        if config.compile != "off" and (gpus or others):
+            yield judge_compiler(config.compile)
         yield judge_ffcv(ffcv.result(), config.dataloader.name)
     yield from examine_data(config, report)
 

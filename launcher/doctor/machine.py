@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -223,6 +224,19 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
     if values["nccl"] is None:
         return [*observation, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*observation, ok("NCCL", values["nccl"])]
+
+
+def judge_compiler(value: str, headers: Path | None = None) -> Finding:
+    """Judge what Triton needs on GPUs with `compile` on or require: a C compiler and the headers of this Python."""
+    headers = headers or Path(sysconfig.get_path("include"))
+    chosen = [os.environ["CC"].split()[0]] if os.environ.get("CC", "").strip() else ["cc", "gcc", "clang"]
+    compiler = next(filter(None, map(shutil.which, chosen)), None)
+    missing = ["no C compiler"] * (compiler is None)
+    missing += [f"no Python.h in {headers}"] * (not (headers / "Python.h").is_file())
+    if not missing:
+        return ok("compiler", f"{compiler}, with Python.h")
+    advice = "for Triton install both, on Debian: apt-get install gcc libpython3-dev; compile=off does not need them"
+    return (problem if value == "require" else warning)("compiler", " and ".join(missing), advice)
 
 
 def _bytes(mib: str) -> int:

@@ -53,3 +53,15 @@ def test_draws_are_uniform_and_independent_between_keys() -> None:
     columns = np.stack([*draws.T, *others, np.roll(draws[:, 0], 1)])
     correlation = np.abs(np.corrcoef(columns) - np.eye(len(columns)))
     assert correlation.max() < 0.02
+
+
+def test_many_generators_draw_what_single_ones_draw() -> None:
+    indices = np.array([5, 0, 2**40 + 1, 5])
+    for index, random in zip(indices, randomness.generators(-3, "augmix", 7, indices), strict=True):
+        alone = randomness.generator(-3, "augmix", 7, int(index))
+        assert random.dirichlet([0.4] * 3).tolist() == alone.dirichlet([0.4] * 3).tolist()
+        # note: a small integer keeps the other half of 64 bits for the next draw
+        assert [random.integers(3, dtype=np.uint32), random.beta(1, 1)] == [
+            alone.integers(3, dtype=np.uint32),
+            alone.beta(1, 1),
+        ]

@@ -178,3 +178,20 @@ def test_data_are_counted_or_a_problem(tmp_path: Path) -> None:
     assert there.status == readable.status == duplicates.status == "ok"
     assert readable.observation == "all 8 can be decoded"
     assert "2 classes, 6 training and 2 validation images; decoding all of them now" in there.observation
+
+
+def test_compiling_for_a_gpu_needs_a_c_compiler_and_the_headers_of_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    neither = machine.judge_compiler("on", tmp_path)
+    assert (neither.status, neither.observation) == ("warning", f"no C compiler and no Python.h in {tmp_path}")
+    assert "apt-get install gcc libpython3-dev" in neither.advice
+    (tmp_path / "gcc").touch(mode=0o755)
+    required = machine.judge_compiler("require", tmp_path)
+    assert (required.status, required.observation) == ("problem", f"no Python.h in {tmp_path}")
+    (tmp_path / "Python.h").touch()
+    assert machine.judge_compiler("require", tmp_path).observation == f"{tmp_path / 'gcc'}, with Python.h"
+    monkeypatch.setenv("CC", "/opt/missing/cc -m64")
+    assert machine.judge_compiler("on", tmp_path).observation == "no C compiler"
