@@ -1,7 +1,9 @@
-"""Folders of random images."""
+"""Folders of random images, and an image that is none."""
 
 from __future__ import annotations
 
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,3 +27,13 @@ def write_images(
                 pixels = random.integers(0, 256, (*(size or random.integers(20, 60, 2)), 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(root / split / name / f"{number}.{kind}")
     return root
+
+
+def png(width: int, height: int, rows: bytes = b"") -> bytes:
+    """A PNG that claims a size, whatever it holds."""
+
+    def chunk(name: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")

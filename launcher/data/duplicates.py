@@ -51,8 +51,11 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     candidates = [*_within(alike, _MOST_BYTES)] if quick else alike
     digests = dict(_each(lambda file: _digest(paths[file]), _flat(candidates), report, "comparing contents"))
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
-    few = quick and (len(candidates) < len(alike) or len(images) < sum(len(split.files) for split in splits))
-    return _notes(same, splits, "at least " * few)
+    compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
+    total = sum(len(split.files) for split in splits)
+    notes = _notes(same, splits, "at least " * (compared < total))
+    partly = f"looked for duplicates among {compared:,} of {total:,} images; train doctor compares all"
+    return [*notes, partly] if compared < total else notes
 
 
 def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int, str]]:

@@ -6,7 +6,7 @@ import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 from launcher import randomness
 from launcher.config.schema import Dataset
 from launcher.data.listing import EXTENSIONS, entries, files_below, is_folder, is_image, unreadable_path
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 
 # The default folder of FFCV files, within the data set's folder.
 FFCV = "ffcv"
@@ -26,6 +26,8 @@ VAL = ("val", "valid", "validation", "test")
 # note: a single reader of a network disk would mostly wait
 _READERS, _FILES_A_TASK = 16, 1000
 _ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
+# Names of split folders in other spellings, which are no classes.
+_SPLIT_NAMES = ("train", "training", *VAL, "testing")
 _UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
 
 
@@ -39,9 +41,9 @@ Split = TypeVar("Split", "Folder", "Source")
 class Folder:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
-    `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `links` counts links that
-    are not followed; `others` counts files without an image extension, by extension; `loose` counts images in `root`
-    itself, which have no class.
+    `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `irregular` counts links
+    that are not followed, pipes, sockets and devices; `others` counts files without an image extension, by extension;
+    `loose` counts images in `root` itself, which have no class.
     """
 
     root: Path
@@ -49,7 +51,7 @@ class Folder:
     classes: list[str]
     files: list[str]
     labels: np.ndarray
-    links: int
+    irregular: int
     place: str
     others: Counter[str]
     loose: int
@@ -71,6 +73,9 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
         raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
     if folders or is_folder(path / "train") or not is_folder(path):
         whole = scan(path, "train")
+    elif names := _split_folders(path):
+        message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
+        raise problem(path, message)
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
     return _divided(without(whole, skipped), dataset.val_split, seed)
@@ -100,13 +105,24 @@ def scan(path: Path, split: str) -> Folder:
     if not is_folder(path):
         raise problem(path, "not a folder; set a folder that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(root):
-        message = f"has no {split}/ folder; expected {root}/CLASS/*.jpg"
-        if any(path.glob(f"*{split}*.tar")):
-            message += _ONLY_PREPARED
-        elif not any(is_folder(path / name) for name in VAL):
-            message += _UNDIVIDED
-        raise problem(path, message)
+        raise problem(path, f"has no {split}/ folder; expected {root}/CLASS/*.jpg{_remedy(path, split)}")
     return _scan(path, root, split)
+
+
+def _remedy(path: Path, split: str) -> str:
+    """Return what to do about a missing split, by the folders that exist."""
+    if any(path.glob(f"*{split}*.tar")):
+        return _ONLY_PREPARED
+    if split == "train" and (names := [name for name in _split_folders(path) if name.casefold().startswith(split)]):
+        return f"; rename {names[0]} to train"
+    if split == "train" and (inner := sorted(path.glob("*/train/"))):
+        return f"; set dataset.path={inner[0].parent}"
+    return "" if any(is_folder(path / name) for name in VAL) else _UNDIVIDED
+
+
+def _split_folders(path: Path) -> list[str]:
+    """Return the folders in `path` with names of splits in any spelling."""
+    return sorted(one.name for one in path.glob("*/") if one.name.casefold() in _SPLIT_NAMES)
 
 
 def split_folder(path: Path, split: str) -> Path:
@@ -168,7 +184,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
     classes, loose, skipped = entries(root, inside, follow=True)
     if not classes:
         message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
-        raise problem(path, message + _UNDIVIDED * (split == "val"))
+        raise problem(path, "; ".join([message + _UNDIVIDED * (split == "val"), *_irregular_note(skipped)]))
     files: list[str] = []
     labels: list[int] = []
     others: Counter[str] = Counter()
@@ -181,10 +197,29 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
         if len(images) < len(names):
             others.update(Path(file).suffix.lower() or Path(file).name for file in {*names}.difference(images))
     if not files:
-        raise problem(path, f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some")
+        message = f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some"
+        raise problem(path, "; ".join([message, *_others_note(others), *_irregular_note(skipped)]))
     place = "" if root == path else f"{root.name}/"
     numbers = np.array(labels, dtype=np.int64)
     return Folder(root, split, classes, files, numbers, skipped, place, others, sum(map(is_image, loose)))
+
+
+def skipped_notes(folders: Sequence[Folder]) -> list[str]:
+    """Return notes on the files in and beside the class folders that are skipped."""
+    notes = _others_note(sum((folder.others for folder in folders), Counter[str]()))
+    if loose := sum(folder.loose for folder in folders):
+        notes.append(f"skipping {loose:,} images that lie beside the class folders, not in one")
+    return notes + _irregular_note(sum(folder.irregular for folder in folders))
+
+
+def _others_note(others: Counter[str]) -> list[str]:
+    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
+    return [f"skipping {others.total():,} files in class folders without an image extension: {kinds}"] * bool(others)
+
+
+def _irregular_note(count: int) -> list[str]:
+    what = "broken links, links out of the split's folder or to a folder below a class, pipes or devices"
+    return [f"skipping {count:,} entries: {what}"] * bool(count)
 
 
 def _without_ffcv(folder: Folder) -> Folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,17 @@ from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import check_classes, named
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import VAL, Folder, numbered, only_prepared, part, scan_evaluation, splits, without
+from launcher.data.folder import (
+    VAL,
+    Folder,
+    numbered,
+    only_prepared,
+    part,
+    scan_evaluation,
+    skipped_notes,
+    splits,
+    without,
+)
 from launcher.data.listing import is_folder
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.source import Report, quiet
@@ -130,8 +139,14 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     path = Path(dataset.path)
     bad = find_skipped(dataset, config.seed, path, report) if skipped is None else {}
     train, val = splits(path, dataset, config.seed, bad if skipped is None else skipped)
-    notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-    notes += [*_layout(path, dataset, train, val), *_skipped(train, val, bad)]
+    skipped_files = [*_unreadable_notes(bad), *skipped_notes([train] if train.root == val.root else [train, val])]
+    try:
+        notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+    except UserError as error:
+        # note: images may be missing because they are skipped
+        (wrong,) = error.problems
+        raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
+    notes += [*_layout(path, dataset, train, val), *skipped_files]
     counts = len(train.classes), len(train.files), len(val.files)
     inspection = _counted(config, dataset.path, counts, notes)
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
@@ -177,21 +192,6 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
         notes.append(f"{message} on it")
     if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
         notes.append(f"{len(deep):,} images lie in folders below their class folder, such as {deep[0]}")
-    return notes
-
-
-def _skipped(train: Folder, val: Folder, bad: dict[str, str]) -> list[str]:
-    """Return notes on files in the class folders that are skipped."""
-    notes = _unreadable_notes(bad)
-    whole = [train] if train.root == val.root else [train, val]
-    if others := sum((split.others for split in whole), Counter[str]()):
-        kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
-        notes.append(f"skipping {others.total():,} files in class folders without an image extension: {kinds}")
-    if loose := sum(split.loose for split in whole):
-        notes.append(f"skipping {loose:,} images that lie beside the class folders, not in one")
-    if links := sum(split.links for split in whole):
-        message = "links that are broken, point outside the split's folder or to a folder below a class"
-        notes.append(f"skipping {links:,} {message}")
     return notes
 
 

@@ -55,22 +55,22 @@ def is_file(path: Path) -> bool:
 
 
 def files_below(root: Path, name: str, inside: str) -> tuple[list[str], int]:
-    """Return the files in and below a class folder as sorted paths within `root`, and the number of skipped links."""
+    """Return the files in and below a class folder as sorted paths within `root`, and the number of skipped entries."""
     files: list[str] = []
     skipped, folders = 0, [name]
     while folders:
         folder = folders.pop()
-        inner, names, links = entries(root / folder, inside, follow=False)
+        inner, names, others = entries(root / folder, inside, follow=False)
         folders += [f"{folder}/{one}" for one in inner]
         files += [f"{folder}/{one}" for one in names]
-        skipped += links
+        skipped += others
     return sorted(files), skipped
 
 
 def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list[str], int]:
-    """Return the sorted names of folders and files, and the number of skipped links.
+    """Return the sorted names of folders and files, and the number of skipped entries.
 
-    Links that leave `inside` are skipped, and without `follow` also links to folders.
+    Links that leave `inside`, pipes, sockets and devices are skipped, and without `follow` also links to folders.
     """
     folders: list[str] = []
     files: list[str] = []
@@ -87,7 +87,7 @@ def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list
                 files.append(entry.name)
             elif entry.is_dir(follow_symlinks=follow):
                 folders.append(entry.name)
-            elif target and entry.is_dir():
+            else:
                 skipped += 1
     return sorted(folders), sorted(files), skipped
 

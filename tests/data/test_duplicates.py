@@ -114,7 +114,9 @@ def test_a_plan_reads_little_of_a_large_folder_and_finds_a_copied_split(
     monkeypatch.setattr(duplicates, "_digest", lambda path, start=0: (read.append(path), digest(path, start))[1])
     monkeypatch.setattr(duplicates, "_MOST_IMAGES", 20)
     monkeypatch.setattr(duplicates, "_MOST_NAMES", 3)
-    assert quick(pets)[0].startswith("at least 3 of 12 validation images are training images too")
+    found, partly = quick(pets)
+    assert found.startswith("at least 3 of 12 validation images are training images too")
+    assert partly == "looked for duplicates among 6 of 24 images; train doctor compares all"
     assert len(set(read)) == 6
     monkeypatch.undo()
     monkeypatch.setattr(duplicates, "_MOST_BYTES", 5000)

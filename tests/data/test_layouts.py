@@ -12,13 +12,12 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.folder import scan, splits
+from launcher.data.folder import scan
 from launcher.data.inspection import inspect_data
 from launcher.data.listing import image_files
 from launcher.data.sources.find import folder_source, open_source
 from launcher.data.sources.source import quiet
 from launcher.errors import UserError
-from tests.commands import execute, refused
 
 from .conftest import make_loaders, words_for, write_files
 
@@ -76,24 +75,10 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
 
 def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
-    assert notes(folder) == []
-    assert scan(folder, "train").classes == ["cat", "dog"]
     assert image_files([str(folder / "train" / "cat")]) == [f"{folder}/train/cat/{number}.png" for number in "12345"]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
     assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).names) == 10
-
-
-def test_links_to_folders_below_a_class_and_images_beside_the_classes_are_counted(tmp_path: Path) -> None:
-    folder = write(two_classes(tmp_path), "train/lost.png", "train/lost2.png")
-    (folder / "train" / "cat" / "again").symlink_to("../cat")
-    (folder / "train" / "dog" / "cats").symlink_to("../cat")
-    scanned = scan(folder, "train")
-    assert (len(scanned.files), scanned.links, scanned.loose) == (10, 2, 2)
-    assert notes(folder) == [
-        "skipping 2 images that lie beside the class folders, not in one",
-        "skipping 2 links that are broken, point outside the split's folder or to a folder below a class",
-    ]
 
 
 @pytest.mark.parametrize("val", ["valid", "validation", "test"])
@@ -120,30 +105,3 @@ def test_of_several_validation_folders_the_first_is_read_and_the_others_are_note
         notes(folder, "dataset.val_split=0.2")
     shutil.rmtree(folder / "valid")
     assert notes(folder, "dataset.val_split=0.2")[1:] == [ignored]
-
-
-def test_a_test_folder_without_classes_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    folder = write(two_classes(tmp_path / "pets", "gone"), "test/1.png")
-    shutil.rmtree(folder / "gone")
-    words = ["plan", "recipe=small", f"dataset.path={folder}", "batch_size=4"]
-    assert "/test contains no class folders" in (line := refused(*words))
-    assert "set dataset.val_split=0.1" in line
-    assert execute(*words, "dataset.val_split=0.2")[0] == 0
-
-
-def test_split_folders_are_never_classes(tmp_path: Path) -> None:
-    folder = two_classes(tmp_path)
-    (folder / "train").rename(folder / "images")
-    (folder / "val").rename(folder / "test")
-    with pytest.raises(UserError, match="has no train/ folder"):
-        splits(folder, compose(["dataset=image_folder", "dataset.val_split=0.1"]).config.dataset, 0)
-
-
-def test_class_folders_that_differ_in_case_are_noted_once(tmp_path: Path) -> None:
-    folder = write(two_classes(tmp_path), "train/Cat/7.png", "val/Cat/7.png")
-    hint = "class folders differ in case only: Cat and cat; rename them if they are one class"
-    code, out, _ = execute("plan", "recipe=small", f"dataset.path={folder}", "batch_size=4")
-    assert code == 0
-    assert " ".join(out.split()).count(hint) == 1
-    shutil.rmtree(folder / "train" / "cat")
-    assert hint in refused("plan", "recipe=small", f"dataset.path={folder}")

@@ -112,18 +112,6 @@ def test_prepare_skips_unreadable_images_by_the_same_key(folder: Path) -> None:
     assert "12 images" in out
 
 
-def test_files_without_an_image_extension_are_noted(folder: Path) -> None:
-    for file in BAD:
-        (folder / file).unlink()
-    for name in ("a.heic", "b.HEIC", "notes.txt"):
-        (folder / "train" / "cat" / name).touch()
-    (folder / "val" / "dog" / "gone.jpg").symlink_to("/nowhere")
-    assert inspect_data(compose(words_for(folder)).config, must_exist=True).notes == [
-        "skipping 3 files in class folders without an image extension: 2 .heic, 1 .txt",
-        "skipping 1 links that are broken, point outside the split's folder or to a folder below a class",
-    ]
-
-
 @pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])
 def test_other_formats_are_read(tmp_path: Path, kind: str) -> None:
     write_images(tmp_path, {"train": 1, "val": 1}, size=(7, 9), kind=kind)
