@@ -1,15 +1,16 @@
-"""A SkyPilot managed job: when a spot machine is preempted, the run resumes on another."""
+"""A SkyPilot managed job: when a spot machine is preempted, the run resumes on another. Fields of SkyPilot 0.14."""
 
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.fields import STRICT, Count
-from launcher.errors import Problem, UserError
+from launcher.config.fields import STRICT, Count, Positive
+from launcher.errors import TERMINATED, Problem, UserError
 from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
 
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
@@ -21,7 +22,8 @@ class Sky:
 
     spot: bool
     restarts: Annotated[int, Field(ge=0)]
-    cloud: str | None
+    infra: str | list[str] | None
+    max_hourly_cost: Positive | None
     disk: Count
     data: str | None
     runs: str | None
@@ -33,8 +35,12 @@ def render(job: Job, values: Sky) -> str:
     """Render the task's YAML.
 
     Raises:
-        UserError: the GPU has no SkyPilot name, or spot machines have no bucket to resume from.
+        UserError: the GPU has no SkyPilot name, spot machines have no bucket to resume from, or without an image this
+            folder is not a checkout.
     """
+    if values.image is None and not Path("scripts/setup.sh").is_file():
+        message = "without an image the job copies this folder and runs make setup there, but it is not a checkout"
+        raise UserError(Problem(f"{message} of train; change to one, or set submit.image=IMAGE", "submit.image", None))
     if values.spot and values.runs is None:
         message = "spot machines need a bucket to resume from: set submit.runs=s3://BUCKET/runs"
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
@@ -61,10 +67,18 @@ def _resources(job: Job, values: Sky) -> dict[str, Any]:
             message = f"has no SkyPilot name; choose one of {', '.join(values.gpus)}, or add it to submit.gpus"
             raise UserError(Problem(message, "hardware.gpu", job.gpu))
         resources["accelerators"] = f"{values.gpus[job.gpu]}:{job.gpus}"
-    if values.cloud:
-        resources["cloud"] = values.cloud
+    if isinstance(values.infra, list):
+        resources["any_of"] = [{"infra": one} for one in values.infra]
+    elif values.infra:
+        resources["infra"] = values.infra
+    if values.max_hourly_cost:
+        resources["max_hourly_cost"] = values.max_hourly_cost
     resources["use_spot"] = values.spot
-    resources["job_recovery"] = {"max_restarts_on_errors": values.restarts}
+    resources["job_recovery"] = {
+        "max_restarts_on_errors": values.restarts,
+        # note: the machine's own shutdown, after which a checkpoint was saved
+        "recover_on_exit_codes": [TERMINATED],
+    }
     resources["disk_size"] = values.disk
     if values.image:
         resources["image_id"] = f"docker:{values.image}"
