@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -13,6 +14,7 @@ from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.folder import RunFolder
+from launcher.training import checkpoint
 from launcher.training.loop import train
 from launcher.training.meters import StepOutcome
 from launcher.training.metric_logger import MetricLogger
@@ -114,3 +116,15 @@ def assert_same_state(ours: Trainer, theirs: Trainer) -> None:
     for key in ("model", "weights", "optimizer", "algorithms", "scaler"):
         pairs = zip(tensors(ours.state_dict()[key]), tensors(theirs.state_dict()[key]), strict=True)
         assert all(torch.equal(*pair) for pair in pairs), key
+
+
+def assert_resumes_to_the_same_bits(words: list[str], path: Path) -> None:
+    """Check that a run of these words, saved at the path after three steps, takes the same next two."""
+    whole = build(*words)
+    steps(whole, 3)
+    checkpoint.save(whole.state_dict(), path)
+    losses = steps(whole, 2)
+    again = build(*words)
+    again.load_state_dict(checkpoint.load(path))
+    assert steps(again, 2) == losses
+    assert_same_state(again, whole)

@@ -15,10 +15,12 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
     image, apart from each other: first those with r = 0, then those with r = 1 and so on.
     """
     samples = len(order)
+    # note: an order that draws images repeatedly has indices of N and more
+    stride = (int(order.max(initial=0)) // samples + 1) * samples
     first = order[: -(-samples // repeats)]
-    indices = (first[:, None] + np.arange(repeats)[None, :] * samples).ravel()[:samples]
+    indices = (first[:, None] + np.arange(repeats)[None, :] * stride).ravel()[:samples]
     batch_numbers = np.arange(samples) // batch_size
-    return np.asarray(indices[np.lexsort((indices // samples, batch_numbers))])
+    return np.asarray(indices[np.lexsort((indices // stride, batch_numbers))])
 
 
 class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):

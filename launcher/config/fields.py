@@ -31,6 +31,15 @@ ProbabilityRange = Annotated[list[Probability], _PAIR, _RISING]
 FractionRange = Annotated[list[Fraction], _PAIR, _RISING]
 PositiveRange = Annotated[list[Positive], _PAIR, _RISING]
 
+
+def _positive(values: list[float]) -> list[float]:
+    if min(values, default=0) <= 0:
+        raise ValueError("must be a list of numbers above 0, one per class")
+    return values
+
+
+OnePerClass = Annotated[list[float], AfterValidator(_positive)]
+
 _DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]*)?|\.[0-9]+)(ep|ba|dur)")
 
 

@@ -16,6 +16,7 @@ from launcher.config.fields import (
     Duration,
     FolderName,
     NotNegative,
+    OnePerClass,
     Positive,
     PositiveRange,
     Probability,
@@ -58,7 +59,8 @@ class Dataset:
 
     `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
     for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
-    `exif_orientation` rotates images by their EXIF data.
+    `exif_orientation` rotates images by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced:
+    each class equally often.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Dataset:
     test_path: AnyPath | None
     skip_bad: bool
     exif_orientation: bool
+    sampling: Literal["uniform", "balanced"]
     native_size: Count
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
@@ -181,12 +184,25 @@ class Constant(Warmup):
 
 
 @dataclass(frozen=True, config=STRICT)
-class CrossEntropy:
+class ClassWeights:
+    """Values of all losses: weights of classes with n training images, or a list of numbers in the order of the names.
+
+    `auto` is n ^ -power, `effective` is (1 - beta) / (1 - beta^n) (Cui et al. 2019); their mean over training images is
+    1. The loss remains the sum over samples divided by their number, in an evaluation without weights.
+    """
+
+    class_weights: Literal["none", "auto", "effective"] | OnePerClass
+    class_weights_power: NotNegative
+    class_weights_beta: Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class CrossEntropy(ClassWeights):
     name: Literal["cross_entropy"]
 
 
 @dataclass(frozen=True, config=STRICT)
-class BCE:
+class BCE(ClassWeights):
     name: Literal["bce"]
     log_classes_bias: bool
 

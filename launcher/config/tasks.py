@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 
 
 class Metric(NamedTuple):
-    """A metric of an evaluation, a mean over samples; shares are in [0, 1] and printed in percent.
+    """A metric of an evaluation; shares are in [0, 1] and printed in percent.
 
-    name: in records, checkpoints and `target`. title: in text.
+    name: in records, checkpoints and `target`. title: in text. in_line: whether an evaluation's line has it; `if_other`
+    than the primary metric.
     """
 
     name: str
     title: str
     better: Literal["higher", "lower"] = "higher"
     is_share: bool = True
+    in_line: Literal["always", "if_other", "never"] = "always"
 
     def is_better(self, value: float, other: float) -> bool:
         """Return whether a value is better than another; False if one is NaN."""
@@ -81,9 +83,11 @@ class TaskConfig(Declaration):
     """Base of all tasks; `launcher.tasks` has the tensor part, by name.
 
     metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
+    weighs_classes: its loss has `loss.class_weights`.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
+    weighs_classes: ClassVar[bool] = False
 
     name: str
 
@@ -100,6 +104,10 @@ class TaskConfig(Declaration):
     def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
         """Return the function from outputs to class probabilities; None if an export has none."""
         return None
+
+    def means(self, sums: Sequence[float], samples: int) -> list[float]:
+        """Return the metrics of an evaluation from the sums over its samples."""
+        return [total / samples for total in sums]
 
     def goal(self, target: str) -> Goal:
         """Parse a target.
@@ -142,16 +150,37 @@ class TaskConfig(Declaration):
 
     def text(self, metrics: Mapping[str, float | None], digits: int = 2) -> str:
         """Format an evaluation's metrics as one line."""
-        return "  ".join(f"{m.title} {m.text(metrics.get(m.name), digits)}" for m in self.metrics)
+        texts = {metric: metric.text(metrics.get(metric.name), digits) for metric in self.metrics}
+        other = ["always", "if_other"]
+        first = texts[self.primary]
+        return "  ".join(f"{m.title} {text}" for m, text in texts.items() if m.in_line in other[: 1 + (text != first)])
 
 
 @dataclass(frozen=True, config=STRICT)
 class ClassificationConfig(TaskConfig):
-    """Classification of each image into one class."""
+    """Classification of each image into one class.
 
-    metrics = (Metric("top1", "top-1"), Metric("top5", "top-5"))
+    Balanced accuracy is the mean recall of classes with images, macro F1 the mean over classes with images or
+    predictions, as scikit-learn's.
+    """
+
+    metrics = (
+        Metric("top1", "top-1"),
+        Metric("top5", "top-5"),
+        Metric("balanced_accuracy", "balanced accuracy", in_line="if_other"),
+        Metric("macro_f1", "macro F1", in_line="never"),
+    )
+    weighs_classes = True
 
     name: Literal["classification"]
+
+    def means(self, sums: Sequence[float], samples: int) -> list[float]:
+        top1, top5, *counts = sums
+        classes = len(counts) // 3
+        hits, images, predicted = (counts[part * classes : (part + 1) * classes] for part in range(3))
+        recalls = [hit / n for hit, n in zip(hits, images, strict=True) if n]
+        f1 = [2 * hit / (n + m) for hit, n, m in zip(hits, images, predicted, strict=True) if n + m]
+        return [top1 / samples, top5 / samples, sum(recalls) / len(recalls), sum(f1) / len(f1)]
 
     def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"]:
         return "sigmoid" if loss.name == "bce" else "softmax"

@@ -7,7 +7,49 @@ from pathlib import Path
 
 import numpy as np
 
+from launcher.config.schema import ClassWeights, RunConfig
 from launcher.errors import Problem, UserError, first_few
+
+# Note classes if the largest has so many times the images of the smallest.
+_UNEQUAL = 10
+
+
+def class_weights(values: ClassWeights, counts: np.ndarray) -> np.ndarray | None:
+    """Return the weights of classes in the loss, float64 [C], for their numbers of training images; None without any.
+
+    The mean over images of `auto` and `effective` is 1: with power 1 `auto` is samples / (classes * counts), as
+    scikit-learn's "balanced".
+    """
+    if isinstance(values.class_weights, list):
+        return np.array(values.class_weights, np.float64)
+    counts = np.maximum(counts, 1)
+    match values.class_weights:
+        case "none":
+            return None
+        case "auto":
+            weights = counts**-values.class_weights_power
+        case "effective":
+            weights = (1 - values.class_weights_beta) / (1 - values.class_weights_beta**counts)
+    return np.asarray(weights * counts.sum() / (weights * counts).sum())
+
+
+def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarray) -> list[str]:
+    """Return a note if the largest class has ten times the training images of the smallest, with the remedies."""
+    low, high = int(counts.argmin()), int(counts.argmax())
+    if counts[high] < _UNEQUAL * counts[low]:
+        return []
+    facts = f"the largest class, {classes[high]}, has {counts[high]:,} training images and the smallest, {classes[low]}"
+    used, weights, kind = [], class_weights(config.loss, counts), config.loss.class_weights
+    if config.dataset.sampling == "balanced":
+        times = counts.sum() / len(counts) / counts[low]
+        used.append(f"dataset.sampling=balanced draws an image of {classes[low]} {times:.2g} times an epoch")
+    if weights is not None and len(weights) == len(counts):
+        name = "loss.class_weights" + f"={kind}" * (not isinstance(kind, list))
+        used.append(f"{name} weighs {classes[high]} by {weights[high]:.2g} and {classes[low]} by {weights[low]:.2g}")
+    if not used:
+        used = ["loss.class_weights=auto weighs rare classes more", "dataset.sampling=balanced draws them more often"]
+        return [f"{facts}, {counts[low]:,}: {', '.join(used)}; balanced_accuracy counts each class equally"]
+    return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' * (len(used) == 2)}"]
 
 
 def check_classes(

@@ -33,10 +33,14 @@ ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 class Reader(ABC):
-    """Reads the images of one split; `classes` are the names of the labels, if available."""
+    """Reads the images of one split, with `labels` int64 [samples]; `classes` are their names, if available."""
 
-    samples: int
+    labels: np.ndarray
     classes: list[str] | None = None
+
+    @property
+    def samples(self) -> int:
+        return len(self.labels)
 
     @abstractmethod
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:

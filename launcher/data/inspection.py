@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import check_classes, named
+from launcher.data.classes import check_classes, imbalance_notes, named
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import (
@@ -146,6 +146,7 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
         # note: images may be missing because they are skipped
         (wrong,) = error.problems
         raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
+    notes += imbalance_notes(config, train.classes, np.bincount(train.labels))
     notes += [*_layout(path, dataset, train, val), *skipped_files]
     counts = len(train.classes), len(train.files), len(val.files)
     inspection = _counted(config, dataset.path, counts, notes)
@@ -219,6 +220,7 @@ def _inspect_files(config: RunConfig) -> Inspection:
         names = [str(number) for number in numbers]
         in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
     notes = check_classes(names, in_train, in_val, "dataloader.folder", where)
+    notes += imbalance_notes(config, names, np.bincount(in_train))
     counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
     return replace(counted, classes=train.manifest.classes if train.manifest else None)
 

@@ -35,7 +35,7 @@ class TrainLoader:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         """Return an epoch's batches from a step on; earlier ones are not loaded."""
-        requests = train_requests(self.plan, self.shard, self.reader.samples, epoch, first_step, self.change_order)
+        requests = train_requests(self.plan, self.shard, self.reader.labels, epoch, first_step, self.change_order)
         return Overlap(self.reader.batches(requests), self.shard.device)
 
 
@@ -140,7 +140,7 @@ class Noise(Reader):
     """A few batches of noise on the device, used in turn, to measure the step without loading."""
 
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
-        self.samples = samples
+        self.labels = np.arange(samples) % (plan.config.dataset.classes or 1)
         self._batches = []
         for number in numbers:
             random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)

@@ -41,6 +41,22 @@ def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
     return randomness.generator(seed, "order", epoch).permutation(samples)
 
 
+def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
+    """Return sample indices int64 [N], in the order of an epoch that draws each class of `labels` [N] equally often.
+
+    It repeats the images of a small class and skips some of a large one; those of a class are drawn equally often too.
+    Equal counts differ by at most one. Draw r of image i has the index i + r * N, and thus a crop of its own.
+    """
+    random, samples = randomness.generator(seed, "balanced", epoch), len(labels)
+    _, counts = np.unique(labels, return_counts=True)
+    draws = samples // len(counts) + (random.permutation(len(counts)) < samples % len(counts))
+    drawn = []
+    for images, count in zip(np.split(np.argsort(labels, kind="stable"), counts.cumsum()[:-1]), draws, strict=True):
+        repeat, number = np.divmod(np.arange(count), len(images))
+        drawn.append(random.permutation(images)[number] + repeat * samples)
+    return random.permutation(np.concatenate(drawn))
+
+
 def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world_size: int) -> np.ndarray:
     """Return a rank's batch [batch_size / world_size] of the global batch of a step within the epoch.
 
@@ -52,10 +68,16 @@ def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world
 
 
 def train_requests(
-    plan: Plan, shard: Shard, samples: int, epoch: int, first_step: int, change_order: ChangeOrder | None
+    plan: Plan, shard: Shard, labels: np.ndarray, epoch: int, first_step: int, change_order: ChangeOrder | None
 ) -> Iterator[Request]:
-    """Yield this rank's batches of an epoch from a step on; `Request.step` counts over all epochs."""
-    order = epoch_order(plan.config.seed, epoch, samples)
+    """Yield this rank's batches of an epoch from a step on; `Request.step` counts over all epochs.
+
+    labels: of all training images, int64 [N].
+    """
+    if plan.config.dataset.sampling == "balanced":
+        order = balanced_order(plan.config.seed, epoch, labels)
+    else:
+        order = epoch_order(plan.config.seed, epoch, len(labels))
     if change_order is not None:
         order = change_order(order)
     for number in range(first_step, plan.steps_per_epoch):

@@ -32,7 +32,7 @@ class WorkerProcesses(Reader):
     """
 
     def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
-        self.samples, self.classes = len(images.labels), classes
+        self.labels, self.classes = images.labels, classes
         self._images = images
         images.reading = Reading(max(1, shard.workers))
         self._keys = _Keys()

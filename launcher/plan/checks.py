@@ -22,7 +22,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
 
     Raises UserError that lists every broken rule.
     """
-    rules = (_batch, _task, _warmup, _milestones, _weights, _checkpointing, _declared, _small_files)
+    rules = (_batch, _task, _warmup, _milestones, _weights, _class_weights, _checkpointing, _declared, _small_files)
     problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
@@ -85,6 +85,15 @@ def _weights(plan: Plan) -> Iterator[Problem]:
     if config.model.weights is None and sparing:
         spare = f"{' and '.join(sparing)} need{'s' * (len(sparing) == 1)} pretrained weights"
         yield Problem(f"{spare}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)
+
+
+def _class_weights(plan: Plan) -> Iterator[Problem]:
+    key, value, task = "loss.class_weights", plan.config.loss.class_weights, plan.config.task
+    if value != "none" and not task.weighs_classes:
+        yield Problem(f"task={task.name} has no weights of classes; set {key}=none", key, value)
+    elif isinstance(value, list) and len(value) != (classes := plan.config.dataset.classes):
+        message = f"has {len(value)} numbers for {classes} classes; set one per class, in the order of their names"
+        yield Problem(message, key, value)
 
 
 def _checkpointing(plan: Plan) -> Iterator[Problem]:

@@ -34,7 +34,10 @@ class Record:
 
 @dataclass(frozen=True)
 class StartRecord(Record):
-    """The run started; `primary` is its main metric, of which `better` values are higher or lower."""
+    """The run started; `primary` is its main metric, of which `better` values are higher or lower.
+
+    `class_weights` are those of the loss, in the order of the classes' names; None without any.
+    """
 
     kind: ClassVar[str] = "start"
     world_size: int
@@ -44,6 +47,7 @@ class StartRecord(Record):
     precision: str
     primary: str
     better: str
+    class_weights: list[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -254,7 +258,8 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Mapping:
         keys, values = get_args(hint)
         return type(value) is dict and all(_fits(k, keys) and _fits(v, values) for k, v in value.items())
-    kinds = (get_origin(hint),) if get_origin(hint) is list else get_args(hint) or (hint,)
+    alternatives = (hint,) if get_origin(hint) is list else get_args(hint) or (hint,)
+    kinds = [get_origin(kind) or kind for kind in alternatives]
     if type(value) in (int, float):
         # note: larger numbers are not measurements, and would overflow in arithmetic
         return (type(value) in kinds or float in kinds) and abs(value) < _LARGEST[type(value)]

@@ -25,12 +25,15 @@ class Task(Protocol):
         """Return the targets of images with these labels, the numbers of their class folders, int64 [B]."""
         ...
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean loss [], in float32."""
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the mean loss [], in float32.
+
+        weights: of classes, float32 [C]; only if the declaration says `weighs_classes`.
+        """
         ...
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Return the sum over samples [] of each metric, in the order of the declaration."""
+        """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
         ...
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:

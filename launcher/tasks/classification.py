@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -22,13 +23,20 @@ class Classification:
     def targets(self, labels: Tensor) -> Tensor:
         return labels
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return bce(outputs, targets) if self.is_sigmoid else cross_entropy(outputs, targets)
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        return (bce if self.is_sigmoid else cross_entropy)(outputs, targets, weights)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Count top-1 and top-5 hits of class indices, int64 [B]; with fewer than five classes all are top-5 hits."""
-        hits = outputs.topk(min(TOP, outputs.shape[1])).indices == targets[:, None]
-        return hits[:, 0].sum(), hits.sum()
+        """Count hits of class indices, int64 [B]: top-1 and top-5, which all are with fewer than five classes.
+
+        Then by class, float32 [3 C]: top-1 hits, images and predictions.
+        """
+        classes = outputs.shape[1]
+        likeliest = outputs.topk(min(TOP, classes)).indices
+        hits = likeliest == targets[:, None]
+        truth, predicted = one_hot(targets, classes), one_hot(likeliest[:, 0], classes)
+        counts = torch.cat([(truth * predicted).sum(0), truth.sum(0), predicted.sum(0)])
+        return hits[:, 0].sum(), hits.sum(), counts
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the likeliest classes with their probabilities; with BCE those of each class are independent."""
@@ -37,13 +45,24 @@ class Classification:
         return [[(names[number], score) for number, score in zip(*pair, strict=True)] for pair in pairs]
 
 
-def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean over samples of -sum(target * log softmax(logits))."""
-    return F.cross_entropy(logits.float(), targets.float() if targets.is_floating_point() else targets)
+def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the mean over samples of -sum(weight * target * log softmax(logits)).
+
+    weights: of classes, float32 [C]. For class indices torch's mean is divided by their sum over the batch, which would
+    depend on the number of ranks; this one is not.
+    """
+    logits, targets = logits.float(), targets.float() if targets.is_floating_point() else targets
+    if weights is None:
+        return F.cross_entropy(logits, targets)
+    return F.cross_entropy(logits, targets, weights, reduction="sum") / len(logits)
 
 
-def bce(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the binary cross-entropy of logits, summed over classes and averaged over samples."""
-    weights = one_hot(targets, logits.shape[1]).float()
-    total = F.binary_cross_entropy_with_logits(logits.float(), weights, reduction="sum")
+def bce(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Return the binary cross-entropy of logits, summed over classes and averaged over samples.
+
+    weights: of classes, float32 [C]; that of a sample is the mean by its target.
+    """
+    soft = one_hot(targets, logits.shape[1]).float()
+    of_samples = None if weights is None else (soft * weights).sum(1, keepdim=True)
+    total = F.binary_cross_entropy_with_logits(logits.float(), soft, of_samples, reduction="sum")
     return total / len(logits)

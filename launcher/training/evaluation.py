@@ -52,7 +52,7 @@ def evaluate(
     was_training = model.training
     model.eval()
     # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
-    sums = torch.zeros(len(task.values.metrics) + 1, dtype=torch.float64, device=device)
+    sums = torch.zeros(0, dtype=torch.float64, device=device)
     samples, interrupted = 0, False
     try:
         for images, labels, _ in loader:
@@ -64,7 +64,8 @@ def evaluate(
             targets = task.targets(labels.to(device, non_blocking=True))
             outputs = outputs_of(model, images, autocast, flip_average=flip_average)
             values = (*task.metrics(outputs, targets), task.loss(outputs, targets) * len(images))
-            sums += torch.stack([value.double() for value in values])
+            batch = torch.cat([value.double().view(-1) for value in values])
+            sums = sums + batch if len(sums) else batch
             observe(outputs, targets)
             samples += len(images)
     finally:
@@ -82,6 +83,11 @@ def outputs_of(
 
 
 def _over_ranks(task: Task, sums: Tensor, samples: int, interrupted: bool) -> Evaluation | None:
+    if dist.is_initialized():
+        # note: a rank without images does not know the number of sums
+        length = torch.tensor(len(sums)).to(sums.device)
+        dist.all_reduce(length, dist.ReduceOp.MAX)
+        sums = nn.functional.pad(sums, (0, int(length) - len(sums)))
     counts = torch.tensor([samples, interrupted], dtype=torch.float64).to(sums.device)
     totals = torch.cat([sums, counts])
     if dist.is_initialized():
@@ -91,5 +97,7 @@ def _over_ranks(task: Task, sums: Tensor, samples: int, interrupted: bool) -> Ev
         return None
     if not samples:
         raise UserError("the validation set has no images; add some, or check dataset.path")
-    *means, loss = (value / samples for value in values)
-    return Evaluation({m.name: mean for m, mean in zip(task.values.metrics, means, strict=True)}, loss, int(samples))
+    *sums_of_metrics, loss = values
+    means = task.values.means(sums_of_metrics, samples)
+    names = (metric.name for metric in task.values.metrics)
+    return Evaluation(dict(zip(names, means, strict=True)), loss / samples, int(samples))

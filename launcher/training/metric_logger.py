@@ -44,7 +44,7 @@ class MetricLogger:
             dtype = str(trainer.train_step.precision.dtype).removeprefix("torch.")
             start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
             primary = trainer.config.task.primary
-            self.record(StartRecord(0, time.time(), *start, primary.name, primary.better))
+            self.record(StartRecord(0, time.time(), *start, primary.name, primary.better, trainer.class_weights))
 
     def __enter__(self) -> MetricLogger:
         return self

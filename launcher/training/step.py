@@ -59,11 +59,12 @@ class TrainStep:
         optimizer: MaskedOptimizer[Any],
         engine: Engine,
         precision: Precision,
+        loss: Loss,
     ):
         self.plan = plan
         self.model = model
         self.task = task
-        self.objective = Objective(model, task.loss, precision.autocast)
+        self.objective = Objective(model, loss, precision.autocast)
         self._distribute = distribute
         self._wrap()
         self.optimizer = optimizer

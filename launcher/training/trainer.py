@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Context
+from launcher.algorithms.base import Context, Loss
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
+from launcher.data.classes import class_weights
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
@@ -35,7 +37,7 @@ from launcher.training.step import TrainStep
 class Trainer:
     """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device.
 
-    `history` has the metrics of all evaluations, in order.
+    `history` has the metrics of all evaluations, in order; `class_weights` are those of the loss [C], if any.
     """
 
     plan: Plan
@@ -52,6 +54,7 @@ class Trainer:
     best_step: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
     skipped_in_a_row: int = 0
+    class_weights: list[float] | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -157,6 +160,7 @@ class Trainer:
             "config": fingerprint(self.config),
             "weights": self.weights(),
             **self.loaders.facts(),
+            "class_weights": self.class_weights,
             "evaluated_step": self.evaluated_step,
             "best": dict(self.best),
             "best_step": self.best_step,
@@ -220,20 +224,38 @@ def build_trainer(
     set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
     engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast))
-    step = build_step(plan, ranks, engine, initial)
     loaders = build_loaders(
         plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )
+    weights = class_weights(
+        config.loss, np.bincount(loaders.train.reader.labels, minlength=config.dataset.classes or 0)
+    )
+    step = build_step(plan, ranks, engine, initial, weights)
     HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     clock = Clock(synchronize)
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
-    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters)
+    numbers = None if weights is None else weights.tolist()
+    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters, class_weights=numbers)
 
 
-def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, Tensor] | None = None) -> TrainStep:
-    """Build the training step with weights from the seed, or with `initial` ones, equal on all ranks."""
+def build_step(
+    plan: Plan,
+    ranks: Ranks,
+    engine: Engine,
+    initial: Mapping[str, Tensor] | None = None,
+    class_weights: np.ndarray | None = None,
+) -> TrainStep:
+    """Build the training step with weights from the seed, or with `initial` ones, equal on all ranks.
+
+    class_weights: of the loss, [C].
+    """
     config = plan.config
+    task = build_task(config.task, config.loss.name)
+    if class_weights is None:
+        loss: Loss = task.loss
+    else:
+        loss = partial(task.loss, weights=torch.tensor(class_weights, dtype=torch.float32, device=ranks.device))
     model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
     engine.change_model(model, initial)
     model.train()
@@ -241,11 +263,12 @@ def build_step(plan: Plan, ranks: Ranks, engine: Engine, initial: Mapping[str, T
     return TrainStep(
         plan=plan,
         model=model,
-        task=build_task(config.task, config.loss.name),
+        task=task,
         distribute=partial(distribute, ranks=ranks, gradient_dtype=config.launch.gradient_dtype),
         optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
         engine=engine,
         precision=precision,
+        loss=loss,
     )
 
 

@@ -117,6 +117,7 @@ def model_card(
         "dataset": dataset.name,
         "loader": config.dataloader.name,
         "step": state["step"],
+        "class_weights": state.get("class_weights"),
         "averaged": config.algorithms.acting("evaluation_weights"),
         "top1": None,
         "top5": None,

@@ -29,6 +29,13 @@ def words_for(folder: Path, *words: str) -> list[str]:
     return ["dataset=image_folder", f"dataset.path={folder}", "dataset.native_size=32", "batch_size=8", *words]
 
 
+def add(folder: Path, split: str, name: str, count: int) -> None:
+    """Write images of different colours for a class."""
+    (folder / split / name).mkdir(parents=True, exist_ok=True)
+    for number in range(count):
+        Image.new("RGB", (40, 32), (9 * number, len(split), ord(name[0]))).save(folder / split / name / f"{number}.png")
+
+
 def write_files(folder: Path, *words: str) -> list[Path]:
     """Run `train prepare` for a folder of images, without its terminal."""
     config = compose(words_for(folder, "dataloader=ffcv", "dataloader.workers=1", *words)).config

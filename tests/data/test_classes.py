@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.beton import open_beton
@@ -15,13 +14,7 @@ from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from tests.commands import execute, refused
 
-from .conftest import make_loaders, words_for, write_files
-
-
-def add(folder: Path, split: str, name: str, count: int) -> None:
-    (folder / split / name).mkdir(parents=True, exist_ok=True)
-    for number in range(count):
-        Image.new("RGB", (40, 32), (9 * number, len(split), ord(name[0]))).save(folder / split / name / f"{number}.png")
+from .conftest import add, make_loaders, words_for, write_files
 
 
 def notes(folder: Path, *words: str) -> list[str]:

@@ -65,7 +65,7 @@ WRONG = {
     "top1": "such as top1:0.759",
     "top1:75.9": "must be above 0 and at most 1",
     "top1:0": "must be above 0 and at most 1",
-    "tpo1:0.7": "has no metric tpo1, only top1, top5; did you mean top1:0.7?",
+    "tpo1:0.7": "has no metric tpo1, only top1, top5, balanced_accuracy, macro_f1; did you mean top1:0.7?",
 }
 
 

@@ -5,6 +5,7 @@ import torch
 from timm.loss import BinaryCrossEntropy as TimmBCE
 from torch.nn import functional as F
 
+from launcher.algorithms.label_smoothing import smooth
 from launcher.config.tasks import ClassificationConfig
 from launcher.tasks import build_task
 
@@ -81,3 +82,34 @@ def test_gradients_reach_the_logits(loss):
     loss(logits, SOFT).backward()
     probabilities = LOGITS.softmax(1) if loss == CROSS_ENTROPY else LOGITS.sigmoid()
     torch.testing.assert_close(logits.grad, (probabilities - SOFT) / 2)
+
+
+WEIGHTS = torch.tensor([0.2, 3.0, 1.5])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_weighted_cross_entropy_is_torchs_sum_over_the_number_of_samples(smoothing):
+    """torch's mean of soft targets is the same; that of indices is divided by the sum of their weights instead."""
+    theirs = F.cross_entropy(LOGITS, LABELS, WEIGHTS, reduction="sum", label_smoothing=smoothing) / 2
+    targets = smooth(LABELS, smoothing, 3) if smoothing else LABELS
+    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, targets, WEIGHTS), theirs)
+    soft = torch.nn.CrossEntropyLoss(weight=WEIGHTS)(LOGITS, SOFT)
+    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, SOFT, WEIGHTS), soft)
+    mean_of_indices = CROSS_ENTROPY(LOGITS, LABELS, WEIGHTS) * 2 / WEIGHTS[LABELS].sum()
+    torch.testing.assert_close(mean_of_indices, torch.nn.CrossEntropyLoss(weight=WEIGHTS)(LOGITS, LABELS))
+
+
+@pytest.mark.parametrize("targets", [LABELS, SOFT])
+def test_weighted_bce_weighs_each_sample_by_its_classes(targets):
+    """As in the class-balanced sigmoid loss of Cui et al. 2019."""
+    each = torch.stack([BCE(LOGITS[n : n + 1], targets[n : n + 1]) for n in range(2)])
+    of_samples = WEIGHTS[targets] if targets is LABELS else targets @ WEIGHTS
+    torch.testing.assert_close(BCE(LOGITS, targets, WEIGHTS), (of_samples * each).mean())
+
+
+@pytest.mark.parametrize("loss", [CROSS_ENTROPY, BCE])
+@pytest.mark.parametrize("targets", [LABELS, SOFT])
+def test_the_mean_over_halves_of_a_batch_is_that_of_the_batch_with_weights_too(loss, targets):
+    halves = [loss(LOGITS[n : n + 1], targets[n : n + 1], WEIGHTS) for n in range(2)]
+    torch.testing.assert_close(loss(LOGITS, targets, WEIGHTS), torch.stack(halves).mean())
+    torch.testing.assert_close(loss(LOGITS, targets, torch.ones(3)), loss(LOGITS, targets))

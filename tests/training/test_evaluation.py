@@ -9,7 +9,7 @@ from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
-from tests.two_ranks import on_two_ranks
+from tests.two_ranks import on_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
@@ -46,7 +46,7 @@ def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):
     """Compute metrics and loss of the whole set in one batch by torchmetrics."""
     # note: its import takes seconds, and ranks do not need it
-    from torchmetrics.functional.classification import multiclass_accuracy
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_f1_score
 
     with torch.no_grad():
         model.eval()
@@ -58,6 +58,7 @@ def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CL
         multiclass_accuracy(logits, labels, num_classes=classes, average="micro", top_k=k).item()
         for k in (1, min(5, classes))
     ]
+    accuracies += [f(logits, labels, num_classes=classes).item() for f in (multiclass_accuracy, multiclass_f1_score)]
     return (*accuracies, F.cross_entropy(logits, labels).item(), len(labels))
 
 
@@ -79,6 +80,42 @@ def test_top5_of_at_most_five_classes_is_1(classes):
     result = run(model, batches(images, labels, 16))
     assert result.metrics["top5"] == 1.0
     assert close(result, expected(model, images, labels, classes))
+
+
+def by_hand(labels: list[int], predicted: list[int], classes: int) -> tuple[float, float]:
+    """Return scikit-learn's balanced_accuracy_score(labels, predicted) and f1_score(..., average="macro")."""
+    pairs = [*zip(labels, predicted, strict=True)]
+    right = [pairs.count((n, n)) for n in range(classes)]
+    recalls = [right[n] / labels.count(n) for n in {*labels}]
+    scores = [2 * right[n] / (labels.count(n) + predicted.count(n)) for n in {*labels, *predicted}]
+    return sum(recalls) / len(recalls), sum(scores) / len(scores)
+
+
+@pytest.mark.parametrize(
+    ("labels", "predicted"),
+    [
+        ([0, 1, 2, 0, 1, 2], [0, 2, 1, 0, 0, 1]),  # scikit-learn's documentation: macro F1 is 0.26...
+        ([0, 1, 0, 0, 1, 0], [0, 1, 0, 0, 0, 1]),  # its balanced accuracy is 0.625
+        ([0, 0, 0, 3], [0, 1, 1, 1]),  # class 1 is only predicted, class 2 neither
+        ([5, 5, 5], [5, 5, 5]),
+    ],
+)
+def test_balanced_accuracy_and_macro_f1_are_scikit_learns(labels, predicted):
+    images = torch.zeros(len(labels), 3, 8, 8, dtype=torch.uint8)
+    scores = iter(F.one_hot(torch.tensor(predicted), CLASSES).float().split(4))
+    model = network()
+    model.forward = lambda images: next(scores)
+    metrics = run(model, batches(images, torch.tensor(labels), 4)).metrics
+    expected = by_hand(labels, predicted, CLASSES)
+    assert (metrics["balanced_accuracy"], metrics["macro_f1"]) == pytest.approx(expected)
+    if len(labels) == 6:
+        assert any(round(value, 3) in (0.267, 0.625) for value in expected)
+
+
+def test_an_evaluation_shows_balanced_accuracy_where_classes_differ():
+    metrics = {"top1": 0.5, "top5": 1.0, "balanced_accuracy": 0.5, "macro_f1": 0.4}
+    assert TASK.values.text(metrics) == "top-1 50.00%  top-5 100.00%"
+    assert TASK.values.text(metrics | {"balanced_accuracy": 0.25}).endswith("top-5 100.00%  balanced accuracy 25.00%")
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -107,7 +144,7 @@ def test_the_forward_pass_uses_the_autocast_precision():
     model.register_forward_hook(lambda module, inputs, output: dtypes.append(output.dtype))
     result = run(model, batches(*samples(8), 8), autocast=lambda: torch.autocast("cpu", dtype=torch.bfloat16))
     assert dtypes == [torch.bfloat16]
-    assert result.loss == pytest.approx(expected(network(), *samples(8))[2], rel=0.02)
+    assert result.loss == pytest.approx(expected(network(), *samples(8))[-2], rel=0.02)
 
 
 def test_a_stop_request_ends_the_evaluation_at_the_next_batch_without_a_result():
@@ -128,7 +165,7 @@ def test_an_empty_validation_set_is_refused():
         run(network(), [])
 
 
-SHARDS = (slice(0, 41), slice(41, 50))
+SHARDS = (slice(0, 41), slice(41, 50), slice(50, 50))
 
 
 def evaluate_shard(rank: int, results: str, stop_second: bool) -> None:
@@ -139,10 +176,10 @@ def evaluate_shard(rank: int, results: str, stop_second: bool) -> None:
 
 
 @pytest.mark.parametrize("stop_second", [False, True])
-def test_two_ranks_with_uneven_shards_evaluate_the_whole_set(tmp_path, stop_second):
-    on_two_ranks(evaluate_shard, str(tmp_path), stop_second)
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert first == second
+def test_ranks_with_uneven_shards_evaluate_the_whole_set(tmp_path, stop_second):
+    on_ranks(3, evaluate_shard, str(tmp_path), stop_second)
+    first, second, without_images = (torch.load(tmp_path / f"{rank}.pt") for rank in range(3))
+    assert first == second == without_images
     if stop_second:
         assert first is None
     else:

@@ -11,21 +11,9 @@ from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.errors import UserError
-from launcher.training import checkpoint
-from tests.trainers import EARLY, SIZE_FOR_BF16, assert_same_state, build, steps
+from tests.trainers import EARLY, SIZE_FOR_BF16, assert_resumes_to_the_same_bits, build, steps
 
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
-
-
-def assert_resumes_to_the_same_bits(words: list[str], path: Path) -> None:
-    whole = build(*words)
-    steps(whole, 3)
-    checkpoint.save(whole.state_dict(), path)
-    losses = steps(whole, 2)
-    again = build(*words)
-    again.load_state_dict(checkpoint.load(path))
-    assert steps(again, 2) == losses
-    assert_same_state(again, whole)
 
 
 @pytest.mark.parametrize("name", options("algorithms"))

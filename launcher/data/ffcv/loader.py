@@ -102,7 +102,7 @@ class DecodingPool(Reader):
         scaled: bool = False,
         change_image: ChangeImage | None = None,
     ):
-        self.samples, self.classes = file.samples, file.manifest.classes if file.manifest else None
+        self.labels, self.classes = file.rows["f1"], file.manifest.classes if file.manifest else None
         self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
@@ -133,7 +133,7 @@ class DecodingPool(Reader):
                 for task in tasks:
                     task.result()
                 waiting.pop(0)
-                labels = self._file.rows["f1"][request.indices % self.samples]
+                labels = self.labels[request.indices % self.samples]
                 yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
         finally:
             for _, _, tasks in waiting:
@@ -206,7 +206,7 @@ class FullAndSmall(Reader):
     """Read the small images at steps whose crops are small enough, else the full ones."""
 
     def __init__(self, plan: Plan, full: DecodingPool, small: DecodingPool):
-        self.samples, self.classes = full.samples, full.classes
+        self.labels, self.classes = full.labels, full.classes
         self._plan, self._full, self._small = plan, full, small
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:

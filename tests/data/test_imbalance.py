@@ -1,0 +1,146 @@
+"""Classes with different numbers of images: notes, weights in the loss, and epochs that draw each class equally."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.config.compose import compose
+from launcher.data.batch import Loaded
+from launcher.data.classes import class_weights
+from launcher.data.inspection import inspect_data
+from launcher.data.sampling import balanced_order
+from launcher.doctor.examine import examine_data
+from tests.commands import execute, refused
+
+from .conftest import add, make_loaders, same, stream, words_for, write_files
+
+WEIGHTS = "loss.class_weights"
+COUNTS = np.array([60, 6, 1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of 20, 5 and 2 training images."""
+    root = tmp_path_factory.mktemp("imbalance")
+    for name, count in (("cat", 20), ("dog", 5), ("emu", 2)):
+        add(root, "train", name, count)
+        add(root, "val", name, 2)
+    return root
+
+
+def notes(folder: Path, *words: str) -> list[str]:
+    return inspect_data(compose(words_for(folder, *words)).config, must_exist=True).notes
+
+
+def test_ten_times_the_images_are_noted_with_what_to_type(folder: Path) -> None:
+    (note,) = notes(folder)
+    assert note.startswith("the largest class, cat, has 20 training images and the smallest, emu, 2: ")
+    assert "loss.class_weights=auto" in note
+    assert "dataset.sampling=balanced" in note
+    _, out, _ = execute("plan", *words_for(folder))
+    assert note in " ".join(out.split())
+    assert note in [finding.observation for finding in examine_data(compose(words_for(folder)).config)]
+    write_files(folder)
+    assert notes(folder, "dataloader=ffcv") == [note]
+
+
+def test_less_than_ten_times_is_not_noted(tmp_path: Path) -> None:
+    for name, count in (("cat", 19), ("dog", 2)):
+        add(tmp_path, "train", name, count)
+        add(tmp_path, "val", name, 1)
+    assert notes(tmp_path) == []
+
+
+def test_the_note_has_the_weights_in_use(folder: Path) -> None:
+    (note,) = notes(folder, f"{WEIGHTS}=auto")
+    assert note.endswith("2: loss.class_weights=auto weighs cat by 0.45 and emu by 4.5")
+    (note,) = notes(folder, "dataset.sampling=balanced")
+    assert note.endswith("2: dataset.sampling=balanced draws an image of emu 4.5 times an epoch")
+    (note,) = notes(folder, "dataset.sampling=balanced", f"{WEIGHTS}=[1,2,3]")
+    assert note.endswith("and loss.class_weights weighs cat by 1 and emu by 3; one of the two is enough")
+
+
+def weights(*words: str) -> np.ndarray:
+    result = class_weights(compose(list(words)).config.loss, COUNTS)
+    assert result is not None
+    return result
+
+
+def test_weights_follow_scikit_learns_balanced_and_the_effective_number() -> None:
+    """`compute_class_weight("balanced")` is samples / (classes * counts)."""
+    assert class_weights(compose([]).config.loss, COUNTS) is None
+    np.testing.assert_allclose(weights(f"{WEIGHTS}=auto"), 67 / (3 * COUNTS))
+    roots = weights(f"{WEIGHTS}=auto", "loss.class_weights_power=0.5")
+    np.testing.assert_allclose(roots / roots[0], np.sqrt(60 / COUNTS))
+    effective = weights(f"{WEIGHTS}=effective", "loss.class_weights_beta=0.9", "loss=bce")
+    numbers = [sum(0.9**k for k in range(count)) for count in COUNTS]
+    np.testing.assert_allclose(effective / effective[0], numbers[0] / np.array(numbers))
+    for made in (roots, effective):
+        assert (made * COUNTS).sum() / COUNTS.sum() == pytest.approx(1)
+    assert weights(f"{WEIGHTS}=[3,1,2.5]").tolist() == [3, 1, 2.5]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("[1,2]", "has 2 numbers for 3 classes; set one per class, in the order of their names"),
+        ("[1,2,-1]", "effective or a list of numbers above 0, one per class"),
+        ("[1,2,0]", "must be one of none, auto, effective or a list of numbers above 0"),
+        ("balanced", "must be one of none, auto, effective or a list"),
+    ],
+)
+def test_other_weights_are_refused(folder: Path, value: str, message: str) -> None:
+    line = refused("plan", *words_for(folder), f"{WEIGHTS}={value}")
+    assert message in line
+    assert WEIGHTS in line
+
+
+def test_the_words_of_other_tools_lead_to_class_weights() -> None:
+    for word in ("class_weights=auto", "class_weight=balanced"):
+        assert "did you mean loss.class_weights" in refused("plan", word)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any), st.integers(0, 2**63 - 1), st.integers(0, 99))
+def test_a_balanced_epoch_draws_each_class_equally_and_its_images_alike(
+    counts: list[int], seed: int, epoch: int
+) -> None:
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(counts)), counts))
+    order = balanced_order(seed, epoch, labels)
+    assert len(order) == len(labels) == len({*order.tolist()}), "each draw has its own crop"
+    times = np.bincount(order % len(labels), minlength=len(labels))
+    of_classes = [times[labels == label] for label, count in enumerate(counts) if count]
+    drawn = [of_class.sum() for of_class in of_classes]
+    assert max(drawn) - min(drawn) <= 1
+    assert all(of_class.max() - of_class.min() <= 1 for of_class in of_classes)
+
+
+def test_balanced_epochs_differ_and_are_shuffled() -> None:
+    labels = np.repeat([0, 1], [90, 10])
+    orders = {tuple(balanced_order(seed, epoch, labels)) for seed in range(3) for epoch in range(3)}
+    assert len(orders) == 9
+    assert all(0 < labels[np.array(order[:20]) % 100].sum() < 20 for order in orders)
+
+
+def batches(folder: Path, *words: str, first: int = 0, rank: int = 0, world: int = 1) -> list[Loaded]:
+    loaders = make_loaders(folder, "dataset.sampling=balanced", "batch_size=6", *words, rank=rank, world=world)
+    return stream(loaders, first=first)
+
+
+@pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
+def test_both_loaders_read_the_same_balanced_epochs_for_any_ranks_workers_and_start(folder: Path, loader: str) -> None:
+    if loader == "ffcv":
+        write_files(folder)
+    kind = f"dataloader={loader}"
+    whole = batches(folder, kind, "dataloader.workers=1")
+    labels = np.concatenate([labels for _, labels, _ in whole])
+    assert all(np.bincount(part).min() >= 6 for part in (labels[:24], labels[24:])), "of 9 in 27 draws, less 3 at most"
+    assert same(whole[2:4] + whole[6:8], batches(folder, kind, "dataloader.workers=1", first=2))
+    split = [batches(folder, kind, "dataloader.workers=2", rank=rank, world=3) for rank in range(3)]
+    joined = [np.concatenate([part[step][2] for part in split]) for step in range(len(whole))]
+    assert [indices.tolist() for _, _, indices in whole] == [indices.tolist() for indices in joined]
+    assert {*whole[0][2].tolist()} - {*range(27)}, "repeated images have crops of their own"

@@ -1,0 +1,103 @@
+"""Weights of classes in the loss of the real step: the same on any ranks and micro-batches, compiled, and resumed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from launcher.config.compose import compose
+from launcher.models import build as building
+from launcher.rank.group import Ranks
+from launcher.records.folder import create
+from launcher.records.metrics import read_metrics
+from launcher.training import checkpoint, compiled, trainer
+from launcher.training.trainer import build_trainer
+from launcher.weights.classifier import model_card
+from tests.networks import tiny
+from tests.trainers import SMALL, alone, assert_resumes_to_the_same_bits, build, steps, train_all
+from tests.two_ranks import on_ranks
+
+# 33 training images: three classes have four, the others three.
+UNEQUAL = ["dataset.train_samples=33", "batch_size=12", "loss.class_weights=[9,9,9,1,1,1,1,1,1,1]"]
+AUTO = ["dataset.train_samples=33", "loss.class_weights=auto"]
+EVERY = ["algorithms=[mixup,cutmix,label_smoothing,sam,selective_backprop]", "algorithms.sam.interval=2"]
+EVERY += ["algorithms.selective_backprop.start=0.0", "algorithms.selective_backprop.end=1.0"]
+
+
+def test_auto_weights_come_from_the_training_images() -> None:
+    assert build(*AUTO).state_dict()["class_weights"] == pytest.approx([33 / 40] * 3 + [33 / 30] * 7)
+    words = ["dataloader=synthetic", "loss.class_weights=auto", *(word for word in SMALL if "workers" not in word)]
+    with patch("launcher.models.build.get_model", tiny):
+        synthetic = alone(compose([*words, "dataset.train_samples=40"]).config)
+    assert synthetic.state_dict()["class_weights"] == [1.0] * 10
+    assert build().state_dict()["class_weights"] is None
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+@pytest.mark.parametrize("sampling", ["uniform", "balanced"])
+def test_weighted_runs_resume_to_the_same_bits_with_every_algorithm_of_the_loss(
+    loss: str, sampling: str, tmp_path: Path
+) -> None:
+    words = [f"loss={loss}", f"dataset.sampling={sampling}", *UNEQUAL, *EVERY]
+    assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
+
+
+def test_weights_change_the_step_and_not_the_loss_of_an_evaluation() -> None:
+    plain, weighted = build(*UNEQUAL, "loss.class_weights=none"), build(*UNEQUAL)
+    of_both = [run.evaluate(lambda: False) for run in (plain, weighted)]
+    assert of_both[0] == of_both[1]
+    assert steps(plain, 1) != steps(weighted, 1)
+
+
+@pytest.mark.parametrize("targets", ["label_smoothing", "ghost_batchnorm"])
+def test_micro_batches_do_not_change_the_weighted_loss(targets: str) -> None:
+    words = [*UNEQUAL, "algorithms=[ghost_batchnorm]", "algorithms.ghost_batchnorm.ghost_batch_size=3"]
+    words = [word.replace("[ghost_batchnorm]", f"[ghost_batchnorm,{targets}]") for word in words]
+    one, four = steps(build(*words), 2), steps(build(*words, "device_batch_size=3"), 2)
+    assert four == pytest.approx(one, rel=1e-5)
+
+
+def first_loss(rank: int, world: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    building.get_model = tiny
+    config = compose(["schedule.warmup=0ba", *SMALL, *UNEQUAL, "dataset.sampling=balanced"]).config
+    run = build_trainer(config, Ranks(rank, world, rank, world, torch.device("cpu")))
+    run.train_step.model.eval()
+    (folder / f"{world}-{rank}.json").write_text(json.dumps(steps(run, 1)))
+
+
+def test_the_mean_of_the_ranks_losses_is_that_of_one_rank(tmp_path: Path) -> None:
+    means = []
+    for world in (1, 2, 3):
+        on_ranks(world, first_loss, world, tmp_path)
+        losses = [json.loads((tmp_path / f"{world}-{rank}.json").read_text())[0] for rank in range(world)]
+        means.append(sum(losses) / world)
+    assert means == pytest.approx(means[:1] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+def test_a_compiled_step_has_the_weighted_loss(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    words = [f"loss={loss}", *UNEQUAL, "precision=fp32", "eval_batch_size=16"]
+    run = build(*words, "compile=require")
+    compiled.compile_run(run)
+    assert steps(run, 2) == pytest.approx(steps(build(*words), 2), rel=1e-4)
+    torch._dynamo.reset()
+
+
+def test_records_and_export_have_the_weights_and_metrics_by_name(tmp_path: Path) -> None:
+    words = [*UNEQUAL, "target=balanced_accuracy:0.9", "stop.patience=2", "stop.metric=macro_f1"]
+    run, folder = build(*words, "epochs=1", "logger.tensorboard=false"), create(tmp_path, "run", unique=False)
+    train_all(run, folder)
+    start, *_ = rows = read_metrics(folder.metrics)
+    (evaluated,) = (row["metrics"] for row in rows if row["kind"] == "eval")
+    assert start["class_weights"] == [9.0] * 3 + [1.0] * 7
+    assert list(evaluated) == ["top1", "top5", "balanced_accuracy", "macro_f1"]
+    state = checkpoint.load(next(folder.checkpoints.iterdir()))
+    assert state["best"] == state["history"][0] == evaluated
+    assert model_card(run.plan, state, {}, None)["class_weights"] == start["class_weights"]
