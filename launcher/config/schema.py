@@ -54,8 +54,17 @@ class Image:
 
 
 @dataclass(frozen=True, config=STRICT)
+class Columns:
+    """Columns of a table of images (CSV, JSONL, Parquet): null tries the usual names."""
+
+    image: str | None
+    label: str | None
+    split: str | None
+
+
+@dataclass(frozen=True, config=STRICT)
 class Dataset:
-    """Images in class folders `train/` and `val/` below `path`; null counts are read from the folder.
+    """Images in class folders `train/` and `val/` below `path`, in archives or a table; null counts are read there.
 
     `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
     for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
@@ -66,6 +75,7 @@ class Dataset:
     name: str
     kind: Literal["shapes", "folder"]
     path: AnyPath | None
+    columns: Columns
     classes: Count | None
     train_samples: Count | None
     val_samples: Count | None

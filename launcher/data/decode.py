@@ -63,7 +63,7 @@ def _turn(image: Image.Image) -> bool:
     return turned
 
 
-def size(path: Path) -> tuple[int, int]:
+def size(path: Path | BinaryIO) -> tuple[int, int]:
     """Return width and height of an image file as it is stored, without decoding it.
 
     Raises UnreadableImage as `decode`, as far as the head of the file shows.

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
+from launcher.data.sources.pieces import Piece
 from launcher.data.sources.source import Report, quiet
 
 # Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
@@ -25,15 +27,14 @@ Result = TypeVar("Result")
 class _Image(NamedTuple):
     split: str
     label: int
-    path: str
+    piece: Piece
 
 
 class _File(NamedTuple):
-    """The identity of a file, equal for links to it."""
+    """The identity of a file, equal for links to it, or that of an image in an archive."""
 
     size: int
-    device: int
-    inode: int
+    place: tuple[int, int] | tuple[str, int]
 
 
 def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: bool = False) -> list[str]:
@@ -42,14 +43,19 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     splits: the training images first; all have the same classes.
     quick: read few bytes and, of many images, compare only those with equal names; the counts are lower bounds then.
     """
-    images = [_Image(split.split, label, f"{split.root}/{file}") for split, label, file in _listed(splits, quick)]
+    if quick and any(split.stored is not None and split.stored.is_copied for split in splits):
+        return []
+    images = [
+        _Image(split.split, split.labels[number].item(), split.piece(number))
+        for split, number in _listed(splits, quick)
+    ]
     files = dict(_each(_file, images, report, "looking for duplicates"))
-    paths = {file: image.path for image, file in files.items() if file.size}
-    alike = _alike(paths, lambda file: file.size)
-    ends = dict(_each(lambda file: _digest(paths[file], file.size - _END), _flat(alike), report, "comparing sizes"))
+    pieces = {file: image.piece for image, file in files.items() if file.size}
+    alike = _alike(pieces, lambda file: file.size)
+    ends = dict(_each(lambda file: _digest(pieces[file], file.size - _END), _flat(alike), report, "comparing sizes"))
     alike = _alike(ends, lambda file: (file.size, ends[file]))
     candidates = [*_within(alike, _MOST_BYTES)] if quick else alike
-    digests = dict(_each(lambda file: _digest(paths[file]), _flat(candidates), report, "comparing contents"))
+    digests = dict(_each(lambda file: _digest(pieces[file]), _flat(candidates), report, "comparing contents"))
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
     compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
     total = sum(len(split.files) for split in splits)
@@ -58,7 +64,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     return [*notes, partly] if compared < total else notes
 
 
-def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int, str]]:
+def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int]]:
     names: set[str] | None = None
     if quick and sum(len(split.files) for split in splits) > _MOST_IMAGES:
         names = set()
@@ -66,9 +72,9 @@ def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int
             common = sorted({*splits[0].files}.intersection(other.files))
             names.update(common[:: -(-len(common) // _MOST_NAMES) or 1])
     for split in splits:
-        for label, file in zip(split.labels.tolist(), split.files, strict=True):
+        for number, file in enumerate(split.files):
             if names is None or file in names:
-                yield split, label, file
+                yield split, number
 
 
 def _within(groups: Iterable[list[_File]], most: int) -> Iterator[list[_File]]:
@@ -102,7 +108,7 @@ def _each(
         for item in items[first : first + _FILES_A_TASK]:
             try:
                 results.append((item, work(item)))
-            except OSError:
+            except (OSError, UnreadableImage):
                 continue
         return results
 
@@ -114,13 +120,18 @@ def _each(
 
 
 def _file(image: _Image) -> _File:
-    facts = os.stat(image.path)  # noqa: PTH116 - of a million files
-    return _File(facts.st_size, facts.st_dev, facts.st_ino)
+    piece = image.piece
+    if piece.size is not None:
+        return _File(piece.size, (piece.file, piece.start))
+    facts = os.stat(piece.file)  # noqa: PTH116 - of a million files
+    return _File(facts.st_size, (facts.st_dev, facts.st_ino))
 
 
-def _digest(path: str, start: int = 0) -> bytes:
-    """Hash a file from a byte on."""
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
+def _digest(piece: Piece, start: int = 0) -> bytes:
+    """Hash an image from a byte on."""
+    if piece.size is not None:
+        return hashlib.sha256(piece.read()[max(0, start) :]).digest()
+    with open(piece.file, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
         file.seek(max(0, start))
         digest = hashlib.sha256()
         while chunk := file.read(_CHUNK):
@@ -146,4 +157,4 @@ def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_leas
 
 def _line(pairs: Sequence[tuple[_Image, _Image]], at_least: str, what: str) -> list[str]:
     """Return a note with the number of pairs, and the first."""
-    return [f"{at_least}{len(pairs):,} {what}: {one.path} = {other.path}" for one, other in pairs[:1]]
+    return [f"{at_least}{len(pairs):,} {what}: {one.piece} = {other.piece}" for one, other in pairs[:1]]

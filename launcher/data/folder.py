@@ -16,7 +16,8 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
-from launcher.data.listing import EXTENSIONS, entries, files_below, is_folder, is_image, unreadable_path
+from launcher.data.listing import EXTENSIONS, entries, files_below, is_file, is_folder, is_image, unreadable_path
+from launcher.data.sources.pieces import Listed, Packed, Piece
 from launcher.errors import Problem, UserError, first_few
 
 # The default folder of FFCV files, within the data set's folder.
@@ -43,7 +44,8 @@ class Folder:
 
     `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `irregular` counts links
     that are not followed, pipes, sockets and devices; `others` counts files without an image extension, by extension;
-    `loose` counts images in `root` itself, which have no class.
+    `loose` counts images in `root` itself, which have no class. `stored` is where images are that are not in class
+    folders: `files` are names then.
     """
 
     root: Path
@@ -55,6 +57,12 @@ class Folder:
     place: str
     others: Counter[str]
     loose: int
+    stored: Packed | Listed | None = None
+
+    def piece(self, number: int) -> Piece:
+        """Return where an image is."""
+        name = self.files[number]
+        return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
 
 def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
@@ -78,11 +86,16 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
         raise problem(path, message)
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
-    return _divided(without(whole, skipped), dataset.val_split, seed)
+    return divided(without(whole, skipped), dataset.val_split, seed)
 
 
 def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
-    """Relabel both splits by their sorted common classes, so that a class missing in one does not shift its labels."""
+    """Relabel both splits by their sorted common classes, so that a class missing in one does not shift its labels.
+
+    Equal lists of classes stay in their order.
+    """
+    if train.classes == val.classes:
+        return train, val
     classes = sorted({*train.classes, *val.classes})
     return numbered(train, classes), numbered(val, classes)
 
@@ -147,12 +160,18 @@ def sizes(folder: Folder) -> list[int]:
     Raises UserError if an image no longer exists.
     """
 
+    paths: Sequence[str] = [f"{folder.root}/{file}" for file in folder.files]
+    if isinstance(folder.stored, Packed):
+        return folder.stored.places[:, 2].tolist()  # type: ignore[no-any-return]
+    if folder.stored is not None:
+        paths = folder.stored.paths.tolist()
+
     def of(first: int) -> list[int]:
-        return [(folder.root / name).stat().st_size for name in folder.files[first : first + _FILES_A_TASK]]
+        return [os.stat(path).st_size for path in paths[first : first + _FILES_A_TASK]]  # noqa: PTH116
 
     try:
         with ThreadPoolExecutor(_READERS) as pool:
-            return [size for part in pool.map(of, range(0, len(folder.files), _FILES_A_TASK)) for size in part]
+            return [size for part in pool.map(of, range(0, len(paths), _FILES_A_TASK)) for size in part]
     except OSError as error:
         raise problem(folder.root.parent, unreadable_path(error)) from None
 
@@ -167,9 +186,9 @@ def is_remote(path: str) -> bool:
     return "://" in path
 
 
-def only_prepared(path: str) -> bool:
-    """Return whether only `train prepare` can read a data set's path: a URL, or a tar file."""
-    return is_remote(path) or path.endswith(".tar")
+def is_no_folder(path: str) -> bool:
+    """Return whether no files can be written into a data set's path: a URL, or one file."""
+    return is_remote(path) or path.endswith(".tar") or is_file(Path(path))
 
 
 def _scan(path: Path, root: Path, split: str) -> Folder:
@@ -235,7 +254,7 @@ def without(folder: Folder, skipped: Collection[str]) -> Folder:
     return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
-def _divided(whole: Folder, fraction: float, seed: int) -> tuple[Folder, Folder]:
+def divided(whole: Folder, fraction: float, seed: int) -> tuple[Folder, Folder]:
     """Split off a fraction of each class for validation: at least one image, but never all.
 
     The choice depends on the seed and the file names, so adding or removing an image changes little.
@@ -253,4 +272,5 @@ def _divided(whole: Folder, fraction: float, seed: int) -> tuple[Folder, Folder]
 def part(whole: Folder, chosen: np.ndarray) -> Folder:
     """Select the images where `chosen`, bool [N], is true; classes stay."""
     files = [whole.files[number] for number in np.flatnonzero(chosen)]
-    return replace(whole, files=files, labels=whole.labels[chosen])
+    stored = whole.stored.part(chosen) if whole.stored is not None else None
+    return replace(whole, files=files, labels=whole.labels[chosen], stored=stored)

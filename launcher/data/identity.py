@@ -12,11 +12,11 @@ import numpy as np
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import sizes, splits
+from launcher.data.folder import sizes
 from launcher.data.listing import is_folder
-from launcher.data.shapes import drawn_as, ensure_folder
+from launcher.data.shapes import drawn_as
+from launcher.data.sources.find import find_skipped, splits
 from launcher.data.sources.source import quiet
-from launcher.data.unreadable import find_skipped
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
@@ -34,10 +34,9 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     if (generated := _built_in(config)) is not None:
         return generated
     dataset = config.dataset
-    path = ensure_folder(dataset)
     if skipped is None:
-        skipped = find_skipped(dataset, config.seed, path, quiet)
-    lists = [zip(part.files, sizes(part), strict=True) for part in splits(path, dataset, config.seed, skipped)]
+        skipped = find_skipped(dataset, config.seed, quiet)
+    lists = [zip(part.files, sizes(part), strict=True) for part in splits(dataset, config.seed, skipped)]
     if dataset.val_split is None:
         return _of_splits(*map(fingerprint, lists))
     whole = divided(itertools.chain(*lists), dataset.val_split)

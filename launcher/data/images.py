@@ -21,6 +21,7 @@ from launcher.data.crops import centre_cut, cut, random_crop
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.data.sampling import Request
+from launcher.data.sources.pieces import Listed, Packed, Piece
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
@@ -90,10 +91,18 @@ Key = tuple[int, int, int]
 
 
 class Images(Dataset[tuple[np.ndarray, int, int]]):
-    """Decoded images by `Key`: the files `root`/`files`, and their labels int64."""
+    """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`; labels int64."""
 
-    def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, *, upright: bool):
-        self.root, self.labels, self.upright = root, labels, upright
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[str],
+        labels: np.ndarray,
+        *,
+        upright: bool,
+        stored: Packed | Listed | None = None,
+    ):
+        self.root, self.labels, self.upright, self.stored = root, labels, upright, stored
         # note: worker processes share one array of bytes without copying it, unlike a list of strings
         self.files = np.array([os.fsencode(file) for file in files])
         self.reading = Reading(1)
@@ -113,14 +122,19 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
         worker = get_worker_info()
         try:
             with self.reading.image(index, worker.id if worker else 0):
-                return decode(self.path(index), upright=self.upright).image
+                return decode(self.piece(index).open(), upright=self.upright).image
         except UnreadableImage as reason:
-            message = f"{self.path(index)} cannot be read as an image ({reason}); repair or remove it"
+            message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
             more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
             raise UserError(f"{message} ({more})") from None
 
+    def piece(self, index: int) -> Piece:
+        """Return where an image is."""
+        name = os.fsdecode(self.files[index])
+        return Piece(name, str(self.root / name)) if self.stored is None else self.stored.piece(name, index)
+
     def path(self, index: int) -> Path:
-        return self.root / os.fsdecode(self.files[index])
+        return Path(self.piece(index).file)
 
 
 class TrainImages(Images):
@@ -129,7 +143,7 @@ class TrainImages(Images):
     def __init__(
         self, folder: Folder, image: schema.Image, *, seed: int, upright: bool, change_image: ChangeImage | None
     ):
-        super().__init__(folder.root, folder.files, folder.labels, upright=upright)
+        super().__init__(folder.root, folder.files, folder.labels, upright=upright, stored=folder.stored)
         self.image, self.seed, self.change_image = image, seed, change_image
 
     def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
@@ -146,8 +160,15 @@ class TrainImages(Images):
 class EvalImages(Images):
     """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`."""
 
-    def __init__(self, root: Path, files: Sequence[str], labels: np.ndarray, values: Mapping[str, Any]):
-        super().__init__(root, files, labels, upright=values["exif_orientation"])
+    def __init__(
+        self,
+        root: Path,
+        files: Sequence[str],
+        labels: np.ndarray,
+        values: Mapping[str, Any],
+        stored: Packed | Listed | None = None,
+    ):
+        super().__init__(root, files, labels, upright=values["exif_orientation"], stored=stored)
         self.resize, self.interpolation = values["resize"], values["interpolation"]
 
     def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:

@@ -13,21 +13,12 @@ from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import check_classes, imbalance_notes, named
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import (
-    VAL,
-    Folder,
-    numbered,
-    only_prepared,
-    part,
-    scan_evaluation,
-    skipped_notes,
-    splits,
-    without,
-)
+from launcher.data.folder import VAL, Folder, is_remote, numbered, part, scan_evaluation, skipped_notes, without
 from launcher.data.listing import is_folder
 from launcher.data.shapes import FIGURES
+from launcher.data.sources.find import find_skipped, is_in_class_folders, splits
 from launcher.data.sources.source import Report, quiet
-from launcher.data.unreadable import find_skipped, unreadable
+from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError, first_few
 from launcher.plan.plan import Plan
 
@@ -60,7 +51,7 @@ def inspect_data(
     """
     folder = _folder(config)
     # note: counts in the config do not replace those of an existing folder
-    must_exist = must_exist or (folder is not None and is_folder(folder))
+    must_exist = must_exist or (folder is not None and _exists(folder))
     inspection = _inspect(config, must_exist, skipped, report)
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
@@ -99,7 +90,7 @@ def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: R
     Raises UserError if the folder is missing, or contains no class of the run.
     """
     images = scan_evaluation(path)
-    bad = unreadable(path, [images], report) if dataset.skip_bad else {}
+    bad = unreadable([images], report) if dataset.skip_bad else {}
     images, notes = without(images, bad), _unreadable_notes(bad)
     numbers = {name: number for number, name in enumerate(classes)}
     if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
@@ -134,11 +125,10 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
         return Inspection(config, [])
     if isinstance(config.dataloader, FFCVLoader):
         return _inspect_files(config)
-    if dataset.path is None or not is_folder(Path(dataset.path)):
+    if dataset.path is None or not _exists(dataset.path):
         raise UserError(_missing_folder(dataset))
-    path = Path(dataset.path)
-    bad = find_skipped(dataset, config.seed, path, report) if skipped is None else {}
-    train, val = splits(path, dataset, config.seed, bad if skipped is None else skipped)
+    bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
+    train, val = splits(dataset, config.seed, bad if skipped is None else skipped, report)
     skipped_files = [*_unreadable_notes(bad), *skipped_notes([train] if train.root == val.root else [train, val])]
     try:
         notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
@@ -147,20 +137,26 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
         (wrong,) = error.problems
         raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
     notes += imbalance_notes(config, train.classes, np.bincount(train.labels))
-    notes += [*_layout(path, dataset, train, val), *skipped_files]
+    if is_in_class_folders(dataset.path):
+        notes += _layout(Path(dataset.path), dataset, train, val)
+    notes += skipped_files
     counts = len(train.classes), len(train.files), len(val.files)
     inspection = _counted(config, dataset.path, counts, notes)
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
-def _folder(config: RunConfig) -> Path | None:
+def _exists(path: str) -> bool:
+    return is_remote(path) or Path(path).exists()
+
+
+def _folder(config: RunConfig) -> str | None:
     """Return the folder of the images or FFCV files that a run reads; None if the config has none."""
     if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
         return None
     if not isinstance(config.dataloader, FFCVLoader):
-        return Path(config.dataset.path) if config.dataset.path else None
+        return config.dataset.path
     with suppress(UserError):
-        return FFCVDataset.of(config).path("train").parent
+        return str(FFCVDataset.of(config).path("train").parent)
     return None
 
 
@@ -250,12 +246,6 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
 
 
 def _missing_folder(dataset: Dataset) -> Problem:
-    if dataset.path and only_prepared(dataset.path):
-        message = (
-            f"training cannot read it directly; run train prepare dataset={dataset.name} dataset.path={dataset.path} "
-            "dataloader.folder=FOLDER, then train with dataloader=ffcv dataloader.folder=FOLDER"
-        )
-        return Problem(message, "dataset.path", dataset.path)
     what = "not a folder" if dataset.path else "missing"
     message = (
         f"{what}; set dataset.path=/data/{dataset.name}, a folder that holds train/CLASS/*.jpg and "

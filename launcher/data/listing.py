@@ -26,7 +26,7 @@ def _below(name: str) -> list[str]:
     try:
         # note: os.walk alone would skip unreadable folders
         for parent, folders, files in os.walk(name, onerror=_raised):
-            folders[:] = sorted(folder for folder in folders if not _is_ignored(folder))
+            folders[:] = sorted(folder for folder in folders if not is_ignored(folder))
             paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
     except OSError as error:
         raise UserError(unreadable_path(error)) from None
@@ -77,7 +77,7 @@ def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list
     skipped = 0
     with os.scandir(folder) as listed:
         for entry in listed:
-            if _is_ignored(entry.name):
+            if is_ignored(entry.name):
                 continue
             # note: realpath also resolves broken and circular links
             target = os.path.realpath(entry) if entry.is_symlink() else None
@@ -92,13 +92,14 @@ def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list
     return sorted(folders), sorted(files), skipped
 
 
-def _is_ignored(name: str) -> bool:
+def is_ignored(name: str) -> bool:
+    """Return whether other programs left a file or folder, or it is hidden."""
     return name.startswith(".") or name in _IGNORED
 
 
 def in_class(parts: Sequence[str]) -> tuple[str, str] | None:
     """Return the class and the name in it of an image's path below its split's folder; None if it has no class."""
-    if len(parts) < 2 or any(map(_is_ignored, parts)) or not is_image(parts[-1]):
+    if len(parts) < 2 or any(map(is_ignored, parts)) or not is_image(parts[-1]):
         return None
     return parts[0], "/".join(parts[1:])
 

@@ -12,11 +12,11 @@ import torch
 from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
-from launcher.data.folder import Folder, splits
+from launcher.data.folder import Folder
 from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluation_input
 from launcher.data.inspection import check_counts
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
-from launcher.data.shapes import ensure_folder
+from launcher.data.sources.find import splits
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
@@ -96,7 +96,7 @@ def build_loaders(
         train, val = _ffcv_readers(plan, values, shard, change_image)
         evaluate = _evaluation(plan, shard, val)
     else:
-        folder, val_folder = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
+        folder, val_folder = splits(config.dataset, config.seed, skipped)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
         upright = config.dataset.exif_orientation
         images = TrainImages(folder, config.image, seed=config.seed, upright=upright, change_image=change_image)
@@ -108,7 +108,7 @@ def build_loaders(
 def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
     """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    images = EvalImages(folder.root, folder.files, folder.labels, evaluation_input(plan))
+    images = EvalImages(folder.root, folder.files, folder.labels, evaluation_input(plan), folder.stored)
     return _evaluation(plan, shard, WorkerProcesses(images, shard, folder.classes))
 
 

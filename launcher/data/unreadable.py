@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 
 from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage, decode
-from launcher.data.folder import Folder, splits
+from launcher.data.folder import Folder
+from launcher.data.sources.pieces import Piece
 from launcher.data.sources.source import Report
 from launcher.data.workers import in_workers
 from launcher.errors import Problem, UserError
@@ -19,29 +19,23 @@ from launcher.probe import usable_cores
 _IMAGES_A_TASK = 64
 
 
-def unreadable(path: Path, splits: Sequence[Folder], report: Report) -> dict[str, str]:
-    """Return files below `path` that cannot be decoded, with reasons; uses all cores.
+def unreadable(splits: Sequence[Folder], report: Report) -> dict[str, str]:
+    """Return images that cannot be decoded, below the data set's folder, with reasons; uses all cores.
 
     Raises UserError if a worker process was killed.
     """
     files = [f"{split.place}{file}" for split in splits for file in split.files]
-    work = partial(_reasons, path)
+    pieces = [split.piece(number) for split in splits for number in range(len(split.files))]
     # note: starting processes takes longer than reading a few files
     few = len(files) <= _IMAGES_A_TASK
-    reasons = zip(files, work(files), strict=True) if few else in_workers(work, files, _IMAGES_A_TASK, usable_cores())
+    several = in_workers(_reasons, pieces, _IMAGES_A_TASK, usable_cores())
+    reasons = _reasons(pieces) if few else (reason for _, reason in several)
     bad: dict[str, str] = {}
-    for number, (file, why) in enumerate(reasons, 1):
+    for number, (file, why) in enumerate(zip(files, reasons, strict=True), 1):
         if why is not None:
             bad[file] = why
         report("checking all images", number, len(files))
     return bad
-
-
-def find_skipped(dataset: Dataset, seed: int, path: Path, report: Report) -> dict[str, str]:
-    """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
-    if not dataset.skip_bad or dataset.kind == "shapes":
-        return {}
-    return unreadable(path, splits(path, dataset, seed), report)
 
 
 def write_skipped(file: Path, skipped: dict[str, str]) -> None:
@@ -63,14 +57,14 @@ def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 
-def _reasons(path: Path, files: Sequence[str]) -> list[str | None]:
-    return [reason(path / file) for file in files]
+def _reasons(pieces: Sequence[Piece]) -> list[str | None]:
+    return [*map(reason, pieces)]
 
 
-def reason(file: Path) -> str | None:
-    """Return why a file cannot be decoded, or None."""
+def reason(piece: Piece) -> str | None:
+    """Return why an image cannot be decoded, or None."""
     try:
-        decode(file, upright=False)
+        decode(piece.open(), upright=False)
     except UnreadableImage as error:
         return str(error)
     return None

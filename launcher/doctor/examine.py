@@ -14,8 +14,9 @@ import PIL
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, scan_evaluation, splits
+from launcher.data.folder import Folder, scan_evaluation
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.find import splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
@@ -98,21 +99,21 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     yield ok("data set", f"{name} in {where}: {counts} images{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)
     if not in_files:
-        folder = Path(str(dataset.path))
-        yield from _examine_images(config, "images", folder, splits(folder, config.dataset, config.seed), report)
+        images = splits(config.dataset, config.seed)
+        yield from _examine_images(config, "images", str(dataset.path), images, report)
         copies = duplicate_notes(inspection.splits, report)
         yield from (warning("duplicates", note, "remove all but one") for note in copies)
         if not copies:
             yield ok("duplicates", "none, by size and content")
     if dataset.test_path is not None:
         folder = Path(dataset.test_path)
-        yield from _examine_images(config, "test images", folder, [scan_evaluation(folder)], report)
+        yield from _examine_images(config, "test images", str(folder), [scan_evaluation(folder)], report)
 
 
 def _examine_images(
-    config: RunConfig, what: str, folder: Path, splits: Sequence[Folder], report: Report
+    config: RunConfig, what: str, folder: str, splits: Sequence[Folder], report: Report
 ) -> Iterator[Finding]:
-    bad = unreadable(folder, splits, report)
+    bad = unreadable(splits, report)
     total = sum(len(split.files) for split in splits)
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")
@@ -121,4 +122,4 @@ def _examine_images(
     advice = "repair or remove them; dataset.skip_bad=true skips them"
     yield Finding(what, status, f"{len(bad):,} of {total:,} cannot be decoded", advice)
     for file, reason in sorted(bad.items()):
-        yield Finding(what, status, f"{folder / file} ({reason})")
+        yield Finding(what, status, f"{folder}/{file} ({reason})")

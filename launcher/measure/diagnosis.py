@@ -15,7 +15,8 @@ import psutil
 
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.decode import UnreadableImage, size
-from launcher.data.folder import Folder, splits
+from launcher.data.folder import Folder
+from launcher.data.sources.find import splits
 from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
@@ -109,7 +110,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
         if ".post" not in PIL.__version__:
             yield "Pillow-SIMD resizes faster than Pillow (scripts/setup.sh builds it)"
         if config.dataset.kind == "folder":
-            yield from image_advice(config, splits(Path(str(config.dataset.path)), config.dataset, config.seed)[0])
+            yield from image_advice(config, splits(config.dataset, config.seed)[0])
     if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
         yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small"
 
@@ -126,10 +127,10 @@ def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
     file_sizes, shorter = [], []
     for number in numbers:
-        path = folder.root / folder.files[number]
+        piece = folder.piece(number)
         with suppress(UnreadableImage):
-            shorter.append(min(size(path)))
-            file_sizes.append(path.stat().st_size)
+            shorter.append(min(size(piece.open())))
+            file_sizes.append(piece.size or Path(piece.file).stat().st_size)
     if not file_sizes:
         return
     median, used = statistics.median(shorter), config.image.eval_resize

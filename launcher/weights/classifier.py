@@ -19,6 +19,7 @@ from launcher.data.batch import normalize
 from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
 from launcher.data.loaders import EvaluationLoader
 from launcher.data.sampling import Shard
+from launcher.data.sources.pieces import Piece
 from launcher.data.unreadable import reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
@@ -181,7 +182,7 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
             for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
                 file = files[index]
                 if label == UNREADABLE:
-                    yield ClassifiedImage(file, [], reason(Path(file)) or "it has changed since")
+                    yield ClassifiedImage(file, [], reason(Piece(file, file)) or "it has changed since")
                 else:
                     yield ClassifiedImage(file, classes)
     finally:

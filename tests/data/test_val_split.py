@@ -119,4 +119,4 @@ def test_data_that_cannot_be_split_are_refused(undivided: Path) -> None:
     assert "greater than 0" in refused(*words, "dataset.val_split=0")
     assert "their own validation split" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
     tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
-    assert "needs class folders on this machine" in refused(*tar, "dataset.val_split=0.1")
+    assert "no such file; set a tar" in refused(*tar, "dataset.val_split=0.1")

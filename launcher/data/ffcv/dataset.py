@@ -11,7 +11,7 @@ from launcher import paths
 from launcher.config.schema import Dataset, FFCVFile, FFCVFiles, FFCVLoader, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.ffcv.beton import Beton, open_beton
-from launcher.data.folder import FFCV, only_prepared
+from launcher.data.folder import FFCV, is_no_folder
 from launcher.data.shapes import shapes_folder
 from launcher.errors import Problem, UserError
 
@@ -92,7 +92,7 @@ class FFCVDataset:
             return shapes_folder(self.dataset) / FFCV
         message = "missing; set dataloader.folder to the FFCV files or dataset.path to the images"
         if self.dataset.path is not None:
-            if not only_prepared(self.dataset.path):
+            if not is_no_folder(self.dataset.path):
                 return Path(self.dataset.path) / FFCV
             message = f"missing, and FFCV files cannot be written to {self.dataset.path}; set a folder for them"
         raise UserError(Problem(message, "dataloader.folder", None))

@@ -1,77 +1,131 @@
-"""Find the images of a data set's path: class folders, tar files, or ImageNet's; imports no torch."""
+"""Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from launcher.config.schema import Dataset
+from launcher.config.schema import Columns, Dataset
+from launcher.data import folder
 from launcher.data.classes import check_classes
-from launcher.data.folder import VAL, Folder, is_remote, problem, same_classes, scan, split_folder
+from launcher.data.folder import (
+    FFCV,
+    VAL,
+    Folder,
+    divided,
+    is_no_folder,
+    is_remote,
+    problem,
+    same_classes,
+    scan,
+    split_folder,
+    without,
+)
 from launcher.data.folder import sizes as bytes_of
-from launcher.data.folder import splits as split_images
 from launcher.data.listing import in_class, is_folder
-from launcher.data.sources.source import Files, Report, Source, below, labelled
-from launcher.data.sources.tar import ARCHIVES, class_folders, imagenet_source
+from launcher.data.shapes import ensure_folder
+from launcher.data.sources.formats import NO_COLUMNS
+from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
+from launcher.data.sources.source import Files, Report, Source, below, labelled, quiet
+from launcher.data.sources.tables import TABLES, table_of, table_source
+from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
-from launcher.errors import Problem, UserError
+
+
+def splits(dataset: Dataset, seed: int, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
+    """Find the training and validation images of a data set, with the same classes, without those `skipped`.
+
+    Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them.
+    """
+    path = str(dataset.path) if dataset.kind == "folder" else str(ensure_folder(dataset))
+    if is_in_class_folders(path):
+        return folder.splits(Path(path), dataset, seed, skipped)
+    if dataset.val_split is not None:
+        whole = _as_folder(open_source(path, "", report, dataset.columns, is_prepared=False))
+        return divided(without(whole, skipped), dataset.val_split, seed)
+    sources = (open_source(path, split, report, dataset.columns, is_prepared=False) for split in ("train", "val"))
+    train, val = (without(replace(_as_folder(one), place=f"{one.split}/"), skipped) for one in sources)
+    return same_classes(train, val)
+
+
+def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
+    """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
+    if not dataset.skip_bad or dataset.kind == "shapes":
+        return {}
+    return unreadable(splits(dataset, seed, report=report), report)
+
+
+def is_in_class_folders(path: str) -> bool:
+    """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder."""
+    if is_no_folder(path) or not is_folder(Path(path)):
+        return not (is_remote(path) or Path(path).suffix in (*FORMATS, *TABLES))
+    if any(map(is_folder, split_folder(Path(path), "train").glob("[!.]*"))):
+        return True
+    archives = archives_in(Files(path), path)
+    if not any(split_of(file.removeprefix(path)) for file in archives):
+        others = (entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry))
+        archives = [] if {*others}.difference((*FOLDERS, FFCV)) else archives
+    return not archives and table_of(path, "train") is None
 
 
 def open_sources(dataset: Dataset, seed: int, path: str, report: Report) -> tuple[Source, Source]:
-    """Find the training and validation images of a data set, of the same classes.
+    """Find the training and validation images of a data set for `train prepare`, of the same classes.
 
     With `dataset.skip_bad`, the validation split is drawn from the readable images.
 
     Raises UserError if no images exist, they cannot be listed, or a class has no training images.
     """
-    fraction = dataset.val_split
-    if fraction is None:
-        train, val = same_classes(*(open_source(path, split, report) for split in ("train", "val")))
-    elif is_remote(path) or path.endswith(".tar"):
-        message = "needs class folders on this machine; unpack or copy the images, or remove the key"
-        raise UserError(Problem(message, "dataset.val_split", fraction))
+    if dataset.val_split is None:
+        train, val = same_classes(*(open_source(path, split, report, dataset.columns) for split in ("train", "val")))
     else:
-        train, val = _divided(dataset, seed, Path(path), report)
+        whole = splits(dataset, seed, report=report)
+        bad = unreadable(whole, report) if dataset.skip_bad else {}
+        train, val = map(folder_source, splits(dataset, seed, bad, report))
+        skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
+        train = replace(train, skipped=skipped)
     check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
     return train, val
 
 
-def open_source(path: str, split: str, report: Report) -> Source:
-    """Find the images of a split: in class folders, in a tar file of them, or in ImageNet's; here or at a URL.
+def open_source(
+    path: str, split: str, report: Report, columns: Columns = NO_COLUMNS, *, is_prepared: bool = True
+) -> Source:
+    """Find the images of a split, or all if it is empty.
 
-    Raises UserError if no images exist, or they cannot be listed.
+    Raises UserError if no images exist, they cannot be listed, or are class folders at a URL and not `is_prepared`.
     """
     files = Files(path)
-    if path.endswith(".tar"):
-        if not files.holds(path):
-            raise problem(path, "no such file; set a tar file of class folders, or a folder")
-        return class_folders(files, path, split, report)
-    if not is_remote(path) and is_folder(split_folder(Path(path), split)):
+    if not is_remote(path) and is_in_class_folders(path):
+        if is_folder(Path(path)) and not is_folder(split_folder(Path(path), split)):
+            message = f"has neither a {split}/ folder of class folders nor {ARCHIVES[split]}; add one of them"
+            raise problem(path, message)
         return folder_source(scan(Path(path), split))
-    if files.holds(below(path, ARCHIVES[split])):
+    if split and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
-    if is_remote(path):
+    if not is_remote(path) and (source := table_source(path, split, columns)) is not None:
+        return source
+    if (source := packed_source(files, path, split, report, columns)) is not None:
+        return source
+    if split and is_prepared:
         return _remote_folders(files, split, report)
-    if is_folder(Path(path)):
-        raise problem(path, f"has neither a {split}/ folder of class folders nor {ARCHIVES[split]}; add one of them")
-    return folder_source(scan(Path(path), split))
+    message = "has no archives (.tar, .zip, .parquet); class folders at a URL, such as of a bucket, need train prepare"
+    raise problem(path, f"{message} dataloader.folder=FOLDER, then dataloader=ffcv dataloader.folder=FOLDER")
 
 
-def folder_source(folder: Folder) -> Source:
-    """Return the images of class folders on this machine."""
-    root, names = str(folder.root.resolve()), folder.files
-    return Source(
-        root, folder.split, folder.classes, names, folder.labels, Files(root), root, partial(bytes_of, folder)
-    )
+def folder_source(images: Folder) -> Source:
+    """Return the images of a folder for `train prepare`."""
+    root = str(images.root) if images.stored is not None else str(images.root.resolve())
+    sizes, files = partial(bytes_of, images), Files(root)
+    return Source(root, images.split, images.classes, images.files, images.labels, files, root, sizes, images.stored)
 
 
-def _divided(dataset: Dataset, seed: int, path: Path, report: Report) -> tuple[Source, Source]:
-    whole = split_images(path, dataset, seed)
-    bad = unreadable(path, whole, report) if dataset.skip_bad else {}
-    train, val = map(folder_source, split_images(path, dataset, seed, bad))
-    skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
-    return replace(train, skipped=skipped), val
+def _as_folder(source: Source) -> Folder:
+    """Return the images of a source for training."""
+    files, labels, root = source.names, source.labels, Path(source.root)
+    return Folder(root, source.split, source.classes, files, labels, 0, "", Counter(), 0, source.stored)
 
 
 def _remote_folders(files: Files, split: str, report: Report) -> Source:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import is_remote, problem
+from launcher.data.sources.pieces import MOST_BYTES, Listed, Packed, Piece
 from launcher.errors import UserError
 
 # Seconds before each retry of a failed read, in addition to fsspec's own retries.
 _PAUSES = (1.0, 4.0, 16.0)
-# note: larger than any image that can be decoded; a malicious file must not fill the memory
-_MOST_BYTES = 1 << 30
+
+# What file systems call the checksum or time of a file.
+_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime", "created")
 
 # Called with (description, done, total) to show progress.
 Report = Callable[[str, int, int], None]
@@ -27,16 +31,6 @@ T = TypeVar("T")
 
 def quiet(what: str, done: int, total: int) -> None:
     """A `Report` that prints nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None."""
-
-    name: str
-    file: str
-    start: int = 0
-    size: int | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +58,35 @@ class Files:
         except Exception as error:
             raise self.unreachable(error) from None
 
+    def names(self, folder: str) -> list[str]:
+        """Return the files of a folder, with its path or URL; none if it does not exist."""
+        if not is_remote(self.url):
+            with suppress(OSError), os.scandir(folder) as entries:
+                return [entry.path for entry in entries if entry.is_file()]
+            return []
+        system = self.system()
+        try:
+            listed = system.ls(folder, detail=False)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self.unreachable(error) from None
+        return [below(folder, PurePosixPath(str(name)).name) for name in listed]
+
+    def version(self, file: str) -> str:
+        """Return what changes with the content of a file: its size, and its checksum or time.
+
+        Raises UserError if it cannot be read.
+        """
+        if not is_remote(self.url):
+            facts = Path(file).stat()
+            return f"{facts.st_size}-{facts.st_mtime_ns}"
+        try:
+            info = _retried(partial(self.system().info, file))
+        except Exception as error:
+            raise self.unreachable(error) from None
+        return f"{info['size']}-{next((info[key] for key in _VERSIONS if info.get(key)), '')}"
+
     def open(self, file: str, ahead: int) -> BinaryIO:
         """Open a file to read and seek in; remote files are read `ahead` bytes at a time."""
         system = self.system()
@@ -81,6 +104,8 @@ class Files:
 
         Raises UserError if reading fails for all, for example without a network.
         """
+        if not is_remote(self.url) or any(piece.deflated or piece.file.endswith(".parquet") for piece in pieces):
+            return [_content(piece) for piece in pieces]
         system = self.system()
         files = [piece.file for piece in pieces]
         bounds = [self._bounds(piece) for piece in pieces]
@@ -122,24 +147,36 @@ class Files:
     def _bounds(self, piece: Piece) -> tuple[int | None, int | None]:
         if piece.size is None:
             # note: some web servers serve only whole files
-            return (None, None) if is_remote(self.url) else (0, _MOST_BYTES + 1)
-        return piece.start, piece.start + min(piece.size, _MOST_BYTES + 1)
+            return None, None
+        return piece.start, piece.start + min(piece.size, MOST_BYTES + 1)
 
     def _content(self, piece: Piece, content: Any) -> bytes | UnreadableImage:
         """Return an image's bytes, or the fault of its file; raise errors that a retry may fix."""
         if isinstance(content, FileNotFoundError):
             return UnreadableImage("no such file")
-        if isinstance(content, OSError) and not is_remote(self.url):
-            return UnreadableImage(content.strerror or str(content))
         if isinstance(content, BaseException):
             raise content
-        if len(content) > _MOST_BYTES:
+        if len(content) > MOST_BYTES:
             return UnreadableImage("larger than 1 GiB")
         if piece.size in (None, len(content)):
             return bytes(content)
-        if not is_remote(self.url):
-            return UnreadableImage(f"{piece.file} ends before its last byte")
         raise OSError(f"received {len(content):,} of {piece.size:,} bytes")
+
+
+def _content(piece: Piece) -> bytes | UnreadableImage:
+    """Return an image's bytes, or the fault of its file."""
+    try:
+        if piece.size is not None:
+            return piece.read()
+        with open(piece.file, "rb") as file:  # noqa: PTH123 - of a million files
+            content = file.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        return UnreadableImage("no such file")
+    except OSError as error:
+        return UnreadableImage(error.strerror or str(error))
+    except UnreadableImage as reason:
+        return reason
+    return content if len(content) <= MOST_BYTES else UnreadableImage("larger than 1 GiB")
 
 
 def _retried(read: Callable[[], T]) -> T:
@@ -147,8 +184,8 @@ def _retried(read: Callable[[], T]) -> T:
     for pause in _PAUSES:
         try:
             return read()
-        except ValueError:
-            # note: the server does not support ranges
+        except (ValueError, PermissionError):
+            # note: a ValueError if the server does not support ranges
             raise
         except Exception:
             time.sleep(pause)
@@ -159,9 +196,9 @@ def _retried(read: Callable[[], T]) -> T:
 class Source:
     """The images of one split, sorted by class and name: `names` are CLASS/NAME, `labels` int64 [N].
 
-    `root` is the path in messages. The images are in the folder `where`, or are bytes [start, start + size) of the tar
-    file `where`, by `places` int64 [N, 2]. `sizes` returns the bytes of each image, None if unknown. `known_as`
-    replaces the fingerprint of the list. `skipped` maps skipped files to reasons.
+    `root` is the path in messages. The images are in the folder `where`, or as `stored`. `sizes` returns the bytes of
+    each image, None if unknown. `known_as` replaces the fingerprint of the list. `skipped` maps skipped files to
+    reasons.
     """
 
     root: str
@@ -172,16 +209,14 @@ class Source:
     files: Files
     where: str
     sizes: Callable[[], Sequence[int | None]]
-    places: np.ndarray | None = None
+    stored: Packed | Listed | None = None
     known_as: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
 
     def piece(self, number: int) -> Piece:
         """Return the location of an image in `files`."""
         name = self.names[number]
-        if self.places is None:
-            return Piece(name, below(self.where, name))
-        return Piece(name, self.where, *self.places[number].tolist())
+        return Piece(name, below(self.where, name)) if self.stored is None else self.stored.piece(name, number)
 
 
 def below(path: str, name: str) -> str:

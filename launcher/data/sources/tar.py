@@ -13,19 +13,18 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import VAL, problem
-from launcher.data.listing import EXTENSIONS, in_class, is_image
-from launcher.data.sources.source import Files, Piece, Report, Source, below, labelled
+from launcher.data.folder import is_remote, problem
+from launcher.data.listing import EXTENSIONS, is_image
+from launcher.data.sources.pieces import Archive, Packed, Piece
+from launcher.data.sources.source import Files, Report, Source, below, labelled
 from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
-_MEMBERS_A_REPORT = 1000
 # Bytes per read if headers are close together; remote reads of fewer bytes take as long.
 AHEAD = 1 << 22
 ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
@@ -80,26 +79,6 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
         ) from None
 
 
-def class_folders(files: Files, archive: str, split: str, report: Report) -> Source:
-    """Find the images of a tar file of class folders: .../SPLIT/CLASS/NAME, or in folders below CLASS.
-
-    Raises UserError if the file cannot be read, or contains no images.
-    """
-    images: dict[str, list[tuple[str, Piece]]] = {name: [] for name in ("train", *VAL)}
-    with files.open(archive, AHEAD) as file:
-        total = file.seek(0, 2)
-        for number, member in enumerate(read_members(file, archive)):
-            if number % _MEMBERS_A_REPORT == 0:
-                report(f"listing {split} images", member.start, total)
-            parts = PurePosixPath(member.name).parts
-            start = next((number for number, part in enumerate(parts) if part in images), len(parts))
-            if image := in_class(parts[start + 1 :]):
-                images[parts[start]].append((image[0], replace(member, name=image[1])))
-    report(f"listing {split} images", total, total)
-    names = VAL if split == "val" else (split,)
-    return _tar_source(files, archive, split, next((images[name] for name in names if images[name]), []))
-
-
 def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Source:
     """Find the images among a tar file's (class, member) pairs; the last of equal names counts, as when unpacking.
 
@@ -108,11 +87,13 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
     if not images:
         raise problem(
-            archive, f"contains no images ({' '.join(EXTENSIONS)}) at .../{split}/CLASS/NAME; set another file"
+            archive, f"contains no images ({' '.join(EXTENSIONS)}) in tar files of classes; download it again"
         )
     names = sorted(images)
-    places = np.array([images[name] for name in names], np.int64)
-    return Source(archive, split, *labelled(names), files, archive, places[:, 1].tolist, places)
+    places = np.array([(0, *images[name], 0) for name in names], np.int64)
+    version = files.version(archive) if is_remote(archive) else ""
+    packed = Packed([Archive(archive, version)], places)
+    return Source(archive, split, *labelled(names), files, archive, places[:, 2].tolist, packed)
 
 
 def imagenet_source(files: Files, path: str, split: str, report: Report) -> Source:

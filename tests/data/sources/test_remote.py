@@ -194,8 +194,8 @@ def test_a_server_without_range_requests_is_refused(tmp_path: Path) -> None:
         ),
         (["prepare", "dataset.path=nope://b/x", "dataloader.folder=f"], "Protocol not known: nope"),
         (["prepare", "dataset.path=memory://none", "dataloader.folder=f"], "has neither train/CLASS/*.jpg nor"),
-        (["run", "dataset.path=s3://b/x"], "run train prepare dataset=image_folder"),
-        (["run", "dataset.path=/x.tar"], "training cannot read it directly"),
+        (["run", "dataset.path=memory://none"], "class folders at a URL, such as of a bucket, need train prepare"),
+        (["run", "dataset.path=/x.tar"], "not a folder; set"),
         (
             ["run", "dataset.path=s3://b/x", "dataloader=ffcv", "dataloader.folder=f"],
             "dataset.path=s3://b/x dataloader",

@@ -1,0 +1,96 @@
+"""Copies of archives on this machine: of those in buckets, and of Parquet's images, which are compressed in blocks.
+
+The first process that needs an archive copies it, others wait; an interrupted copy resumes. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from launcher import paths
+from launcher.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from launcher.data.sources.source import Files
+
+_CHUNK = 1 << 24
+_SUFFIX, _PARTIAL = ".copy", ".partial"
+
+
+def local_copy(file: str, version: str) -> Path:
+    """Return the copy of an archive, which it makes if there is none.
+
+    Raises UserError if the archive has changed, cannot be read, or the disk is full.
+    """
+    from launcher.data.sources.source import Files  # note: it imports the pieces, which are read from copies
+
+    folder = paths.cache() / "shards"
+    copy = folder / f"{hashlib.sha256(f'{file} {version}'.encode()).hexdigest()[:24]}{_SUFFIX}"
+    if _used(copy):
+        return copy
+    files = Files(file)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with copy.with_suffix(_PARTIAL).open("ab") as partial:
+            fcntl.flock(partial, fcntl.LOCK_EX)
+            if _used(copy):
+                return copy
+            if files.version(file) != version:
+                raise UserError(Problem(f"{file} has changed since it was listed; run again", "dataset.path", file))
+            for chunk in _chunks(files, file, partial):
+                partial.write(chunk)
+            partial.flush()
+            Path(partial.name).rename(copy)
+    except OSError as error:
+        message = f"{copy.parent} cannot be written ({error.strerror}); free some space, or set XDG_CACHE_HOME"
+        raise UserError(Problem(message, "dataset.path", file)) from None
+    _remove_oldest(copy)
+    return copy
+
+
+def _used(copy: Path) -> bool:
+    """Note the use of a copy; return whether it exists."""
+    with suppress(OSError):
+        os.utime(copy)
+        return True
+    return False
+
+
+def _chunks(files: Files, file: str, partial: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a copy after those that an interrupted process has written."""
+    if file.endswith(".parquet"):
+        from launcher.data.sources.formats import parquet_bytes
+
+        partial.truncate(0)
+        with files.open(file, _CHUNK) as opened:
+            yield from parquet_bytes(opened, file)
+        return
+    with files.open(file, _CHUNK) as opened:
+        end = opened.seek(0, 2)
+        opened.seek(partial.seek(0, 2))
+        while opened.tell() < end:
+            if not (chunk := opened.read(_CHUNK)):
+                raise UserError(Problem(f"{file} ends before its last byte; run again", "dataset.path", file))
+            yield chunk
+
+
+def _remove_oldest(newest: Path) -> None:
+    """Remove the copies that have not been used for longest until the copies take at most half of the free disk."""
+    facts = []
+    for copy in newest.parent.glob(f"*{_SUFFIX}"):
+        with suppress(OSError):
+            facts.append((copy.stat().st_mtime_ns, copy.stat().st_size, copy))
+    total = sum(size for _, size, _ in facts)
+    most = (total + shutil.disk_usage(newest.parent).free) // 2
+    for _, size, copy in sorted(facts):
+        if total <= most or copy == newest:
+            return
+        copy.unlink(missing_ok=True)
+        total -= size

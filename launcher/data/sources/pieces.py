@@ -1,0 +1,118 @@
+"""Where the bytes of images are: files of their own, or parts of archives; imports no torch."""
+
+from __future__ import annotations
+
+import io
+import os
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+
+from launcher.data.decode import UnreadableImage
+from launcher.data.sources.copies import local_copy
+
+# note: larger than any image that can be decoded; a malicious file must not fill the memory
+MOST_BYTES = 1 << 30
+_OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None.
+
+    `deflated` are the compressed bytes from `start` on, 0 if it is stored as it is. A file with a `version` is read
+    through a copy on this machine.
+    """
+
+    name: str
+    file: str
+    start: int = 0
+    size: int | None = None
+    deflated: int = 0
+    version: str = ""
+
+    def __str__(self) -> str:
+        return self.file if self.size is None else f"{self.name} in {self.file}"
+
+    def open(self) -> Path | BinaryIO:
+        """Return the file of an image, or its bytes in memory.
+
+        Raises UnreadableImage if the bytes are damaged, UserError if a copy of their file cannot be made.
+        """
+        return Path(self.file) if self.size is None else io.BytesIO(self.read())
+
+    def read(self) -> bytes:
+        """Return the bytes of an image of an archive; raises as `open`."""
+        assert self.size is not None
+        if self.size > MOST_BYTES:
+            raise UnreadableImage("larger than 1 GiB")
+        try:
+            file = _opened(self.file, self.version)
+            data = os.pread(file.fileno(), self.deflated or self.size, self.start)
+        except OSError as error:
+            raise UnreadableImage(error.strerror or str(error)) from None
+        if self.deflated:
+            try:
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size)
+            except zlib.error as error:
+                raise UnreadableImage(str(error)) from None
+        if len(data) < self.size:
+            raise UnreadableImage(f"{self.file} ends before its last byte")
+        return data
+
+
+@lru_cache(_OPEN_FILES)
+def _opened(file: str, version: str) -> BinaryIO:
+    # note: a copy stays readable after its removal while it is open
+    return open(local_copy(file, version) if version else file, "rb", buffering=0)  # noqa: PTH123
+
+
+class Archive(NamedTuple):
+    """A file with many images; with a `version` it is read through a copy on this machine."""
+
+    file: str
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The images of archives, int64 [N, 4] `places`: archive, first byte, bytes, and compressed bytes or 0."""
+
+    archives: Sequence[Archive]
+    places: np.ndarray
+
+    def piece(self, name: str, number: int) -> Piece:
+        """Return where an image is."""
+        archive, start, size, deflated = self.places[number].tolist()
+        file, version = self.archives[archive]
+        return Piece(name, file, start, size, deflated, version)
+
+    def part(self, chosen: np.ndarray) -> Packed:
+        """Select the images where `chosen`, bool [N], is true."""
+        return replace(self, places=self.places[chosen])
+
+    @property
+    def is_copied(self) -> bool:
+        """Return whether the archives are read through copies on this machine."""
+        return any(archive.version for archive in self.archives)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Images in files of their own: their `paths`, an array of texts [N]."""
+
+    paths: np.ndarray
+    is_copied = False
+
+    def piece(self, name: str, number: int) -> Piece:
+        """Return where an image is."""
+        return Piece(name, str(self.paths[number]))
+
+    def part(self, chosen: np.ndarray) -> Listed:
+        """Select the images where `chosen`, bool [N], is true."""
+        return Listed(self.paths[chosen])
