@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -21,6 +22,14 @@ def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
     return interpolate(images, size=size)
 
 
+def lanczos(old: int, new: int) -> np.ndarray:
+    """Return the weights, float32 [new, old], of Lanczos resampling with three lobes, antialiased as in Pillow."""
+    centres = (np.arange(new)[:, None] + 0.5) * old / new
+    distances = (np.arange(old) + 0.5 - centres) / max(1.0, old / new)
+    weights = np.where(np.abs(distances) < 3, np.sinc(distances) * np.sinc(distances / 3), 0)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
+
+
 def interpolate(images: Tensor, **to: Any) -> Tensor:
     """Resize to a `size` or by a `scale_factor`, bilinear with antialiasing; in float32 on a CPU, its only kernel."""
     values = images.float() if images.device.type == "cpu" else images
@@ -35,11 +44,18 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
         if size == new:
             return None
 
-        def resized(batch: Batch) -> Batch:
-            images = resize(batch.images, new, self.values.interpolation)
+        sampled = self.values.interpolation == "lanczos"
+        weights = [lanczos(*lengths) for lengths in zip(size, new, strict=True)] if sampled else []
+
+        def resized(batch: Batch, *weights: Tensor) -> Batch:
+            if weights:
+                rows, columns = (one.to(batch.images.dtype) for one in weights)
+                images = rows @ batch.images @ columns.T
+            else:
+                images = resize(batch.images, new, self.values.interpolation)
             # note: some resize kernels always return NCHW order
             if batch.images.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
             return replace(batch, images=images)
 
-        return Transform((), resized)
+        return Transform(weights, resized)

@@ -80,6 +80,7 @@ def choose(values: RandAugmentConfig, indices: np.ndarray, *, seed: int, epoch: 
 
 
 def _choice(values: RandAugmentConfig, draws: np.ndarray, size: int) -> Choice:
+    assert not isinstance(values.severity, list)
     which, level_draw, angle_draw, sign_draw = draws
     operations = SETS[values.operations]
     numbers = np.floor(which / values.probability * len(operations)).clip(max=len(operations)).astype(np.int64)
@@ -105,6 +106,7 @@ def chosen(operations: np.ndarray, magnitudes: Mapping[str, np.ndarray]) -> Choi
 
 def _levels(values: RandAugmentConfig, uniform: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return levels in [0, 10]: U(0.1, severity), N(severity, deviation) by Box & Muller 1958, or the severity."""
+    assert not isinstance(values.severity, list)
     levels = np.full_like(uniform, values.severity)
     if values.severity_distribution == "uniform":
         levels = 0.1 + uniform * (values.severity - 0.1)
@@ -142,21 +144,24 @@ class RandAugment(Algorithm[RandAugmentConfig]):
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         fixed = self.context.fixed_shapes(batch.images.device)
-        arrays = self._arrays(batch.indices, size, seed=batch.moment.seed, epoch=batch.moment.epoch, fixed=fixed)
+        values, moment = self.values.at_step(self.context.plan, batch.moment.step), batch.moment
+        arrays = self._arrays(values, batch.indices, size, seed=moment.seed, epoch=moment.epoch, fixed=fixed)
         return Transform(arrays, lambda batch, *sent: replace(batch, images=self._augment(batch.images, sent)))
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         size, seed = (image.shape[0], image.shape[1]), self.context.plan.config.seed
-        arrays = self._arrays(np.array([index]), size, seed=seed, epoch=epoch, fixed=False)
+        arrays = self._arrays(self.values, np.array([index]), size, seed=seed, epoch=epoch, fixed=False)
         images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
         return self._augment(images, [*map(torch.from_numpy, arrays)])[0].permute(1, 2, 0).numpy()
 
-    def _arrays(self, indices: np.ndarray, size: Size, *, seed: int, epoch: int, fixed: bool) -> list[np.ndarray]:
+    def _arrays(
+        self, values: RandAugmentConfig, indices: np.ndarray, size: Size, *, seed: int, epoch: int, fixed: bool
+    ) -> list[np.ndarray]:
         """Return the arrays of `_augment`: those of each round's choice, then its boxes if the set has cutout."""
         keys = {"seed": seed, "epoch": epoch, "size": size[1]}
-        choices = choose(self.values, indices, **keys)
-        boxes = boxes_of(self.values, choices, indices, **keys)
-        names, arrays = list(SETS[self.values.operations]), []
+        choices = choose(values, indices, **keys)
+        boxes = boxes_of(values, choices, indices, **keys)
+        names, arrays = list(SETS[values.operations]), []
         for number, choice in enumerate(choices):
             arrays += [*choice.arrays(names, *size, fixed=fixed), *boxes[number : number + 1]]
         return arrays

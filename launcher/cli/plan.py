@@ -105,16 +105,30 @@ def _numbers(plan: Plan) -> dict[str, Any]:
 
 
 def _shown_steps(plan: Plan) -> list[int]:
-    """Return evenly spaced steps of the run, and the end of the warmup."""
+    """Return steps at even parts of the run's progress, and the end of the warmup."""
     last = plan.total_steps - 1
     changes = {step for step in (plan.warmup_steps,) if step < last}
-    return sorted({round(last * row / _ROWS) for row in range(_ROWS + 1)} | changes)
+    even = plan.progress(last) == last / plan.total_steps
+    shown = {round(last * row / _ROWS) if even else min(last, plan.step_at(row / _ROWS)) for row in range(_ROWS + 1)}
+    return sorted(shown | changes)
+
+
+def _following(plan: Plan, step: int) -> dict[str, float]:
+    """Return the values of algorithms that follow the run, by key, at a step."""
+    active = plan.config.algorithms.active().items()
+    return {f"{name}.{key}": value for name, own in active for key, value in own.following(plan, step).items()}
 
 
 def _timetable(plan: Plan) -> Table:
-    columns = ("epoch", "step", "learning rate", "image px")
+    columns = ("epoch", "step", "learning rate", "image px", *_following(plan, 0))
     rows = (
-        (f"{step / plan.steps_per_epoch:.1f}", f"{step:,}", f"{plan.lr(step):.5f}", str(plan.image_size(step)))
+        (
+            f"{step / plan.steps_per_epoch:.1f}",
+            f"{step:,}",
+            f"{plan.lr(step):.5f}",
+            str(plan.image_size(step)),
+            *(f"{value:g}" for value in _following(plan, step).values()),
+        )
         for step in _shown_steps(plan)
     )
     return table(*columns, numbers=columns, rows=rows)

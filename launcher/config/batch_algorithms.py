@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import accumulate
 from typing import Annotated, Literal, Self
 
 from pydantic import Field
@@ -13,6 +15,9 @@ from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count, FractionRange, NotNegative, Positive, PositiveRange, Probability
 from launcher.errors import Problem
 
+Severity = Annotated[float, Field(ge=0, le=10)]
+# Image size in pixels, as those of `image`, and fraction of the run's pixels.
+Stage = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 _POLICIES = "both are complete augmentation policies; use one"
 
 
@@ -28,7 +33,9 @@ class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
 
 @dataclass(frozen=True, config=STRICT)
 class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
-    severity: Annotated[float, Field(gt=0, le=10)]
+    """A list of severities has one for each of equal parts of the run."""
+
+    severity: Severity | Annotated[list[Severity], Field(min_length=2)]
     depth: Annotated[int, Field(ge=0)]
     operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
     probability: Annotated[float, Field(gt=0, le=1)]
@@ -39,6 +46,24 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     def place(self, point: str) -> int | None:
         acts = (point == "change_image") == (self.where == "loader")
         return super().place(point) if acts else None
+
+    def at_step(self, plan: RunPlan, step: int) -> Self:
+        """Return the values of a step, with one severity."""
+        return (
+            replace(self, severity=self.following(plan, step)["severity"]) if isinstance(self.severity, list) else self
+        )
+
+    def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
+        if not isinstance(self.severity, list):
+            return {}
+        # note: where a part starts with an image size, the fraction is that of the nearest step
+        part = int(plan.progress(step) * len(self.severity) + 1e-3)
+        return {"severity": self.severity[min(part, len(self.severity) - 1)]}
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if isinstance(self.severity, list) and self.where == "loader":
+            message = "needs where=device, since loader workers do not know the step"
+            yield Problem(message, "severity", self.severity)
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
@@ -77,11 +102,14 @@ class ColOutConfig(AlgorithmConfig, change_batch=-10):
 
 @dataclass(frozen=True, config=STRICT)
 class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
+    """A ramp from `initial_scale`, or `stages`: image sizes, each with its fraction of the run's compute."""
+
+    stages: Annotated[list[Stage], Field(min_length=1)] | None
     initial_scale: Annotated[float, Field(gt=0, le=1)]
     delay: Probability
     finetune: Probability
     size_multiple: Count
-    interpolation: Literal["bilinear", "nearest"]
+    interpolation: Literal["bilinear", "lanczos", "nearest"]
     granularity: Literal["step", "epoch"]
     where: Literal["device", "loader"]
 
@@ -91,12 +119,21 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
         `interpolation: nearest` gives the sizes of the published code, a pixel smaller at two of the multiples.
         """
         step = step // plan.steps_per_epoch * plan.steps_per_epoch if self.granularity == "epoch" else step
+        if self.stages:
+            return self._stage_size(plan, self.stages, step / plan.total_steps)
         full, scale = plan.train_size, self.scale(step / plan.total_steps)
         if scale == 1.0:
             return full
         size = max(self.size_multiple, round(scale * full / self.size_multiple) * self.size_multiple)
         # note: Composer passes PyTorch the scale, not the size: 176 * (120 / 176) is less than 120, and floored to 119
         return math.floor(full * (size / full)) if self.interpolation == "nearest" else size
+
+    def _stage_size(self, plan: RunPlan, stages: list[Stage], progress: float) -> int:
+        """Return the size of the stage at a fraction of the run's steps, of which small images need more."""
+        sizes = [plan.scaled_size(int(size)) for size, _ in stages]
+        steps = [share / size**2 for size, (_, share) in zip(sizes, stages, strict=True)]
+        ends = [end / sum(steps) for end in accumulate(steps)]
+        return next((size for size, end in zip(sizes, ends, strict=True) if progress < end), sizes[-1])
 
     def scale(self, progress: float) -> float:
         """Return the scale at a fraction of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
@@ -122,6 +159,12 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
         return None
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        sizes = [size for size, _ in self.stages or ()]
+        if sizes and (sizes != sorted(sizes) or sizes[-1] != plan.config.image.train_size):
+            message = f"sizes must rise to image.train_size={plan.config.image.train_size}"
+            yield Problem(message, "stages", self.stages)
+        if sizes and not math.isclose(total := sum(share for _, share in self.stages or ()), 1, abs_tol=1e-3):
+            yield Problem(f"fractions of the compute must sum to 1, not {total:g}", "stages", self.stages)
         if self.delay + self.finetune > 1:
             message = f"must be at most 1 - delay = {1 - self.delay:g}"
             yield Problem(message, "finetune", self.finetune)

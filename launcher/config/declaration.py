@@ -45,6 +45,8 @@ class RunPlan(Protocol):
     def accumulation(self) -> int: ...
     def steps(self, duration: str) -> int: ...
     def every(self, duration: str) -> int: ...
+    def progress(self, step: int) -> float: ...
+    def scaled_size(self, size: int) -> int: ...
 
 
 class Declaration:
@@ -94,6 +96,10 @@ class AlgorithmConfig(Declaration):
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
         """Return the size of images of `size` after `change_batch` at a step; it never shrinks at later steps."""
         return size
+
+    def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
+        """Return the values that follow the run, by name, at a step."""
+        return {}
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:

@@ -161,11 +161,16 @@ class Warmup:
 
 @dataclass(frozen=True, config=STRICT)
 class Cosine(Warmup):
-    """The cosine starts at the end of the warmup, or with `counts_warmup` at the start of the run."""
+    """The cosine starts at the end of the warmup, or with `counts_warmup` at the start of the run.
+
+    With `progress: compute` a step has the learning rate of a run whose images all have its size, at the same fraction
+    of the pixels that the run processes (EfficientTrain++, Wang et al. 2024).
+    """
 
     name: Literal["cosine"]
     final: Probability
     counts_warmup: bool
+    progress: Literal["steps", "compute"]
 
 
 @dataclass(frozen=True, config=STRICT)

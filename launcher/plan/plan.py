@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -100,16 +101,16 @@ class Plan:
         is one short of the final value. Polynomial: its time runs from the peak, which a warmup that includes it
         reaches a step earlier, as in NVIDIA's MLPerf entries.
         """
-        schedule, total, warmup = self.config.schedule, self.total_steps, self.warmup_steps
+        schedule = self.config.schedule
         stair = self.steps_per_epoch if schedule.granularity == "epoch" else 1
-        step = step // stair * stair
-        if step < warmup:
-            reached = min(1.0, (step + stair * schedule.warmup_includes_peak) / warmup)
+        at, total, warmup = self._clock(step // stair * stair)
+        if at < warmup:
+            reached = min(1.0, (at + stair * schedule.warmup_includes_peak) / warmup)
             return schedule.warmup_start + (1 - schedule.warmup_start) * reached
-        done = (step - warmup) / max(1, total - warmup)
+        done = (at - warmup) / max(1, total - warmup)
         match schedule:
             case Cosine():
-                done = step / total if schedule.counts_warmup else done
+                done = at / total if schedule.counts_warmup else done
                 return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
             case Linear():
                 return 1 + (schedule.final - 1) * done
@@ -118,10 +119,64 @@ class Plan:
                 done += schedule.warmup_includes_peak * stair / max(1, total - warmup)
                 return float(schedule.final + (1 - schedule.final) * (1 - done) ** schedule.power)
             case MultiStep():
-                passed = sum(step >= self.schedule_steps(milestone) for milestone in schedule.milestones)
+                passed = sum(at >= self.schedule_steps(milestone) for milestone in schedule.milestones)
                 return float(schedule.gamma**passed)
             case Constant():
                 return 1.0
+
+    def _clock(self, step: int) -> tuple[float, float, float]:
+        """Return a step's place in the schedule, the schedule's length and its warmup, in steps.
+
+        With `progress: compute` those of a run whose images all have the size of the step.
+        """
+        if not self._counts_compute:
+            return step, self.total_steps, self.warmup_steps
+        warmup, total = self.config.schedule.warmup, self._pixels / self.image_size(step) ** 2
+        length = self.schedule_steps(warmup) * (total / self.total_steps if warmup.endswith("dur") else 1)
+        return self.progress(step) * total, total, length
+
+    @cached_property
+    def _counts_compute(self) -> bool:
+        schedule = self.config.schedule
+        return isinstance(schedule, Cosine) and schedule.progress == "compute"
+
+    def progress(self, step: int) -> float:
+        """Return the fraction of the run before a step: of its steps, or of its pixels with `progress: compute`."""
+        if not self._counts_compute or step >= self.total_steps:
+            return step / self.total_steps
+        first, size, pixels = self._segments[bisect_right(self._segments, step, key=lambda segment: segment[0]) - 1]
+        return (pixels + (step - first) * size**2) / self._pixels
+
+    def step_at(self, progress: float) -> int:
+        """Return the first step at a fraction of the run."""
+        return bisect_left(range(self.total_steps), progress - 1e-9, key=self.progress)
+
+    @cached_property
+    def _segments(self) -> list[tuple[int, int, int]]:
+        """The steps of each image size: the first one, the size, and the pixels of an image of each step before."""
+        segments, pixels = [], 0
+        for steps in self.of_equal_size(range(self.total_steps)):
+            size = self.image_size(steps[0])
+            segments.append((steps[0], size, pixels))
+            pixels += len(steps) * size**2
+        return segments
+
+    @cached_property
+    def _pixels(self) -> int:
+        first, size, pixels = self._segments[-1]
+        return pixels + (self.total_steps - first) * size**2
+
+    def of_equal_size(self, steps: range) -> Iterator[range]:
+        """Split steps into ranges of one image size each, in order; sizes never shrink during a run."""
+        if not steps:
+            return
+        first, last = self.image_size(steps[0]), self.image_size(steps[-1])
+        if first == last:
+            yield steps
+            return
+        end = bisect_right(steps, first, key=self.image_size)
+        yield steps[:end]
+        yield from self.of_equal_size(steps[end:])
 
     def lr(self, step: int) -> float:
         return self.peak_lr * self.lr_multiplier(step)
@@ -174,6 +229,10 @@ class Plan:
 
     @cached_property
     def warmup_steps(self) -> int:
+        if self._counts_compute:
+            return bisect_left(
+                range(self.total_steps), True, key=lambda step: self._clock(step)[0] >= self._clock(step)[2]
+            )
         return self.schedule_steps(self.config.schedule.warmup)
 
     def every(self, duration: str) -> int:

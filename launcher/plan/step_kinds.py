@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -48,7 +47,7 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     optimizer = plan.config.optimizer
     active: dict[str, Declaration] = {**plan.config.algorithms.active(), optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
-    for steps in of_equal_size(plan, range(plan.total_steps)):
+    for steps in plan.of_equal_size(range(plan.total_steps)):
         if not periodic:
             kinds[StepKind(plan.image_size(steps[0]), ())] = steps
             continue
@@ -61,19 +60,6 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
             kinds[StepKind(plan.image_size(steps[0]), acting)] = steps_alike
     return kinds
-
-
-def of_equal_size(plan: Plan, steps: range) -> Iterator[range]:
-    """Split steps into ranges of one image size each, in order; sizes never shrink during a run."""
-    if not steps:
-        return
-    first, last = plan.image_size(steps[0]), plan.image_size(steps[-1])
-    if first == last:
-        yield steps
-        return
-    end = bisect_right(steps, first, key=plan.image_size)
-    yield steps[:end]
-    yield from of_equal_size(plan, steps[end:])
 
 
 def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:

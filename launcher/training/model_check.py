@@ -16,7 +16,6 @@ from launcher.algorithms.engine import build
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
-from launcher.plan.step_kinds import of_equal_size
 
 _SEARCHED = 256  # pixels around a refused size in which to search for one that fits
 
@@ -58,7 +57,7 @@ def _structure(network: nn.Module) -> list[Any]:
 def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
     """Yield a problem for the first training size that the network refuses, and one for the evaluation size."""
     config, image = plan.config, plan.config.image
-    equal = of_equal_size(plan, range(plan.total_steps))
+    equal = plan.of_equal_size(range(plan.total_steps))
     steps = {plan.image_size(numbers[0]): numbers[0] for numbers in equal}
     evaluated = plan.scaled_size(image.eval_size)
     trained = [(size, "image.train_size", image.train_size, f"step {step} trains at") for size, step in steps.items()]

@@ -19,6 +19,8 @@ from launcher.algorithms.base import Algorithm, Context
 from launcher.algorithms.engine import build
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
+from launcher.errors import UserError
+from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from tests.transforms import operate, transformed
 
@@ -64,6 +66,19 @@ def test_policies_keep_type_shape_and_memory_order(name: str) -> None:
     assert images.dtype == torch.uint8
     assert images.shape == batch.images.shape
     assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_list_of_severities_has_one_for_each_part_of_the_run() -> None:
+    words = ["epochs=8", "algorithms.randaugment.severity_distribution=fixed"]
+    listed = bound("randaugment", *words, "algorithms.randaugment.severity=[0.0,3.0,6.0,9.0]")
+    for step, severity in ((0, 0.0), (123, 0.0), (124, 3.0), (371, 6.0), (372, 9.0), (495, 9.0)):
+        single = bound("randaugment", *words, f"algorithms.randaugment.severity={severity}")
+        batch = replace(batch_of(np.arange(16)), moment=Moment(0, 0, step, 500))
+        ours, theirs = (one.change_batch(batch, (SIZE, SIZE)) for one in (listed, single))
+        assert all(map(np.array_equal, ours.arrays, theirs.arrays))
+    words = ["algorithms=[randaugment]", "algorithms.randaugment.severity=[1.0,2.0]"]
+    with pytest.raises(UserError, match="needs where=device"):
+        check(Plan(compose([*words, "algorithms.randaugment.where=loader"]).config, 1, 4000), {})
 
 
 def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> None:

@@ -10,6 +10,10 @@ from PIL import Image
 from torch.nn.functional import interpolate
 
 from launcher.algorithms.progressive_resizing import resize
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
 from tests.transforms import transformed
 
 
@@ -30,6 +34,44 @@ def test_bilinear_resizing_has_pillows_filter() -> None:
     expected = np.asarray(Image.fromarray(pixels).resize((12, 12), Image.Resampling.BILINEAR))
     result = resize(torch.from_numpy(pixels)[None, None], (12, 12), "bilinear")[0, 0]
     np.testing.assert_allclose(result.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("new", [12, 41])
+def test_lanczos_resizing_has_pillows_filter(
+    bound: Callable[..., Any], batch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, new: int
+) -> None:
+    resizing = bound("progressive_resizing", "algorithms.progressive_resizing.interpolation=lanczos")
+    loaded = batch(size=30)
+    monkeypatch.setattr(type(resizing.values), "size_after", lambda *_: (new, new))
+    images = transformed(resizing, loaded).images
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    for ours, image in zip(images.flatten(0, 1), loaded.images.flatten(0, 1), strict=True):
+        expected = Image.fromarray(image.float().numpy()).resize((new, new), Image.Resampling.LANCZOS)
+        np.testing.assert_allclose(ours.numpy(), np.asarray(expected), atol=1e-4)
+
+
+def test_stages_share_the_compute_by_their_fractions() -> None:
+    words = ["algorithms=[progressive_resizing]", "image.train_size=224", "dataset.native_size=224", "epochs=100"]
+    words += ["batch_size=64", "algorithms.progressive_resizing.stages=[[96,0.2],[160,0.3],[224,0.5]]"]
+    plan = Plan(compose(words).config, 1, 64 * 50)
+    counts = {plan.image_size(steps[0]): len(steps) for steps in plan.of_equal_size(range(plan.total_steps))}
+    pixels = {size: count * size**2 for size, count in counts.items()}
+    shares = {size: share / sum(pixels.values()) for size, share in pixels.items()}
+    assert shares == pytest.approx({96: 0.2, 160: 0.3, 224: 0.5}, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ("[[160,0.5],[96,0.5]]", "sizes must rise to image.train_size=224"),
+        ("[[96,0.5],[160,0.5]]", "sizes must rise to image.train_size=224"),
+        ("[[96,0.5],[224,0.6]]", "fractions of the compute must sum to 1, not 1.1"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused(stages: str, message: str) -> None:
+    words = ["algorithms=[progressive_resizing]", f"algorithms.progressive_resizing.stages={stages}"]
+    with pytest.raises(UserError, match=message):
+        check(Plan(compose(words).config, 1, 6400), {})
 
 
 def test_nearest_resizing_selects_the_pixels_of_composer() -> None:

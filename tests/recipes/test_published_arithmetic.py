@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -41,6 +42,33 @@ def test_ffcv_sizes_and_learning_rates_are_those_of_each_published_length(
             assert plan.lr_multiplier(step) == pytest.approx(
                 np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12
             )
+
+
+@pytest.mark.parametrize(
+    ("name", "equivalent", "sizes", "warmup"),
+    [
+        ("efficienttrain_rn50", 200, [96] * 2 + [160] * 4 + [224] * 4, lambda epochs: 20),
+        ("efficienttrain_deit_s", 100, [96] * 2 + [160] * 4 + [192] * 2 + [224] * 2, lambda epochs: 0.2 * epochs),
+    ],
+)
+def test_efficienttrain_has_ten_stages_with_parts_of_longer_runs(
+    name: str, equivalent: int, sizes: list[int], warmup: Callable[[float], float]
+) -> None:
+    """Stage i has epochs R i / 10 to R (i + 1) / 10 of a cosine of R = int(E (224 / size)^2) epochs, and severity i."""
+    config = compose([f"recipe={name}"]).config
+    plan, randaugment, trained = Plan(config, 8, IMAGES), config.algorithms.randaugment, 0.0
+    assert randaugment is not None
+    for stage, size in enumerate(sizes):
+        epochs = int(equivalent * (224 / size) ** 2)
+        warm = warmup(epochs)
+        for part in (0.02, 0.5, 0.98):
+            at, step = (stage + part) / 10 * epochs, round((trained + part * epochs / 10) * plan.steps_per_epoch)
+            cosine = 1e-6 + (4e-3 - 1e-6) * (1 + math.cos(math.pi * (at - warm) / (epochs - warm))) / 2
+            assert plan.lr(step) == pytest.approx(4e-3 * at / warm if at < warm else cosine, abs=2.5e-5)
+            assert plan.image_size(step) == size
+            assert randaugment.following(plan, step) == {"severity": stage}
+        trained += epochs / 10
+    assert trained == pytest.approx(plan.epochs, abs=1.5)
 
 
 @pytest.mark.parametrize("epochs", [50, 90, 250])
