@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,10 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
-from launcher.foreach import by_dtype
+from launcher.foreach import by_dtype, gradients_of
 from launcher.rank.signs import DEVICE, SECONDS_TO_START
 
 _AFTER_THE_WATCH = timedelta(minutes=5)
+_SECONDS_BETWEEN_BEATS = 0.1
 
 T = TypeVar("T")
 
@@ -146,6 +148,41 @@ def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") 
     return network
 
 
+class FlatGradients:
+    """Averages gradients over all ranks by one all-reduce after the backward pass, in place of DDP's during it.
+
+    The gradients of all parameters lie in one buffer at a fixed address. The means of two ranks have the bits of DDP's;
+    the sum of more ranks depends on the position in a buffer, so it differs by rounding. All ranks start with the
+    weights and buffers of rank 0, as with DDP. gradient_dtype: as for `distribute`.
+    """
+
+    def __init__(self, model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32"):
+        broadcast_first([*model.parameters(), *model.buffers()])
+        self._parameters = list(model.parameters())
+        self._ranks, self._dtype = ranks.world_size, getattr(torch, gradient_dtype)
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._buffer = torch.zeros(sum(sizes), device=ranks.device)
+        # note: in the memory order of the weights, as fused optimizers need
+        self._views = [
+            part.as_strided(parameter.shape, parameter.stride())
+            for part, parameter in zip(self._buffer.split(sizes), self._parameters, strict=True)
+        ]
+
+    def collect(self) -> None:
+        """Copy this rank's gradients into the buffer; a CUDA graph can capture it."""
+        torch._foreach_copy_(self._views, gradients_of(self._parameters))
+
+    def average(self) -> None:
+        """Make the gradients the means of all ranks' buffers."""
+        # note: a copy only in another format
+        values = self._buffer.to(self._dtype).div_(self._ranks)
+        dist.all_reduce(values)
+        if values is not self._buffer:
+            self._buffer.copy_(values)
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+
+
 def _order_buckets(network: DistributedDataParallel, device: torch.device) -> None:
     """Make DDP order its buckets before the first step.
 
@@ -168,6 +205,16 @@ def gather(value: T) -> list[T]:
     values = [value] * dist.get_world_size()
     dist.all_gather_object(values, value)
     return values
+
+
+def wait_for_ranks(beat: Callable[[], None]) -> None:
+    """Wait until all ranks call this, and call `beat` meanwhile."""
+    if dist.is_initialized():
+        work = dist.all_reduce(torch.zeros(1), async_op=True)
+        while not work.is_completed():
+            beat()
+            time.sleep(_SECONDS_BETWEEN_BEATS)
+        work.wait()
 
 
 def max_over_ranks(values: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Capture forward, backward and update in CUDA graphs, one for each kind of step, and replay them on fixed inputs.
 
+With several ranks the graphs end before the all-reduce of the gradients, so that all ranks always launch it alike.
 Steps that cannot be captured run without graphs, and the run prints the reason once.
 """
 
@@ -8,11 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from launcher.algorithms.engine import Engine
 from launcher.errors import Problem, UserError
+from launcher.optimizers.base import MaskedOptimizer
 
 # Steps of a kind that run without a graph before the next is captured: they create what is created lazily.
 WARMUP_STEPS = 3
@@ -121,6 +125,17 @@ class CapturedSteps:
 
 def _layout(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype
+
+
+def why_not_captured(device: torch.device, engine: Engine, optimizer: MaskedOptimizer[Any]) -> str | None:
+    """Return why a run's steps cannot be captured, if so."""
+    if device.type != "cuda":
+        return "they need a GPU"
+    if changing := engine.changing_parameters:
+        return f"{changing[0]} changes which parameters learn"
+    if not optimizer.capturable:
+        return f"optimizer.name={optimizer.values.name} does not support capture"
+    return None
 
 
 def train_without(value: str, reason: str) -> None:

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.base import Sent
+from launcher.algorithms.base import ChoosingAlgorithm, Sent
 from launcher.algorithms.engine import apply_in_turn
 from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
-from launcher.rank.group import gather
+from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.training.step import frozen_statistics
 from launcher.training.trainer import Trainer
@@ -32,6 +32,8 @@ from launcher.training.trainer import Trainer
 BACKEND = "inductor"
 # Graphs for each image size: with frozen statistics, micro-batches, or a selection of samples.
 _KINDS = 8
+# Up to so many image sizes have their own graphs; Inductor optimizes layouts only in graphs of one size.
+_OWN_GRAPHS = 8
 # Batches of each kind of step to prepare before the first step.
 _DRAWS = 4
 
@@ -40,8 +42,9 @@ def compile_run(trainer: Trainer) -> None:
     """Compile training and evaluation for all steps if `compile` requires it, before any clock starts.
 
     Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
-    A graph serves several sizes if it can; too many graphs are an error, never a silent fallback to uncompiled code. If
-    one rank cannot compile, all ranks train uncompiled, and rank 0 prints the reason.
+    Few image sizes have their own graphs, more share one; too many graphs are an error, never a silent fallback to
+    uncompiled code. The first rank of each node compiles before the others, which read its cache. If one rank cannot
+    compile, all ranks train uncompiled, and rank 0 prints the reason.
 
     Raises:
         UserError: a rank cannot compile, with compile=require.
@@ -49,15 +52,10 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    reason, statistics = None, Snapshot(trainer.train_step.model.buffers())
+    statistics = Snapshot(trainer.train_step.model.buffers())
     _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
     statistics.take()
-    try:
-        _compile(trainer)
-    except Exception as error:
-        if is_of_the_machine(error):
-            raise
-        reason = _first_line(error)
+    reason = _compile_in_turn(trainer)
     statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
     reasons = [reason for reason in gather(reason) if reason]
     if reasons and trainer.config.compile == "require":
@@ -69,6 +67,24 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
         print(_message(reasons, seconds, graphs() - before), flush=True)
+
+
+def _compile_in_turn(trainer: Trainer) -> str | None:
+    """Compile on the first rank of each node, then on the others; return why this rank cannot."""
+    # note: all ranks choose samples together
+    choosing = any(isinstance(one, ChoosingAlgorithm) for one in trainer.train_step.engine.active.values())
+    is_first, reason = trainer.ranks.local_rank == 0, None
+    if not (is_first or choosing):
+        wait_for_ranks(HEARTBEAT.beat)
+    try:
+        _compile(trainer)
+    except Exception as error:
+        if is_of_the_machine(error):
+            raise
+        reason = _first_line(error)
+    if is_first and not choosing:
+        wait_for_ranks(HEARTBEAT.beat)
+    return reason
 
 
 def graphs() -> int:
@@ -94,6 +110,9 @@ def _set_up(sizes: int) -> None:
     config.fail_on_recompile_limit_hit = True
     # note: no size can be dynamic in DDP's own buckets (pytorch #140229)
     config.optimize_ddp = False
+    if hasattr(torch.compiler.config, "compile_on_one_rank"):
+        # note: otherwise code has the number of its GPU, and other ranks cannot use it
+        torch.compiler.config.compile_on_one_rank = True
     # note: compiled code would not use its cache
     torch.compiler.assume_constant_result(constant)
 
@@ -149,7 +168,7 @@ def _rehearse(trainer: Trainer) -> None:
         if shape in seen:
             continue
         seen.add(shape)
-        if len(sizes) > 1:
+        if len(sizes) > _OWN_GRAPHS:
             torch._dynamo.mark_dynamic(images, [2, 3])
         if updates:
             with torch.no_grad():

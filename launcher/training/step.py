@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
-from launcher.rank.group import max_over_ranks
+from launcher.rank.group import FlatGradients, max_over_ranks
 from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
@@ -47,7 +47,8 @@ class TrainStep:
 
     A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
     result: it finds the state before them, and repeats them. `model` is the network, `objective` adds the loss,
-    and `network` wraps that in DDP for several ranks. `lr_factor` multiplies the schedule's learning rate.
+    and `network` wraps that in DDP for several ranks, unless `flat` averages their gradients. `lr_factor` multiplies
+    the schedule's learning rate.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class TrainStep:
         engine: Engine,
         precision: Precision,
         loss: Loss,
+        flat: FlatGradients | None = None,
     ):
         self.plan = plan
         self.model = model
         self.task = task
         self.objective = Objective(model, loss, precision.autocast)
+        self._flat = flat
         self._distribute = distribute
         self._wrap()
         self.optimizer = optimizer
@@ -73,7 +76,9 @@ class TrainStep:
         self.scaler = precision.scaler()
         self.lr_factor = 1.0
         self.captured: CapturedSteps | None = None
-        self._statistics = Snapshot(_statistics(model))
+        self._parameters = list(model.parameters())
+        self._norms = [one for one in model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+        self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
         self._numbers = torch.zeros(3, device=next(model.parameters()).device)
         self._held = torch.zeros_like(self._numbers[0])
@@ -92,7 +97,7 @@ class TrainStep:
         self._choose_parameters(moment)
         batch = self.prepare(Batch(images, targets, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
-        values, flags, applied = self._captured(batch) if self.captured else self._train_on(batch)
+        values, flags, applied = (self._train_on if self._flat else self._captured(self._train_on))(batch)
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
@@ -107,7 +112,8 @@ class TrainStep:
             self._wrap()
 
     def _wrap(self) -> None:
-        self.network, self._wrapped = self._distribute(self.objective), self.learning()
+        self.network = self.objective if self._flat else self._distribute(self.objective)
+        self._wrapped = self.learning()
 
     def learning(self) -> tuple[bool, ...]:
         """Return whether each parameter learns."""
@@ -117,9 +123,13 @@ class TrainStep:
         """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
         self.scaler.begin()
         self._statistics.take()
-        loss = self._compute_gradients(batch)
+        if self._flat:
+            (loss,) = self._captured(self._collect_gradients)(batch)
+            self._flat.average()
+        else:
+            loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
-        values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self.model.parameters()))])
+        values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self._parameters))])
         flags = self._flags(values)
         applied = self._update(flags) == 0
         # note: the forward pass of a dropped step has changed the running statistics
@@ -135,19 +145,38 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> None:
         for images, targets in self._micro_batches(batch):
-            self.objective(images, targets)
+            self._pass(self.objective, images, targets)
 
-    def _captured(self, batch: Batch) -> Sequence[Tensor]:
-        """Do the same by CUDA graphs, one for each set of algorithms that compute gradients at the step."""
-        assert self.captured is not None
-        algorithms = self.plan.config.algorithms
-        active, computing = algorithms.active(), algorithms.acting("compute_gradients")
-        kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in computing)
+    def _pass(self, network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss; compiled code counts the batches of batch norm itself."""
+        with counted_together(() if self.objective._compiled_call_impl else self._norms):
+            loss: Tensor = network(images, targets)
+        return loss
 
-        def train(images: Tensor, targets: Tensor) -> Sequence[Tensor]:
-            return self._train_on(replace(batch, images=images, targets=targets))
+    def _collect_gradients(self, batch: Batch) -> Sequence[Tensor]:
+        """Compute this rank's gradients for the all-reduce, and return the loss."""
+        assert self._flat is not None
+        loss = self._compute_gradients(batch)
+        self._flat.collect()
+        return [loss]
 
-        return self.captured(kind, train, batch.images, batch.targets)
+    def _captured(self, function: Callable[[Batch], Sequence[Tensor]]) -> Callable[[Batch], Sequence[Tensor]]:
+        """Return a function that computes the same by CUDA graphs, if the run captures them.
+
+        There is one for each set of algorithms that compute gradients at the step.
+        """
+        if (captured := self.captured) is None:
+            return function
+
+        def by_graphs(batch: Batch) -> Sequence[Tensor]:
+            algorithms = self.plan.config.algorithms
+            active, computing = algorithms.active(), algorithms.acting("compute_gradients")
+            kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in computing)
+            return captured(
+                kind, lambda x, y: function(replace(batch, images=x, targets=y)), batch.images, batch.targets
+            )
+
+        return by_graphs
 
     def release(self) -> None:
         """Apply steps again after one that was not finite."""
@@ -178,7 +207,7 @@ class TrainStep:
                     stack.enter_context(self.network.no_sync())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
-                loss = self.network(images, targets)
+                loss = self._pass(self.network, images, targets)
                 if count > 1:
                     loss = loss / count
                 self.scaler.scale(loss).backward()
@@ -220,11 +249,6 @@ class TrainStep:
         return dropped
 
 
-def _statistics(model: nn.Module) -> list[Tensor]:
-    """Return the running statistics of batch norm, which a forward pass changes."""
-    return [b for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) for b in m.buffers()]
-
-
 @contextmanager
 def frozen_statistics(model: nn.Module) -> Iterator[None]:
     """Make batch norm normalize by the batch without updating its running statistics."""
@@ -236,3 +260,21 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for module in tracking:
             module.track_running_stats = True
+
+
+@contextmanager
+def counted_together(norms: Iterable[nn.modules.batchnorm._BatchNorm]) -> Iterator[None]:
+    """Make torch's own layers of batch norm count a forward pass in one kernel launch, not in one each."""
+    # note: layers of other classes may count several times in a pass
+    layers = [one for one in norms if type(one) is nn.BatchNorm2d and one.training and one.track_running_stats]
+    layers = [one for one in layers if one.momentum is not None]
+    counts = [layer.get_buffer("num_batches_tracked") for layer in layers]
+    for layer in layers:
+        layer._buffers["num_batches_tracked"] = None
+    try:
+        yield
+    finally:
+        for layer, count in zip(layers, counts, strict=True):
+            layer._buffers["num_batches_tracked"] = count
+    if counts:
+        torch._foreach_add_(counts, 1)

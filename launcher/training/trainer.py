@@ -24,9 +24,10 @@ from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import Ranks, broadcast_first, distribute
+from launcher.rank.group import FlatGradients, Ranks, broadcast_first, distribute
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
+from launcher.training.captured import why_not_captured
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import Clock, StepMeter, StepOutcome
 from launcher.training.precision import choose_precision
@@ -260,15 +261,20 @@ def build_step(
     engine.change_model(model, initial)
     model.train()
     precision = choose_precision(config, ranks.device, plan.image_size(0))
+    optimizer, launch = build_optimizer(config.optimizer, model, plan.peak_lr), config.launch
+    captures = config.cuda_graphs != "off" and why_not_captured(ranks.device, engine, optimizer) is None
+    # note: the hooks of DDP would put its messages into the graphs
+    flat = FlatGradients(model, ranks, launch.gradient_dtype) if captures and ranks.world_size > 1 else None
     return TrainStep(
         plan=plan,
         model=model,
         task=task,
-        distribute=partial(distribute, ranks=ranks, gradient_dtype=config.launch.gradient_dtype),
-        optimizer=build_optimizer(config.optimizer, model, plan.peak_lr),
+        distribute=partial(distribute, ranks=ranks, gradient_dtype=launch.gradient_dtype),
+        optimizer=optimizer,
         engine=engine,
         precision=precision,
         loss=loss,
+        flat=flat,
     )
 
 

@@ -20,7 +20,7 @@ from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
 from launcher.records.folder import RunFolder
-from launcher.training.captured import CapturedSteps, Capturer, train_without
+from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
@@ -106,20 +106,9 @@ def capture_run(trainer: Trainer) -> None:
     value = trainer.config.cuda_graphs
     if value == "off":
         return
-    reason = _why_not_captured(trainer)
+    step = trainer.train_step
+    reason = why_not_captured(trainer.ranks.device, step.engine, step.optimizer)
     if reason is None:
-        trainer.train_step.captured = CapturedSteps(Capturer(trainer.ranks.device), value)
+        step.captured = CapturedSteps(Capturer(trainer.ranks.device), value)
     elif trainer.ranks.is_first or value == "require":
         train_without(value, reason)
-
-
-def _why_not_captured(trainer: Trainer) -> str | None:
-    if trainer.ranks.device.type != "cuda":
-        return "they need a GPU"
-    if trainer.ranks.world_size > 1:
-        return "capturing DDP's all-reduce with several ranks is untested"
-    if changing := trainer.train_step.engine.changing_parameters:
-        return f"{changing[0]} changes which parameters learn"
-    if not trainer.train_step.optimizer.capturable:
-        return f"optimizer.name={trainer.config.optimizer.name} does not support capture"
-    return None

@@ -5,6 +5,7 @@ The backend `eager` traces like Inductor, `aot_eager` also differentiates, and n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
 from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
-from tests.two_ranks import on_two_ranks
+from tests.two_ranks import on_ranks, on_two_ranks
 
 # note: the warmup evaluates a whole batch, thousands of images in some recipes
 WORDS = ["schedule.warmup=0ba", "precision=fp32", "eval_batch_size=16"]
@@ -200,6 +201,35 @@ def train_on_two_ranks(rank: int) -> None:
         assert compiled.graphs() == count
         ours, theirs = (list(one.train_step.model.parameters()) for one in (run, plain))
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+
+
+def compile_on_a_node(rank: int, count: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    trainer.build_model, os.environ["TORCHINDUCTOR_CACHE_DIR"] = one_convolution, folder
+    words = ["algorithms=[mixup]", *WORDS, *SMALL, "batch_size=12", "compile=require"]
+    run = build_trainer(compose(words).config, Ranks(rank, count, rank, count, torch.device("cpu")))
+    with torch._inductor.config.patch({"cpp.vec_isa_ok": True, "cpp.simdlen": 1}):
+        compiled.compile_run(run)
+    inductor = torch._dynamo.utils.counters["inductor"]
+    assert (inductor["fxgraph_cache_miss"] > 0, inductor["fxgraph_cache_hit"] > 0) == (rank == 0, rank > 0)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("count", [2, 3])
+def test_one_rank_of_a_node_compiles_and_the_others_read_its_cache(count: int, tmp_path: Path) -> None:
+    on_ranks(count, compile_on_a_node, count, str(tmp_path))
+
+
+def test_few_image_sizes_have_their_own_graphs() -> None:
+    few = [*ALL, "algorithms.progressive_resizing.size_multiple=8", "algorithms=[progressive_resizing]"]
+    start = compiled.graphs()
+    run = compiled_trainer(*few)
+    count, sizes = compiled.graphs(), {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    # note: preparation has two, and evaluation one
+    assert count - start == len(sizes) + 2 + 1
+    assert 1 < len(sizes) <= compiled._OWN_GRAPHS
+    steps(run, run.plan.total_steps)
+    assert compiled.graphs() == count
 
 
 def test_ranks_compile_within_ddp_and_all_train_uncompiled_if_one_fails() -> None:
