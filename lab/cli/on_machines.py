@@ -133,6 +133,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
         candidates += offers(plan, prediction, memory_problem(plan, prediction))
         if len(chosen) == 1:
             notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
+            notes += _without_launches(predictor, prediction, gpu, corrected.factor)
     return with_front(candidates), notes
 
 
@@ -148,6 +149,22 @@ def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, corre
     return [
         f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
         f"{before / after:.1f} times as fast (docs/data.md)"
+    ]
+
+
+def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what CUDA graphs would change, if launches are the bottleneck at some image sizes."""
+    slow = [phase for phase in prediction.phases if phase.bound == "launches"]
+    if not slow:
+        return []
+    plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
+    graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
+    sizes = [phase.image_size for phase in slow]
+    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.image_size in sizes)
+    before = sum(phase.steps * phase.seconds for phase in slow)
+    return [
+        f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
+        f"instead of {duration(before)} there (docs/performance.md)"
     ]
 
 

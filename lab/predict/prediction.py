@@ -112,8 +112,11 @@ class Rates:
             arithmetic += work.count * products * (products > moves)
             memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
         calls = sum(work.count for work in works)
-        launches = calls * (self.values["captured_call"] if config.cuda_graphs != "off" else stack["call"])
-        exchange = self._exchange(arithmetic + memory, counted.gradient_bytes, stack["ranks"])
+        captured = config.cuda_graphs != "off"
+        launches = calls * (self.values["captured_call"] if captured else stack["call"])
+        # note: captured steps reduce gradients after the backward pass
+        overlap = 0.0 if captured else self.values["overlap"]
+        exchange = self._exchange(arithmetic + memory, counted.gradient_bytes, stack["ranks"], overlap)
         return Parts(arithmetic, memory, launches, exchange)
 
     def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
@@ -132,13 +135,16 @@ class Rates:
         copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
         return work.operations / (efficiency * self.gpu.product_rate * 1e12), moves, copies
 
-    def _exchange(self, device: float, gradient_bytes: int, ranks: float) -> float:
-        """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone."""
+    def _exchange(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
+        """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone.
+
+        overlap: the fraction of the backward pass that can hide the all-reduce.
+        """
         if self.count == 1:
             return 0.0
         ring = 2 * (self.count - 1) / self.count * gradient_bytes / (self.gpu.link * 1e9)
         # note: the backward pass is two thirds of a step
-        exposed = max(0.0, ring - self.values["overlap"] * 2 / 3 * device)
+        exposed = max(0.0, ring - overlap * 2 / 3 * device)
         return float(device * (1 / ranks - 1) + exposed)
 
 

@@ -118,7 +118,8 @@ class Trace(TorchDispatchMode):
         reads, writes = _read(signature, name, arguments), _written(signature, name, arguments, out)
         self._alive += [reads, writes]
         kind, count = kind_of(name), flop_registry.get(func.overloadpacket)
-        if kind == "foreach" and self.phase == "network":
+        # note: batch norm counts batches, which are integers, in the network
+        if kind == "foreach" and self.phase == "network" and _tensors([*args])[0].is_floating_point():
             self.phase = "update"
         over = reads if kind in ("reduction", "batch norm") else writes or reads
         operations = int(count(*args, **kwargs, out_val=out)) if count else 0
