@@ -148,7 +148,7 @@ def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, corre
                      correction=correction)))  # fmt: skip
     return [
         f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
-        f"{before / after:.1f} times as fast (docs/data.md)"
+        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files (docs/data.md)"
     ]
 
 

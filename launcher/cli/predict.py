@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
 from launcher.console import csv_cell
 from launcher.data.listing import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
@@ -53,12 +54,14 @@ def main(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
     text = _json if arguments.json else _csv if arguments.csv else _line
+    # note: an invalid config is refused before the import of torch, which takes seconds
+    config = read(folder.config) if folder else compose([]).config
     from launcher.weights.classifier import predictions
 
     failed = 0
     if arguments.csv:
         print("file,rank,class,probability")
-    for prediction in predictions(_classifier(exported, folder, best=arguments.best), files, arguments.top):
+    for prediction in predictions(_classifier(exported, folder, config, best=arguments.best), files, arguments.top):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
@@ -79,10 +82,9 @@ def _exported(path: str) -> Path | None:
     return None
 
 
-def _classifier(exported: Path | None, folder: RunFolder | None, *, best: bool) -> Classifier:
+def _classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:
     from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
-    config = read(folder.config) if folder else compose([]).config
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
         return classifier_of(plan_for(config, 1), load_checkpoint(folder, best=best), kind)

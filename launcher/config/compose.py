@@ -15,6 +15,7 @@ from launcher.config.fields import expanded
 from launcher.config.groups import options
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
+from launcher.config.models import timm_architectures
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
@@ -196,13 +197,23 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
         if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
             problem = "no such key"
         elif head in GROUPS and rest == "name":
-            problem = f"cannot be set; type {head}={value} to choose an option"
+            wrong = _no_option(head, value)
+            problem = f"cannot be set; {wrong or f'type {head}={value} to choose an option'}"
         elif key in GROUPS and not isinstance(value, Mapping):
-            names = options(key)
-            problem = None if value in names else f"no such {key}; {did_you_mean(str(value), names)}"
+            problem = _no_option(key, value)
             chosen |= {key: value} if problem is None else {}
         elif head != _LIST and key != SEARCH_PATH:
             setting.append(one)
         if problem is not None:
             problems.append(Problem(problem, key, value, COMMAND_LINE))
     return chosen, setting
+
+
+def _no_option(group: str, value: Any) -> str | None:
+    """Return what is wrong with a group's option, and what to type instead; None if it exists."""
+    names = options(group)
+    if value in names:
+        return None
+    if group == "model" and value in timm_architectures():
+        return f"no such model; type model=timm model.architecture={value}"
+    return f"no such {group}; {did_you_mean(str(value), names)}"

@@ -199,6 +199,16 @@ def test_errors_are_one_line(run: RunFolder, images: Path, tmp_path: Path) -> No
     assert "is a file; pass a run folder" in refused("predict", f"{images}/a.png", f"{images}/a.png")
 
 
+def test_an_invalid_config_is_refused_without_torch(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "launcher.weights.classifier", None)
+    other = RunFolder(tmp_path / "other")
+    shutil.copytree(run.path, other.path)
+    other.config.write_text(other.config.read_text().replace("seed: ", "seed: x"))
+    assert "other/config.yaml" in refused("predict", str(other.path), "a.png")
+
+
 class Executed:
     """An object that creates a folder when it is unpickled."""
 

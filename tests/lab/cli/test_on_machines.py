@@ -105,7 +105,7 @@ def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
     minutes = [
         offered(*PLAN, "--on", "8xH100", *words)[0]["minutes"]["value"] for words in (slow, ("dataloader=ffcv",))
     ]  # type: ignore[index]
-    assert f", {minutes[0] / minutes[1]:.1f} times as fast" in note(*slow)
+    assert f", {minutes[0] / minutes[1]:.1f} times as fast; train prepare dataset.path=FOLDER writes" in note(*slow)
     assert not note("dataloader=ffcv", "dataloader.workers=1")
     assert not note("dataloader=synthetic")
 
