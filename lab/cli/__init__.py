@@ -1,6 +1,7 @@
 """The verbs of this package: name to module and description."""
 
 VERBS = {
+    "look": ("lab.cli.look", "write a page of a data set and of the images that a run trains on"),
     "tune": ("lab.cli.tune", "search hyperparameters with quasi-random trials, one run after another"),
     "lr-find": ("lab.cli.lr_find", "find a learning rate by a few training steps at rising ones"),
     "ablate": ("lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),

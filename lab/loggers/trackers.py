@@ -76,25 +76,14 @@ class WandbTracker:
     def _start(self, run_id: str, mode: Literal["online", "offline"] | None) -> Any:
         import wandb
 
+        waits = {} if mode == "offline" else {"init_timeout": _SECONDS_TO_OPEN}
+        settings = wandb.Settings(console="off", silent=True, symlink=False, finish_timeout=_SECONDS_TO_FINISH, **waits)
+        tags = [f"{name} {value}"[:_LONGEST_TAG] for name, value in labels(self._config).items()]
         return wandb.init(
-            project=self._logger.project,
-            entity=self._logger.entity,
-            mode=mode,
-            id=run_id,
-            resume="allow",
-            name=self._folder.path.name,
-            dir=str(self._folder.path),
-            config=as_mapping(self._config),
-            allow_val_change=True,
-            tags=[f"{name} {value}"[:_LONGEST_TAG] for name, value in labels(self._config).items()],
-            settings=wandb.Settings(
-                console="off",
-                silent=True,
-                symlink=False,
-                finish_timeout=_SECONDS_TO_FINISH,
-                **({} if mode == "offline" else {"init_timeout": _SECONDS_TO_OPEN}),
-            ),
-        )
+            project=self._logger.project, entity=self._logger.entity, mode=mode, id=run_id, resume="allow",
+            name=self._folder.path.name, dir=str(self._folder.path), config=as_mapping(self._config),
+            allow_val_change=True, tags=tags, settings=settings,
+        )  # fmt: skip
 
 
 class MlflowTracker:

@@ -227,20 +227,12 @@ class _Model:
         assumed = self._rates.values["assumed"]
         steps = [self._times(kind) for kind in sorted(self._kinds, key=lambda kind: kind.acting != self._common)]
         return Measurement(
-            device=self._machine.gpu or "",
-            world_size=self._plan.world_size,
-            workers=0,
-            cores=self._machine.cores or 0,
-            start_seconds=assumed["start"],
-            steps=steps,
-            transfer_seconds=[0.0],
-            first_batch_seconds=assumed["first_batch"],
-            epoch_start_seconds=[assumed["epoch_start"]],
-            new_size_seconds=[assumed["new_size"]],
-            evaluation=self._evaluation(),
-            save_seconds=[assumed["save"]],
-            last_save_seconds=assumed["save"],
-        )
+            device=self._machine.gpu or "", world_size=self._plan.world_size, workers=0,
+            cores=self._machine.cores or 0, start_seconds=assumed["start"], steps=steps, transfer_seconds=[0.0],
+            first_batch_seconds=assumed["first_batch"], epoch_start_seconds=[assumed["epoch_start"]],
+            new_size_seconds=[assumed["new_size"]], evaluation=self._evaluation(),
+            save_seconds=[assumed["save"]], last_save_seconds=assumed["save"],
+        )  # fmt: skip
 
     def _times(self, kind: StepKind) -> StepTimes:
         step, load = self.parts(kind).seconds, self.load(kind.image_size)

@@ -100,14 +100,9 @@ def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
 
 def _counted(sample: StepSample, trace: Trace) -> CountedStep:
     calls = [part for call in trace.calls for part in _halves(call)]
-    return CountedStep(
-        image_size=sample.kind.image_size,
-        acting=sample.kind.acting,
-        eager=_works(eager_kernels(calls), calls),
-        fused=_works(compiled_kernels(calls), calls),
-        gradient_bytes=sum(4 * gradient.elements for gradient in trace.gradients),
-        peak_bytes=_peak(trace.calls),
-    )
+    eager, fused = _works(eager_kernels(calls), calls), _works(compiled_kernels(calls), calls)
+    gradient_bytes = sum(4 * gradient.elements for gradient in trace.gradients)
+    return CountedStep(sample.kind.image_size, sample.kind.acting, eager, fused, gradient_bytes, _peak(trace.calls))
 
 
 def _halves(call: Call) -> Iterator[Call]:

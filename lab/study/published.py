@@ -124,17 +124,11 @@ def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
     off_more, off_less = (Decimal(0), Decimal(0)) if unit == "epochs" else (_rounded(more), _rounded(less))
     low, high = (more - off_more) / (less + off_less), (more + off_more) / (less - off_less)
     stated = Decimal(str(known.stated))
+    follows = low <= stated + _rounded(stated) and stated - _rounded(stated) <= high
     return replace(
-        known,
-        unit=_UNITS[unit],
-        fast=float(fast),
-        slow=float(slow),
-        computed=float(more / less),
-        low=float(low),
-        high=float(high),
-        follows=low <= stated + _rounded(stated) and stated - _rounded(stated) <= high,
-        derived=derived or also,
-    )
+        known, unit=_UNITS[unit], fast=float(fast), slow=float(slow), computed=float(more / less), low=float(low),
+        high=float(high), follows=follows, derived=derived or also,
+    )  # fmt: skip
 
 
 def _number(term: Mapping[str, Any]) -> tuple[str, Decimal, str]:

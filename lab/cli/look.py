@@ -1,0 +1,91 @@
+"""`train look`: write a page of a data set and of the images that a run trains on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from launcher import page, randomness
+from launcher.config.compose import compose
+from launcher.console import console, progress_bars, verbatim
+from launcher.data.census import Census, census, classes_section, images_section
+from launcher.errors import Problem, UserError
+from launcher.launch.prepare_run import prepare_run
+from launcher.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from lab.look.steps import Example
+
+EXAMPLES = [
+    "train look recipe=small dataset.path=/data/flowers",
+    "train look recipe=hot dataset.path=/data/imagenet -o hot.html",
+    "train look recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
+]
+_MOST_CLASSES, _FEW_CLASSES = 20, 5
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("-o", "--output", default="look.html", metavar="FILE", help="the page (default: look.html)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.output)
+    page.check_output(path)
+    composed = compose(arguments.overrides)
+    if composed.config.dataloader.name == "synthetic":
+        message = "has noise instead of images; set dataloader=torchvision or ffcv"
+        raise UserError(Problem(message, "dataloader", "synthetic"))
+    with progress_bars(console(sys.stderr)) as (_, report):
+        prepared = prepare_run(composed, report=report)
+    from lab.look.steps import examples  # note: imports torch, so only after all checks
+
+    plan, facts = prepared.plan, census(prepared.plan.config, prepared.skipped)
+    classes = _classes(plan.config.seed, len(facts.classes))
+    steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
+    each = 2 if len(classes) <= _FEW_CLASSES else 1
+    found = examples(plan, facts.train, classes, each, steps, prepared.skipped)
+    parts = [images_section(facts, prepared.notes), classes_section(facts, classes, plan.config.seed)]
+    parts += [_step(plan, facts, step, images) for step, images in zip(steps, found, strict=True)]
+    where = plan.config.dataset.path or plan.config.dataset.name
+    page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
+    console().print(verbatim(f"{path}: {sum(map(len, found))} images of {len(classes)} classes at {len(steps)} steps"))
+    return 0
+
+
+def _classes(seed: int, count: int) -> list[int]:
+    """Return the classes to show: all if they are few, else some drawn by the seed."""
+    return sorted(randomness.generator(seed, "look").permutation(count)[:_MOST_CLASSES].tolist())
+
+
+def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> str:
+    """Return the images at a step: a row each, and a column for each algorithm that changes one of them."""
+    from lab.look.steps import ALL, LOADED
+
+    names = list(images[0].versions) if images else [LOADED]
+    same = {name: all(np.array_equal(one.versions[name], one.versions[LOADED]) for one in images) for name in names}
+    seen = [name for name in names if name in (LOADED, ALL) or not same[name]]
+    without = [name for name in names if name not in seen]
+    size = f"images of {plan.image_size(step)} px, loaded at {plan.loaded_size(step)} px"
+    hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
+    hint += f". Not visible at this step: {', '.join(without)}" * bool(without)
+    near = {one.step for one in images} - {step}
+    hint += ". Classes without an image in this step are shown at the nearest one with such an image" * bool(near)
+    rows = ([_about(facts, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images)
+    place = {0: "First", plan.total_steps - 1: "Last"}.get(step, "Middle")
+    return page.section(f"{place} step, number {step:,}", hint, page.table(("class", *seen), rows))
+
+
+def _about(facts: Census, one: Example, step: int) -> str:
+    """Return an image's class, file, step if it is another, and target after all algorithms, as markup."""
+    file = facts.files[one.index % len(facts.files)].name if facts.files else f"image {one.index % len(facts.train)}"
+    lines = [file, *[f"step {one.step:,}"] * (one.step != step)]
+    if one.target != [(one.label, 1.0)]:
+        lines += [f"target {weight:.2f} {facts.classes[number]}" for number, weight in one.target]
+    about = "".join(f"<br>{page.text(line)}" for line in lines)
+    return f'{page.text(facts.classes[one.label])}<span class="hint">{about}</span>'

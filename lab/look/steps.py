@@ -1,0 +1,193 @@
+"""The training images of a run's steps, by its own loader, draws and algorithms, without a network."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, Transform
+from launcher.algorithms.engine import Engine, apply_in_turn, on_device
+from launcher.config.declaration import NORMALIZE, Size
+from launcher.config.schema import TorchvisionLoader
+from launcher.data.batch import Batch, Moment, normalize
+from launcher.data.images import Reader
+from launcher.data.loaders import build_loaders
+from launcher.data.sampling import Request, Shard, train_requests
+from launcher.data.unreadable import reason
+from launcher.plan.plan import Plan
+from launcher.rank.group import single_rank
+from launcher.tasks import build_task
+
+LOADED, ALL = "as loaded", "all together"
+_CPU = torch.device("cpu")
+_VISIBLE = 0.005  # weight of a class above that of the others
+_MOST_TRIED = 50  # images of a class, if files cannot be decoded
+
+
+@dataclass(frozen=True)
+class Example:
+    """A training image at a step: uint8 pixels [H, W, 3] by algorithm, and the largest class weights of its target."""
+
+    label: int
+    index: int
+    step: int
+    versions: dict[str, np.ndarray]
+    target: list[tuple[int, float]]
+
+
+def examples(
+    plan: Plan, labels: np.ndarray, classes: Sequence[int], each: int, steps: Sequence[int], skipped: Collection[str]
+) -> list[list[Example]]:
+    """Return for each step the images of the classes that a run trains on at it, or at the nearest steps of its epoch.
+
+    labels: of all training images, int64 [N]; each: images of a class.
+
+    Raises:
+        UserError: the images cannot be read.
+    """
+    loader = plan.config.dataloader
+    # note: few images are decoded before worker processes would start
+    values = replace(loader, workers=0) if isinstance(loader, TorchvisionLoader) else loader
+    here = replace(plan, config=replace(plan.config, dataloader=values))
+    with closing(build_loaders(here, single_rank(_CPU), skipped=skipped)) as loaders:
+        run = _Run(plan, loaders.train.reader)
+        return [list(run.near(step, labels, classes, each)) for step in steps]
+
+
+class _Run:
+    """A run's order, images and algorithms, on the CPU and in float32."""
+
+    def __init__(self, plan: Plan, reader: Reader):
+        config = plan.config
+        self._plan, self._reader = plan, reader
+        self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
+        self._task = build_task(config.task, config.loss.name)
+        self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
+        # note: which samples a step drops depends on the weights then
+        seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ChoosingAlgorithm)}
+        self._names = [name for name in (*self._in_workers, *self._in_step) if name in seen]
+
+    def near(self, step: int, labels: np.ndarray, classes: Sequence[int], each: int) -> Iterator[Example]:
+        """Yield images of each class at the steps nearest to a step, in the order of classes."""
+        plan, everything = self._plan, Shard(0, 1, 0, 0, _CPU)
+        epoch, number = divmod(step, plan.steps_per_epoch)
+        requests = train_requests(plan, everything, self._reader.samples, epoch, 0, self._engine.change_order)
+        order = np.concatenate([request.indices for request in requests])
+        nearest = np.argsort(np.abs(np.arange(len(order)) // plan.batch_size - number), kind="stable")
+        of = labels[order[nearest] % len(labels)]
+        chosen: list[int] = []
+        for label in classes:
+            some = (place for place in nearest[of == label][:_MOST_TRIED].tolist() if self._is_readable(order[place]))
+            chosen += itertools.islice(some, each)
+        shown: dict[int, Example] = {}
+        # note: a rank's batch at a step is a run of samples in this order
+        for part in dict.fromkeys(place // plan.rank_batch for place in chosen):
+            first = part * plan.rank_batch
+            at, rank = divmod(part, plan.world_size)
+            moment = Moment(plan.config.seed, epoch, step - number + at, plan.total_steps, rank)
+            inside = [place - first for place in chosen if place // plan.rank_batch == part]
+            found = self._examples(moment, order[first : first + plan.rank_batch], inside)
+            shown |= {first + place: example for place, example in found}
+        yield from (shown[place] for place in chosen if place in shown)
+
+    def _is_readable(self, index: int) -> bool:
+        """Return whether a sample's file can be decoded; FFCV files were checked when they were written."""
+        path = self._reader.path(int(index) % self._reader.samples)
+        return path is None or reason(path) is None
+
+    def _examples(self, moment: Moment, whole: np.ndarray, places: list[int]) -> Iterator[tuple[int, Example]]:
+        """Yield the images at some places of a rank's batch, whose samples are `whole`, int64 [B].
+
+        Only these images and those mixed with them are loaded.
+        """
+        size = self._plan.loaded_size(moment.step)
+        mixed = [order for order in self._orders(moment, len(whole), (size, size)) if order is not None]
+        with_others = {place: {place, *(int(order[place]) for order in mixed)} for place in places}
+        places = [place for place in places if all(self._is_readable(whole[one]) for one in with_others[place])]
+        loaded = np.array(sorted(set().union(*(with_others[place] for place in places))), np.int64)
+        if not len(loaded):
+            return
+        request = Request(moment.epoch, moment.step, whole[loaded], size)
+        images, labels, indices = next(iter(self._reader.batches([request])))
+        batch = Batch(images, self._task.targets(labels), indices, moment)
+        choices = {LOADED: [], **{name: [name] for name in self._names}, ALL: self._names}
+        batches = {name: self._changed(batch, chosen, len(whole), loaded) for name, chosen in choices.items()}
+        pixels = {name: self._pixels(one.images) for name, one in batches.items()}
+        for place in places:
+            row = int(np.searchsorted(loaded, place))
+            versions = {name: images[row] for name, images in pixels.items()}
+            weights = _largest(batches[ALL].targets[row])
+            yield place, Example(int(labels[row]), int(indices[row]), moment.step, versions, weights)
+
+    def _changed(self, batch: Batch, names: Collection[str], count: int, loaded: np.ndarray) -> Batch:
+        """Return the batch after some algorithms, in the run's order; `loaded` are its places in one of `count`."""
+        for name in self._in_workers:
+            if name in names:
+                rows = zip(batch.images.permute(0, 2, 3, 1).numpy(), batch.indices.tolist(), strict=True)
+                changed = [self._engine.active[name].change_image(one, at, batch.moment.epoch) for one, at in rows]
+                batch = replace(batch, images=torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2))
+        for name in self._in_step:
+            if name == NORMALIZE:
+                dataset = self._plan.config.dataset
+                batch = replace(batch, images=normalize(batch.images, dataset.mean, dataset.std, torch.float32))
+            elif name in names:
+                transform = self._transform(self._engine.active[name], batch, count, loaded)
+                sent = [] if transform is None or transform.sets_model else [transform]
+                batch = apply_in_turn(on_device(sent, _CPU), batch)
+        return batch
+
+    def _transform(self, algorithm: Algorithm[Any], batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:
+        """Return an algorithm's change of the images at the places `loaded` of a batch of `count`."""
+        height, width = batch.images.shape[-2:]
+        whole, order = _whole(algorithm, batch.moment, count, (height, width))
+        if whole is None or order is None:
+            return algorithm.change_batch(batch, (height, width))
+        # note: images that are loaded only to be mixed with others may get a wrong one themselves
+        rows = np.minimum(np.searchsorted(loaded, order[loaded]), len(loaded) - 1)
+        return replace(whole, arrays=[rows if array is order else array for array in whole.arrays])
+
+    def _orders(self, moment: Moment, count: int, size: Size) -> Iterator[np.ndarray | None]:
+        """Yield the orders in which algorithms mix a batch of images of a size, also of that after other algorithms."""
+        after = size
+        for name in self._in_step:
+            if name in self._names:
+                algorithm = self._engine.active[name]
+                yield from (_whole(algorithm, moment, count, one)[1] for one in {size, after})
+                after = algorithm.values.size_after(self._plan, moment.step, after)
+
+    def _pixels(self, images: Tensor) -> np.ndarray:
+        """Return normalized images as uint8 [B, H, W, 3]."""
+        dataset = self._plan.config.dataset
+        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (dataset.mean, dataset.std))
+        return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+
+
+def _whole(
+    algorithm: Algorithm[Any], moment: Moment, count: int, size: Size
+) -> tuple[Transform | None, np.ndarray | None]:
+    """Return an algorithm's change of a rank's batch, and the order of samples in it, if it mixes them.
+
+    The batch has one sample number, so that of all arrays only such an order has its length.
+    """
+    one, everything = np.zeros(1, np.int64), np.arange(count)
+    images, labels = torch.empty(1).expand(count, 3, *size), torch.zeros(count, dtype=torch.int64)
+    transform = algorithm.change_batch(Batch(images, labels, one, moment), size)
+    arrays = transform.arrays if transform and count > 1 else ()
+    orders = (array for array in arrays if array.shape == (count,) and np.array_equal(np.sort(array), everything))
+    return transform, next(orders, None)
+
+
+def _largest(target: Tensor) -> list[tuple[int, float]]:
+    """Return the classes of a target, an index [] or weights [classes], that stand out, the largest first."""
+    if target.ndim == 0:
+        return [(int(target), 1.0)]
+    values, numbers = target.float().topk(min(2, len(target)))
+    background = float(target.min()) + _VISIBLE
+    return [(int(n), float(v)) for n, v in zip(numbers, values, strict=True) if v > background]

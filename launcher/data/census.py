@@ -1,0 +1,104 @@
+"""A summary of a data set's images: classes, sizes, and files that cannot be decoded; imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from launcher import page, randomness
+from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.data.decode import UnreadableImage, decode
+from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.folder import splits
+from launcher.data.shapes import ensure_folder
+from launcher.probe import usable_cores
+
+_MOST_LISTED = 100
+# Limits of the decoded images, so that this takes seconds.
+_MOST_IMAGES, _MOST_BYTES = 1000, 128 << 20
+
+
+@dataclass(frozen=True)
+class Census:
+    """The classes and the labels of training and validation images, int64 [N].
+
+    `sizes`, int64 [M, 2], are widths and heights of `checked` training images, and `bad` maps those that cannot be
+    decoded to reasons. `files` are the paths of the training images; empty for FFCV files.
+    """
+
+    classes: list[str]
+    train: np.ndarray
+    val: np.ndarray
+    sizes: np.ndarray
+    checked: int
+    bad: dict[str, str]
+    files: list[Path]
+
+
+def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
+    """Count a config's images, without those `skipped`; decode some, drawn by the seed.
+
+    Raises:
+        UserError: the images are missing.
+    """
+    if isinstance(config.dataloader, FFCVLoader):
+        train, val = (FFCVDataset.of(config).open(split) for split in ("train", "val"))
+        names = train.manifest.classes if train.manifest else [*map(str, range(max(train.classes, val.classes)))]
+        heights, widths = train.sizes(np.arange(train.samples))
+        sizes = np.column_stack([widths, heights]).astype(np.int64)
+        return Census(names, train.rows["f1"], val.rows["f1"], sizes, train.samples, {}, [])
+    images, held = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
+    files = [images.root / file for file in images.files]
+    drawn: list[Path] = []
+    left = _MOST_BYTES
+    for number in randomness.generator(config.seed, "census").permutation(len(files))[:_MOST_IMAGES].tolist():
+        left -= files[number].stat().st_size
+        drawn += [files[number]] if left > 0 or not drawn else []
+
+    def size(file: Path) -> tuple[int, int] | str:
+        try:
+            return decode(file, upright=config.dataset.exif_orientation).image.size
+        except UnreadableImage as error:
+            return str(error)
+
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        results = dict(zip(drawn, pool.map(size, drawn), strict=True))
+    bad = {str(file): one for file, one in results.items() if isinstance(one, str)}
+    sizes = np.array([one for one in results.values() if not isinstance(one, str)], np.int64).reshape(-1, 2)
+    return Census(images.classes, images.labels, held.labels, sizes, len(drawn), bad, files)
+
+
+def images_section(facts: Census, notes: Iterable[str]) -> str:
+    """Return a page's section of sizes, notes and files that cannot be decoded."""
+    checked = f"{facts.checked:,} of {len(facts.train):,} training images"
+    hint = f"{len(facts.train):,} training and {len(facts.val):,} validation images; sizes are those of {checked}"
+    widths, heights = facts.sizes.T
+    rows = []
+    for name, values in ("width", widths), ("height", heights), ("width / height", widths / heights):
+        shown = np.quantile(values, (0, 0.05, 0.5, 0.95, 1)) if len(values) else ()
+        rows.append([name, *(f"{value:,.{2 * (values.dtype.kind == 'f')}f}" for value in shown)])
+    columns = ("", "least", "5 %", "median", "95 %", "most")
+    body = page.table(columns, rows, range(1, len(columns)))
+    body += "".join(f"<p>{page.text(f'note: {note}')}</p>\n" for note in notes)
+    if facts.bad:
+        listed = [(page.text(file), page.text(reason)) for file, reason in [*facts.bad.items()][:_MOST_LISTED]]
+        body += f"<p>{len(facts.bad):,} of these cannot be decoded; <code>train doctor</code> checks all:</p>\n"
+        body += page.table(("file", "reason"), listed)
+    return page.section("Images", hint, body)
+
+
+def classes_section(facts: Census, classes: Sequence[int], seed: int) -> str:
+    """Return a page's section of the images of some classes."""
+    train, val = (np.bincount(labels, minlength=len(facts.classes)) for labels in (facts.train, facts.val))
+    some = f"{len(classes)} of {len(facts.classes):,} classes, drawn by seed={seed}; "
+    hint = some * (len(classes) < len(facts.classes)) + "training images per class: "
+    hint += f"{train.min():,} to {train.max():,}, median {np.median(train):,.0f}"
+    rows = []
+    for number in classes:
+        bar = f'<span class="bar" style="width: {20 * train[number] / train.max():.2f}rem"></span>'
+        rows.append((page.text(facts.classes[number]), f"{train[number]:,}", f"{val[number]:,}", bar))
+    return page.section("Classes", hint, page.table(("class", "training", "validation", ""), rows, (1, 2)))

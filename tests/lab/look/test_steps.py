@@ -1,0 +1,102 @@
+"""The images of a step that `train look` shows, against the batch of a training step."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from lab.look.steps import ALL, LOADED, Example, examples
+from launcher.config.compose import compose
+from launcher.data.batch import Batch
+from launcher.data.census import census
+from launcher.launch.prepare_run import prepare_run
+from launcher.plan.plan import plan_for
+from launcher.training.trainer import Trainer
+from tests.trainers import SMALL, build
+
+MANY = "algorithms=[colout, progressive_resizing, cutout, mixup, cutmix, label_smoothing, channels_last]"
+
+
+def seen(run: Trainer, step: int) -> list[Example]:
+    labels = census(run.config).train
+    (listed,) = examples(run.plan, labels, range(10), 9, [step], ())
+    return [one for one in listed if one.step == step]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["algorithms=[mixup]", "algorithms.mixup.probability=1.0"],
+        ["algorithms=[cutmix]", "algorithms.cutmix.probability=1.0"],
+        [MANY, "algorithms.mixup.probability=0.5", "algorithms.cutmix.probability=0.5"],
+        ["algorithms=[randaugment, random_erasing, mixup]", "algorithms.random_erasing.fill=zero"],
+        ["algorithms=[randaugment, repeated_augmentation]", "algorithms.randaugment.where=loader"],
+        ["algorithms=[augmix, progressive_resizing]", "algorithms.progressive_resizing.where=loader"],
+        ["algorithms=[trivialaugment, stochastic_depth]"],
+    ],
+)
+def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> None:
+    run = build("dataset.native_size=32", "loss=cross_entropy", *words)
+    with closing(run.loaders):
+        for step in (0, run.plan.total_steps // 2, run.plan.total_steps - 1):
+            epoch, number = divmod(step, run.plan.steps_per_epoch)
+            images, labels, indices = next(iter(run.loaders.train.epoch(epoch, number)))
+            batch = run.train_step.prepare(Batch(images, labels, indices, run.moment(step)))
+            mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (run.config.dataset.mean, run.config.dataset.std))
+            pixels = (255 * (batch.images * std + mean)).clamp(0, 255).permute(0, 2, 3, 1).numpy()
+            shown = seen(run, step)
+            assert len(shown) == len(indices)
+            for one in shown:
+                row = indices.tolist().index(one.index)
+                assert np.abs(one.versions[ALL] - pixels[row]).max() <= 0.51
+                assert one.label == labels[row]
+                if batch.targets.ndim == 2:
+                    assert one.target[0][1] == pytest.approx(float(batch.targets[row].max()))
+
+
+def test_some_images_of_a_batch_are_those_of_the_whole_batch() -> None:
+    run = build("dataset.native_size=32", "algorithms=[mixup]", "algorithms.mixup.probability=1.0", "batch_size=32")
+    labels = census(run.config).train
+    (whole,), (some,) = (examples(run.plan, labels, chosen, 1, [1], ()) for chosen in (range(10), [4, 7]))
+    assert [one.label for one in some] == [4, 7]
+    for one in some:
+        same = next(other for other in whole if other.index == one.index)
+        assert np.array_equal(one.versions[ALL], same.versions[ALL])
+        assert not np.array_equal(one.versions[ALL], one.versions[LOADED])
+
+
+def test_each_algorithm_alone_is_a_run_with_it_alone() -> None:
+    words = ["dataset.native_size=32", "algorithms=[randaugment, cutout]"]
+    both, alone = build(*words), build(words[0], "algorithms=[cutout]")
+    for one, other in zip(seen(both, 2), seen(alone, 2), strict=True):
+        assert np.array_equal(one.versions["cutout"], other.versions[ALL])
+        assert np.array_equal(one.versions[LOADED], other.versions[LOADED])
+
+
+def test_the_batches_of_all_ranks_are_shown() -> None:
+    """With two ranks, each mixes its own half of the batch."""
+    config = compose([*SMALL, "dataset.native_size=32", "schedule.warmup=0ba", "algorithms=[mixup]",
+                      "algorithms.mixup.probability=1.0"]).config  # fmt: skip
+    labels = census(config).train
+    plans = plan_for(config, 1), plan_for(config, 2)
+    (one,), (two,) = (examples(plan, labels, range(10), 9, [0], ()) for plan in plans)
+    assert [example.index for example in one] == [example.index for example in two]
+    assert any(not np.array_equal(a.versions[ALL], b.versions[ALL]) for a, b in zip(one, two, strict=True))
+
+
+def test_a_damaged_image_is_not_shown_and_does_not_end_the_command(tmp_path: Path) -> None:
+    from tests.images import write_images
+
+    root = write_images(tmp_path / "pets", {"train": 6, "val": 2}, size=(32, 32))
+    for number in (0, 3):
+        (root / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 no image")
+    words = ["recipe=small", f"dataset.path={root}", "launch=cpu", "batch_size=4", "algorithms=[mixup]"]
+    plan = prepare_run(compose(words)).plan
+    facts = census(plan.config)
+    assert sorted(Path(file).name for file in facts.bad) == ["0.jpg", "3.jpg"]
+    (shown,) = examples(plan, facts.train, [0, 1], 6, [0], ())
+    assert {facts.files[one.index].name for one in shown if one.label == 0} <= {"1.jpg", "2.jpg", "4.jpg", "5.jpg"}
