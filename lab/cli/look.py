@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     classes = _classes(plan.config.seed, len(facts.classes))
     steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
     each = 2 if len(classes) <= _FEW_CLASSES else 1
-    found = examples(plan, facts.train, classes, each, steps, prepared.skipped)
+    found = examples(plan, facts, classes, each, steps, prepared.skipped)
     parts = [images_section(facts, prepared.notes), classes_section(facts, classes, plan.config.seed)]
     parts += [_step(plan, facts, step, images) for step, images in zip(steps, found, strict=True)]
     where = plan.config.dataset.path or plan.config.dataset.name
@@ -83,8 +83,7 @@ def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> st
 
 def _about(facts: Census, one: Example, step: int) -> str:
     """Return an image's class, file, step if it is another, and target after all algorithms, as markup."""
-    file = facts.files[one.index % len(facts.files)].name if facts.files else f"image {one.index % len(facts.train)}"
-    lines = [file, *[f"step {one.step:,}"] * (one.step != step)]
+    lines = [facts.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
     if one.target != [(one.label, 1.0)]:
         lines += [f"target {weight:.2f} {facts.classes[number]}" for number, weight in one.target]
     about = "".join(f"<br>{page.text(line)}" for line in lines)

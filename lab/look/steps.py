@@ -17,10 +17,10 @@ from launcher.algorithms.engine import Engine, apply_in_turn, on_device
 from launcher.config.declaration import NORMALIZE, Size
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import Batch, Moment, normalize
+from launcher.data.census import Census
 from launcher.data.images import Reader
 from launcher.data.loaders import build_loaders
 from launcher.data.sampling import Request, Shard, train_requests
-from launcher.data.unreadable import reason
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 from launcher.tasks import build_task
@@ -43,11 +43,11 @@ class Example:
 
 
 def examples(
-    plan: Plan, labels: np.ndarray, classes: Sequence[int], each: int, steps: Sequence[int], skipped: Collection[str]
+    plan: Plan, facts: Census, classes: Sequence[int], each: int, steps: Sequence[int], skipped: Collection[str] = ()
 ) -> list[list[Example]]:
     """Return for each step the images of the classes that a run trains on at it, or at the nearest steps of its epoch.
 
-    labels: of all training images, int64 [N]; each: images of a class.
+    each: images of a class.
 
     Raises:
         UserError: the images cannot be read.
@@ -57,16 +57,16 @@ def examples(
     values = replace(loader, workers=0) if isinstance(loader, TorchvisionLoader) else loader
     here = replace(plan, config=replace(plan.config, dataloader=values))
     with closing(build_loaders(here, single_rank(_CPU), skipped=skipped)) as loaders:
-        run = _Run(plan, loaders.train.reader)
-        return [list(run.near(step, labels, classes, each)) for step in steps]
+        run = _Run(plan, facts, loaders.train.reader)
+        return [list(run.near(step, classes, each)) for step in steps]
 
 
 class _Run:
     """A run's order, images and algorithms, on the CPU and in float32."""
 
-    def __init__(self, plan: Plan, reader: Reader):
+    def __init__(self, plan: Plan, facts: Census, reader: Reader):
         config = plan.config
-        self._plan, self._reader = plan, reader
+        self._plan, self._is_readable, self._reader = plan, facts.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
         self._task = build_task(config.task, config.loss.name)
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
@@ -74,11 +74,11 @@ class _Run:
         seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ChoosingAlgorithm)}
         self._names = [name for name in (*self._in_workers, *self._in_step) if name in seen]
 
-    def near(self, step: int, labels: np.ndarray, classes: Sequence[int], each: int) -> Iterator[Example]:
+    def near(self, step: int, classes: Sequence[int], each: int) -> Iterator[Example]:
         """Yield images of each class at the steps nearest to a step, in the order of classes."""
-        plan, everything = self._plan, Shard(0, 1, 0, 0, _CPU)
+        plan, labels, everything = self._plan, self._reader.labels, Shard(0, 1, 0, 0, _CPU)
         epoch, number = divmod(step, plan.steps_per_epoch)
-        requests = train_requests(plan, everything, self._reader.samples, epoch, 0, self._engine.change_order)
+        requests = train_requests(plan, everything, labels, epoch, 0, self._engine.change_order)
         order = np.concatenate([request.indices for request in requests])
         nearest = np.argsort(np.abs(np.arange(len(order)) // plan.batch_size - number), kind="stable")
         of = labels[order[nearest] % len(labels)]
@@ -96,11 +96,6 @@ class _Run:
             found = self._examples(moment, order[first : first + plan.rank_batch], inside)
             shown |= {first + place: example for place, example in found}
         yield from (shown[place] for place in chosen if place in shown)
-
-    def _is_readable(self, index: int) -> bool:
-        """Return whether a sample's file can be decoded; FFCV files were checked when they were written."""
-        path = self._reader.path(int(index) % self._reader.samples)
-        return path is None or reason(path) is None
 
     def _examples(self, moment: Moment, whole: np.ndarray, places: list[int]) -> Iterator[tuple[int, Example]]:
         """Yield the images at some places of a rank's batch, whose samples are `whole`, int64 [B].

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher import page
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.resolved import as_mapping, changed, continued, read
 from launcher.config.schema import RunConfig
@@ -30,6 +31,7 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
 ]
+_GALLERY = "gallery.html"
 # Keys, and groups of keys, that an evaluation may change.
 _CHANGEABLE = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
 
@@ -42,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("--by-class", action="store_true", help="print a table of the classes, worst first")
-    parser.add_argument("-o", "--output", metavar="FOLDER", help="where to write the table and its plot (default: RUN)")
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", help="where to write table, plot and gallery (default: RUN)"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,9 +54,14 @@ def main(arguments: argparse.Namespace) -> int:
     config = _config(read(folder.config), arguments.words)
     other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
     devices = decide(replace(config.launch, nproc=1))
+    output = Path(arguments.output or folder.path)
+    if arguments.by_class and (output / _GALLERY).exists():
+        page.check_output(output / _GALLERY)
     from launcher.weights.evaluate_run import evaluate_run
 
-    checkpoint = evaluate_run(folder, config, devices.kind, best=arguments.best, other=other)
+    checkpoint = evaluate_run(
+        folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class
+    )
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
     result = checkpoint.result
@@ -65,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.by_class:
             _print(checkpoint)
     if arguments.by_class:
-        _write(checkpoint, Path(arguments.output or folder.path), f"{folder.path.name}, step {checkpoint.step:,}")
+        _write(checkpoint, output, f"{folder.path.name}, step {checkpoint.step:,}")
     return 0
 
 
@@ -118,6 +127,7 @@ def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         written = write_by_class(checkpoint.classes, checkpoint.confusion, folder, title)
+        page.write(folder / _GALLERY, title, checkpoint.gallery)
     except OSError as error:
         raise UserError(Problem(f"cannot be written ({error.strerror}); pass another", "--output", folder)) from None
-    print(*written, sep="\n", file=sys.stderr)
+    print(*written, folder / _GALLERY, sep="\n", file=sys.stderr)

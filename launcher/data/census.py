@@ -13,8 +13,10 @@ from launcher import page, randomness
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import splits
-from launcher.data.shapes import ensure_folder
+from launcher.data.folder import Folder
+from launcher.data.sources.find import splits
+from launcher.data.sources.pieces import Piece
+from launcher.data.unreadable import reason
 from launcher.probe import usable_cores
 
 _MOST_LISTED = 100
@@ -27,7 +29,7 @@ class Census:
     """The classes and the labels of training and validation images, int64 [N].
 
     `sizes`, int64 [M, 2], are widths and heights of `checked` training images, and `bad` maps those that cannot be
-    decoded to reasons. `files` are the paths of the training images; empty for FFCV files.
+    decoded to reasons. `images` are the training images; None for FFCV files.
     """
 
     classes: list[str]
@@ -36,7 +38,16 @@ class Census:
     sizes: np.ndarray
     checked: int
     bad: dict[str, str]
-    files: list[Path]
+    images: Folder | None
+
+    def name(self, index: int) -> str:
+        """Return the name of the training image of a sample."""
+        number = index % len(self.train)
+        return self.images.files[number] if self.images else f"image {number}"
+
+    def is_readable(self, index: int) -> bool:
+        """Return whether the image of a sample can be decoded; FFCV files were checked when they were written."""
+        return self.images is None or reason(self.images.piece(index % len(self.train))) is None
 
 
 def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
@@ -50,26 +61,26 @@ def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
         names = train.manifest.classes if train.manifest else [*map(str, range(max(train.classes, val.classes)))]
         heights, widths = train.sizes(np.arange(train.samples))
         sizes = np.column_stack([widths, heights]).astype(np.int64)
-        return Census(names, train.rows["f1"], val.rows["f1"], sizes, train.samples, {}, [])
-    images, held = splits(ensure_folder(config.dataset), config.dataset, config.seed, skipped)
-    files = [images.root / file for file in images.files]
-    drawn: list[Path] = []
+        return Census(names, train.rows["f1"], val.rows["f1"], sizes, train.samples, {}, None)
+    images, held = splits(config.dataset, config.seed, skipped)
+    drawn: list[Piece] = []
     left = _MOST_BYTES
-    for number in randomness.generator(config.seed, "census").permutation(len(files))[:_MOST_IMAGES].tolist():
-        left -= files[number].stat().st_size
-        drawn += [files[number]] if left > 0 or not drawn else []
+    for number in randomness.generator(config.seed, "census").permutation(len(images.files))[:_MOST_IMAGES].tolist():
+        piece = images.piece(number)
+        left -= Path(piece.file).stat().st_size if piece.size is None else piece.size
+        drawn += [piece] if left > 0 or not drawn else []
 
-    def size(file: Path) -> tuple[int, int] | str:
+    def size(piece: Piece) -> tuple[int, int] | str:
         try:
-            return decode(file, upright=config.dataset.exif_orientation).image.size
+            return decode(piece.open(), upright=config.dataset.exif_orientation).image.size
         except UnreadableImage as error:
             return str(error)
 
     with ThreadPoolExecutor(usable_cores()) as pool:
         results = dict(zip(drawn, pool.map(size, drawn), strict=True))
-    bad = {str(file): one for file, one in results.items() if isinstance(one, str)}
+    bad = {str(piece): one for piece, one in results.items() if isinstance(one, str)}
     sizes = np.array([one for one in results.values() if not isinstance(one, str)], np.int64).reshape(-1, 2)
-    return Census(images.classes, images.labels, held.labels, sizes, len(drawn), bad, files)
+    return Census(images.classes, images.labels, held.labels, sizes, len(drawn), bad, images)
 
 
 def images_section(facts: Census, notes: Iterable[str]) -> str:

@@ -47,6 +47,10 @@ class Reader(ABC):
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """Yield uint8 images [B, 3, H, W], int64 labels [B] and int64 sample indices [B] on the CPU, in order."""
 
+    def name(self, index: int) -> str:
+        """Return the name of a sample's image."""
+        return f"image {index}"
+
     def path(self, index: int) -> Path | None:
         """Return the image file of a sample, if it has one of its own."""
         return None

@@ -65,6 +65,9 @@ class WorkerProcesses(Reader):
         except (RuntimeError, OSError, EOFError) as error:
             raise _cause(self._loader, error) from error
 
+    def name(self, index: int) -> str:
+        return self._images.piece(index).name
+
     def path(self, index: int) -> Path:
         return self._images.path(index)
 

@@ -6,7 +6,6 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from launcher.rank.group import single_rank
 from launcher.records.folder import RunFolder
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.weights.classifier import classifier_of, load_checkpoint
+from launcher.weights.gallery import Gallery
 
 _MOST_DRAWN, _MOST_NUMBERED = 40, 20
 
@@ -35,7 +35,8 @@ _MOST_DRAWN, _MOST_NUMBERED = 40, 20
 class CheckpointResult:
     """A checkpoint's step and result; `confusion`, int64 [classes, classes], counts images.
 
-    Its rows are true classes, its columns predicted ones. `notes` list classes that were not evaluated.
+    Its rows are true classes, its columns predicted ones. `notes` list classes that were not evaluated. `gallery` is
+    the markup of its errors and hits, if requested.
     """
 
     step: int
@@ -43,11 +44,13 @@ class CheckpointResult:
     classes: list[str]
     confusion: np.ndarray
     notes: list[str]
+    gallery: str
 
 
 def evaluate_run(
-    folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: Path | None = None
-) -> CheckpointResult:
+    folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: Path | None = None,
+    with_gallery: bool = False,
+) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or an `other` folder, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows.
@@ -62,6 +65,13 @@ def evaluate_run(
     classifier = classifier_of(plan, state, device)
     classes: list[str] = classifier.card["classes"]
     confusion = torch.zeros(len(classes), len(classes), dtype=torch.int64, device=classifier.device)
+    gallery = Gallery(classifier.task, classes)
+
+    def observe(outputs: Tensor, targets: Tensor) -> None:
+        count_confused(confusion, outputs, targets)
+        if with_gallery:
+            gallery.add(outputs, targets)
+
     with _images(plan, state, folder, other, classifier.device) as (loader, notes):
         result = evaluate(
             classifier.network,
@@ -72,10 +82,11 @@ def evaluate_run(
             classifier.precision.autocast,
             flip_average=config.image.eval_flip_average,
             should_stop=lambda: False,
-            observe=partial(count_confused, confusion),
+            observe=observe,
         )
+        sections = gallery.sections(loader) if with_gallery else ""
     assert result is not None
-    return CheckpointResult(state["step"], result, classes, confusion.cpu().numpy(), notes)
+    return CheckpointResult(state["step"], result, classes, confusion.cpu().numpy(), notes, sections)
 
 
 def count_confused(confusion: Tensor, outputs: Tensor, targets: Tensor) -> None:

@@ -21,6 +21,7 @@ from launcher.records.folder import RunFolder, checkpoint_name, note_dataset
 from launcher.training import checkpoint
 from launcher.weights.classifier import trained_network
 from tests.commands import execute, refused
+from tests.html import Page
 from tests.saved_runs import finished
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
@@ -86,6 +87,13 @@ def test_the_table_by_class_is_printed_and_written_to_files(run: RunFolder) -> N
     assert [line.split()[0] for line in lines[3:]] == [row["name"] for row in rows]
     assert sum(int(row["images"]) for row in rows) == sum(int(row["predicted"]) for row in rows) == 20
     assert (run.path / "confusion.png").is_file()
+    page = Page(run.path / "gallery.html")
+    assert page.tags.count("img") == 20
+    right = round(sum(float(row["top1"]) * int(row["images"]) for row in rows))
+    text = "\n".join(page.texts)
+    assert f"{20 - right} of 20 images are predicted as another class" in text
+    assert "train/" not in text
+    assert sum(file in text for file in ("arrow/000000.jpg", "bow_tie/000001.jpg")) == 2
     recorded = json.loads(run.metrics.read_text().splitlines()[-1])
     right = sum(float(row["top1"]) * int(row["images"]) for row in rows)
     assert right / 20 == pytest.approx(recorded["metrics"]["top1"])
@@ -104,9 +112,14 @@ def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder,
     code, output, errors = execute(*words)
     assert code == 0, errors
     assert r"\udcff" in output
+    page = Page(tmp_path / "gallery.html")
+    assert r"\udcff/0.png" in "".join(page.texts)
+    (tmp_path / "gallery.html").write_text("my own")
+    assert "exists and is not such a page" in refused(*words)
     names = [row["name"] for row in csv.DictReader((tmp_path / "by_class.csv").open())]
     assert names[0] == r"\udcff"
     assert "'=1+1" in names
+    (tmp_path / "gallery.html").unlink()
     assert json.loads(execute(*words, "--json")[1])["classes"][:2] == [os.fsdecode(b"\xff"), "=1+1"]
 
 

@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import os
-from html.parser import HTMLParser
 from pathlib import Path
 
 from tests.commands import execute, output_of, refused
+from tests.html import Page
 from tests.images import write_images
 
 EVIL = '<script>alert("x")</script>'
 BROKEN = os.fsdecode(b"b\xff")
 WORDS = ["recipe=small", "launch=cpu", "batch_size=4", "dataset.native_size=32"]
-
-
-class Page(HTMLParser):
-    """The tags and texts of a page."""
-
-    def __init__(self, path: Path):
-        super().__init__()
-        self.tags: list[str] = []
-        self.sources: list[str] = []
-        self.texts: list[str] = []
-        self.feed(path.read_text(encoding="utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.sources += [str(value) for name, value in attrs if name in ("src", "href")]
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 def test_the_page_of_a_folder_escapes_names_and_loads_nothing(tmp_path: Path) -> None:

@@ -22,8 +22,7 @@ MANY = "algorithms=[colout, progressive_resizing, cutout, mixup, cutmix, label_s
 
 
 def seen(run: Trainer, step: int) -> list[Example]:
-    labels = census(run.config).train
-    (listed,) = examples(run.plan, labels, range(10), 9, [step], ())
+    (listed,) = examples(run.plan, census(run.config), range(10), 9, [step])
     return [one for one in listed if one.step == step]
 
 
@@ -36,7 +35,7 @@ def seen(run: Trainer, step: int) -> list[Example]:
         ["algorithms=[randaugment, random_erasing, mixup]", "algorithms.random_erasing.fill=zero"],
         ["algorithms=[randaugment, repeated_augmentation]", "algorithms.randaugment.where=loader"],
         ["algorithms=[augmix, progressive_resizing]", "algorithms.progressive_resizing.where=loader"],
-        ["algorithms=[trivialaugment, stochastic_depth]"],
+        ["algorithms=[trivialaugment, stochastic_depth]", "dataset.sampling=balanced"],
     ],
 )
 def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> None:
@@ -60,8 +59,7 @@ def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> Non
 
 def test_some_images_of_a_batch_are_those_of_the_whole_batch() -> None:
     run = build("dataset.native_size=32", "algorithms=[mixup]", "algorithms.mixup.probability=1.0", "batch_size=32")
-    labels = census(run.config).train
-    (whole,), (some,) = (examples(run.plan, labels, chosen, 1, [1], ()) for chosen in (range(10), [4, 7]))
+    (whole,), (some,) = (examples(run.plan, census(run.config), chosen, 1, [1]) for chosen in (range(10), [4, 7]))
     assert [one.label for one in some] == [4, 7]
     for one in some:
         same = next(other for other in whole if other.index == one.index)
@@ -81,9 +79,8 @@ def test_the_batches_of_all_ranks_are_shown() -> None:
     """With two ranks, each mixes its own half of the batch."""
     config = compose([*SMALL, "dataset.native_size=32", "schedule.warmup=0ba", "algorithms=[mixup]",
                       "algorithms.mixup.probability=1.0"]).config  # fmt: skip
-    labels = census(config).train
     plans = plan_for(config, 1), plan_for(config, 2)
-    (one,), (two,) = (examples(plan, labels, range(10), 9, [0], ()) for plan in plans)
+    (one,), (two,) = (examples(plan, census(config), range(10), 9, [0]) for plan in plans)
     assert [example.index for example in one] == [example.index for example in two]
     assert any(not np.array_equal(a.versions[ALL], b.versions[ALL]) for a, b in zip(one, two, strict=True))
 
@@ -98,5 +95,7 @@ def test_a_damaged_image_is_not_shown_and_does_not_end_the_command(tmp_path: Pat
     plan = prepare_run(compose(words)).plan
     facts = census(plan.config)
     assert sorted(Path(file).name for file in facts.bad) == ["0.jpg", "3.jpg"]
-    (shown,) = examples(plan, facts.train, [0, 1], 6, [0], ())
-    assert {facts.files[one.index].name for one in shown if one.label == 0} <= {"1.jpg", "2.jpg", "4.jpg", "5.jpg"}
+    (shown,) = examples(plan, facts, [0, 1], 6, [0])
+    assert {facts.name(one.index) for one in shown if one.label == 0} <= {
+        f"cat/{number}.jpg" for number in (1, 2, 4, 5)
+    }
