@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, existing
+from launcher.records.folder import RunFolder, check_new, existing
 from launcher.records.metrics import is_finished
 
 LATEST = "latest"
@@ -18,12 +18,19 @@ EXAMPLES = [
     "train resume",
     "train resume latest epochs=60",
     "train resume runs/mild-imagenet-1120-1 launch.nproc=4",
+    "train resume s3://mine/runs/first",
     "train resume runs/mild-imagenet-1120-1 epochs=60 checkpoint.every_minutes=5",
 ]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", nargs="?", default=LATEST, metavar="RUN", help="a run folder (default: latest)")
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default=LATEST,
+        metavar="RUN",
+        help="a run folder, or its copy in a bucket (default: latest)",
+    )
     parser.add_argument(
         "words", metavar="key=value", nargs="*", default=[], help="values that may change: length, launch, loading"
     )
@@ -34,6 +41,14 @@ def main(arguments: argparse.Namespace) -> int:
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(Path(compose([]).config.runs)))
         console().print(verbatim(f"resuming {name}, the newest unfinished run"))
+    if "://" in name:
+        from launcher.training.mirror import Mirror
+
+        mirror = Mirror(name.rstrip("/"))
+        path = Path(compose([]).config.runs) / name.rstrip("/").rpartition("/")[2]
+        check_new(path.parent, path.name)
+        name = str(mirror.fetch(path).path)
+        console().print(verbatim(f"{name} is fetched from {mirror.url}"))
     folder = existing(name)
     from launcher.launch.start import resume
 

@@ -88,6 +88,14 @@ def target_parts(text: str) -> tuple[str, float]:
 Target = Annotated[str, AfterValidator(lambda text: text if target_parts(text) else "")]
 
 
+def _url(text: str) -> str:
+    if "://" not in text:
+        raise ValueError("must be a URL such as s3://mine/runs")
+    return text
+
+
+Url = Annotated[str, AfterValidator(_url)]
+
 _MOST_BYTES = 200
 _HOME = re.compile(r"^\$HOME(?=/|$)")
 

@@ -22,6 +22,7 @@ from launcher.config.fields import (
     Probability,
     ProbabilityRange,
     Target,
+    Url,
     Within,
 )
 from launcher.config.models import TimmModel as TimmModel
@@ -277,6 +278,7 @@ class Checkpoint:
     best: bool
     asynchronous: bool
     on_failure: Literal["continue", "stop"]
+    mirror: Url | None
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -33,6 +33,7 @@ from launcher.records.folder import RunFolder, check_new, create, note_dataset
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.summary import summary_table
+from launcher.training.mirror import mirror_of
 
 
 def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int] | None = None) -> int:
@@ -48,6 +49,8 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
         prepared = prepare_run(composed, with_weights=True, measure_batch=measure_batch, report=report)
     config = prepared.plan.config
     config.logger.check()
+    if (restored := _from_mirror(config, out)) is not None:
+        return resume(restored)
     for note in prepared.notes:
         out.print(f"note: {note}", style="yellow", markup=False)
     images = identity(config, prepared.skipped)
@@ -65,6 +68,26 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
             return code
+
+
+def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
+    """Fetch the run from its mirror if it is there and not on this disk; None if it is new.
+
+    Raises:
+        UserError: the mirror cannot be used, the run has no name, or the run there has other values.
+    """
+    if (url := config.checkpoint.mirror) is None:
+        return None
+    if config.run_name is None:
+        message = "needs run_name=NAME, which becomes the name of the run in the bucket"
+        raise UserError(Problem(message, "checkpoint.mirror", url))
+    mirror = mirror_of(config, config.run_name)
+    if mirror is None or not mirror.exists or config.launch.nnodes > 1:
+        return None
+    folder = mirror.fetch(Path(config.runs) / config.run_name)
+    _check_same(config, folder)
+    out.print(f"{one_line(str(folder.path))} is fetched from {mirror.url}", markup=False, soft_wrap=True)
+    return folder
 
 
 def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
@@ -85,6 +108,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
         skipped = read_skipped(folder.skipped, config.dataset)
         prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
         config.logger.check()
+        mirror_of(config, folder.path.name)
         if config != before:
             write(config, folder.config)
         _note_others(folder, prepared, out, images=identity(config, skipped))
@@ -189,11 +213,15 @@ def _folder(config: RunConfig) -> RunFolder:
 def _write_config(config: RunConfig, folder: RunFolder) -> None:
     """Write the resolved config, or check that the run to join has the same one."""
     if folder.config.exists():
-        others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
-        if others:
-            message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
-            raise UserError(Problem(message, "run_name", config.run_name))
+        _check_same(config, folder)
     write(config, folder.config)
+
+
+def _check_same(config: RunConfig, folder: RunFolder) -> None:
+    others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
+    if others:
+        message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
+        raise UserError(Problem(message, "run_name", config.run_name))
 
 
 def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopRequest) -> int:

@@ -41,8 +41,9 @@ def render(job: Job, values: Sky) -> str:
     if values.image is None and not Path("scripts/setup.sh").is_file():
         message = "without an image the job copies this folder and runs make setup there, but it is not a checkout"
         raise UserError(Problem(f"{message} of train; change to one, or set submit.image=IMAGE", "submit.image", None))
-    if values.spot and values.runs is None:
-        message = "spot machines need a bucket to resume from: set submit.runs=s3://BUCKET/runs"
+    is_mirrored = any(word.startswith("checkpoint.mirror=") for word in job.words)
+    if values.spot and values.runs is None and not is_mirrored:
+        message = "spot machines need a bucket to resume from: set checkpoint.mirror or submit.runs=s3://BUCKET/runs"
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
     start = "exec train" if values.image else "exec .venv/bin/train"
     runs = "/runs" if values.runs else "runs"

@@ -21,6 +21,7 @@ from launcher.rank.group import Ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.records.folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
+from launcher.training.mirror import Mirror, Pusher
 
 
 class Saver:
@@ -31,18 +32,26 @@ class Saver:
     """
 
     def __init__(
-        self, folder: RunFolder, settings: Checkpoint, ranks: Ranks, now: Callable[[], float] = time.monotonic
+        self,
+        folder: RunFolder,
+        settings: Checkpoint,
+        ranks: Ranks,
+        mirror: Mirror | None = None,
+        now: Callable[[], float] = time.monotonic,
     ):
         self._folder, self._settings, self._ranks, self._now = folder, settings, ranks, now
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="save")
         self._pending: Future[None] | None = None
         self._last = now()
+        self._pusher = Pusher(mirror, folder, HEARTBEAT.beat) if mirror else None
 
     def __enter__(self) -> Saver:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown(wait=True)
+        if self._pusher:
+            self._pusher.close()
 
     def is_due(self) -> bool:
         """Return whether a checkpoint is due by the clock, on rank 0."""
@@ -92,6 +101,8 @@ class Saver:
                 f"{folder.checkpoints} cannot be written: {error.strerror}; check its permissions and disk"
             ) from error
         HEARTBEAT.beat()
+        if self._pusher:
+            self._pusher.push()
 
 
 def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:

@@ -25,6 +25,7 @@ from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.metric_logger import MetricLogger
+from launcher.training.mirror import mirror_of
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer, build_trainer
@@ -45,10 +46,11 @@ def work(run_folder: Path) -> None:
             trainer.load_state_dict(state)
         compile_run(trainer)
         capture_run(trainer)
+        mirror = mirror_of(config, folder.path.name) if ranks.is_first else None
         if not any_rank(STOP.requested):
             with (
                 MetricLogger(trainer, folder, resumed=state is not None) as logger,
-                Saver(folder, config.checkpoint, ranks) as saver,
+                Saver(folder, config.checkpoint, ranks, mirror) as saver,
             ):
                 if state is None and config.nonfinite.policy == "rollback":
                     saver.save(trainer.state_dict(), best=False, last=True)

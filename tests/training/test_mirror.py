@@ -1,0 +1,115 @@
+"""`checkpoint.mirror`: a run in a bucket outlives its machine; the S3 server is moto's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import UserError
+from launcher.records.folder import RunFolder
+from launcher.training import checkpoint
+from launcher.training.mirror import Mirror
+from tests.runs import SMALL, Here, Train, draw_nothing, processes_of, same, slow_down, use_tiny, wait_for
+
+RUN = [*SMALL, "checkpoint.every=2ba", "run_name=first"]
+MIRROR = "checkpoint.mirror=s3://mine/runs"
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """An empty bucket `mine` of an S3 server on this machine, as s3fs's file system."""
+    server_of = pytest.importorskip("moto.server", reason="moto is not installed")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = server_of.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    for key, value in {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(key, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    system = s3fs.S3FileSystem(use_listings_cache=False)
+    system.mkdir("mine")
+    yield system
+    system.rm("mine", recursive=True)
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()
+
+
+def names(bucket: Any) -> list[str]:
+    return sorted(path.removeprefix("mine/runs/first/") for path in bucket.find("mine/runs/first"))
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("words", [[*RUN, MIRROR], ["resume", "s3://mine/runs/first"]], ids=["same command", "resume"])
+def test_a_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_the_same_bits(
+    tmp_path: Path, bucket: Any, words: list[str]
+) -> None:
+    environment = dict(os.environ)
+    whole = Train(tmp_path / "whole", environment, before=(use_tiny, draw_nothing))
+    lost = Train(tmp_path / "lost", environment, before=(use_tiny, draw_nothing, slow_down))
+    for one in (whole, lost):
+        one.folder.mkdir()
+    expected = whole.decided(whole.small("first", *RUN))
+    process, run = lost.start(*RUN, MIRROR), lost.folder / "runs" / "first"
+    wait_for(lambda: any(name >= "checkpoints/step-00000006.pt" and "step" in name for name in names(bucket)))
+    for one in processes_of(run):
+        one.kill()
+    process.communicate(timeout=60)
+    shutil.rmtree(lost.folder / "runs")
+    whole.folder = lost.folder
+    assert "runs/first is fetched from s3://mine/runs/first" in whole(*words).stdout
+    files = {path.relative_to(run).as_posix() for path in run.glob("checkpoints/*.pt")}
+    assert {"checkpoints/step-00000018.pt", "config.yaml", "metrics.jsonl"} <= set(names(bucket))
+    assert {name for name in names(bucket) if name.startswith("checkpoints")} <= files
+    assert same(whole.decided(run), expected)
+
+
+def test_a_mirror_that_cannot_be_used_is_refused_before_the_run(here: Here) -> None:
+    for words, expected in (
+        (["checkpoint.mirror=s3"], "must be a URL such as s3://mine/runs"),
+        (["checkpoint.mirror=nowhere://mine"], "cannot be used (ValueError: Protocol not known: nowhere)"),
+    ):
+        assert expected in here(*RUN, *words, code=2).stderr
+    assert "needs run_name=NAME" in here(*SMALL, "checkpoint.mirror=memory://mine", code=2).stderr
+    assert "no run there" in here("resume", "memory://mine/none", code=2).stderr
+    assert not list(here.folder.glob("runs/*"))
+
+
+def test_a_failed_push_is_a_warning_and_the_next_one_retries(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    push, failures = Mirror.push, iter([OSError("no space in the bucket")])
+
+    def failing(mirror: Mirror, folder: RunFolder) -> None:
+        for failure in failures:
+            raise failure
+        push(mirror, folder)
+
+    monkeypatch.setattr(Mirror, "push", failing)
+    output = here(*RUN, f"checkpoint.mirror=file://{here.folder}/bucket").stdout
+    assert output.count("lacks the newest checkpoint (no space in the bucket") == 1
+    copy = checkpoint.newest_valid(here.folder / "bucket" / "first" / "checkpoints")
+    assert copy is not None
+    assert copy["step"] == 18
+    again = here(*RUN, "seed=5", "runs=other", f"checkpoint.mirror=file://{here.folder}/bucket", code=2)
+    assert "is a run with other values of runs, seed" in again.stderr or "other values of seed" in again.stderr
+
+
+def test_a_copy_that_differs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+    checkpoint.save({"step": 2}, (tmp_path / "run" / "checkpoints").mkdir(parents=True) or folder.best)
+    mirror = Mirror(f"file://{tmp_path}/bucket/run")
+    monkeypatch.setattr(
+        type(mirror._system), "put_file", lambda system, local, remote: Path(remote).write_bytes(b"half")
+    )
+    with pytest.raises(OSError, match=r"the copy of checkpoints/best\.pt differs"):
+        mirror.push(folder)
+    with pytest.raises(UserError, match="no run there"):
+        mirror.fetch(tmp_path / "fetched")
