@@ -42,7 +42,7 @@ th {{ white-space: nowrap; }}
 td {{ max-width: 24rem; }}
 td:first-child {{ min-width: 8rem; }}
 .number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-.bar {{ display: block; max-width: 40vw; height: .8rem; margin-top: .25rem; background: var(--mark); }}
+.bar {{ display: block; height: .8rem; margin-top: .25rem; background: var(--mark); }}
 .images {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; }}
 figure {{ margin: 0; font-size: .85rem; }}
 img {{ display: block; width: 8rem; height: auto; }}

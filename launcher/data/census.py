@@ -110,6 +110,6 @@ def classes_section(facts: Census, classes: Sequence[int], seed: int) -> str:
     hint += f"{train.min():,} to {train.max():,}, median {np.median(train):,.0f}"
     rows = []
     for number in classes:
-        bar = f'<span class="bar" style="width: {20 * train[number] / train.max():.2f}rem"></span>'
+        bar = f'<span class="bar" style="width: calc(min(20rem, 40vw) * {train[number] / train.max():.3f})"></span>'
         rows.append((page.text(facts.classes[number]), f"{train[number]:,}", f"{val[number]:,}", bar))
     return page.section("Classes", hint, page.table(("class", "training", "validation", ""), rows, (1, 2)))
