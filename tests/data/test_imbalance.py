@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.algorithms.repeated_augmentation import repeat
 from launcher.config.compose import compose
+from launcher.config.tasks import ClassificationConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import class_weights
 from launcher.data.inspection import inspect_data
 from launcher.data.sampling import balanced_order
 from launcher.doctor.examine import examine_data
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
 from tests.commands import execute, refused
 
 from .conftest import add, make_loaders, same, stream, words_for, write_files
@@ -100,6 +105,13 @@ def test_other_weights_are_refused(folder: Path, value: str, message: str) -> No
     assert WEIGHTS in line
 
 
+def test_a_task_without_weights_of_classes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClassificationConfig, "weighs_classes", False)
+    config = compose(["launch=cpu", f"{WEIGHTS}=auto"]).config
+    with pytest.raises(UserError, match=r"task=classification has no weights of classes; set loss.class_weights=none"):
+        check(Plan(config, 1, 320), {})
+
+
 def test_the_words_of_other_tools_lead_to_class_weights() -> None:
     for word in ("class_weights=auto", "class_weight=balanced"):
         assert "did you mean loss.class_weights" in refused("plan", word)
@@ -124,6 +136,13 @@ def test_balanced_epochs_differ_and_are_shuffled() -> None:
     orders = {tuple(balanced_order(seed, epoch, labels)) for seed in range(3) for epoch in range(3)}
     assert len(orders) == 9
     assert all(0 < labels[np.array(order[:20]) % 100].sum() < 20 for order in orders)
+
+
+def test_repeated_augmentation_of_a_balanced_epoch_has_crops_of_its_own() -> None:
+    labels = np.repeat([0, 1], [90, 10])
+    order = repeat(balanced_order(3, 0, labels), 3, 12)
+    assert len(order) == len({*order.tolist()}) == 100
+    assert 40 < labels[order % 100].sum() < 60
 
 
 def batches(folder: Path, *words: str, first: int = 0, rank: int = 0, world: int = 1) -> list[Loaded]:
