@@ -16,7 +16,7 @@ gpu:
 	@scripts/gpu.sh --out gpu-results $(IMAGES)
 
 soak: setup-tests
-	KILLS=100 .venv/bin/python -m pytest -n 0 tests/faults/test_ranks.py -k killed_over_and_over
+	KILLS=100 .venv/bin/python -m pytest -n 0 tests/faults/test_ranks.py -k killed_repeatedly
 
 check: setup
 	.venv/bin/ruff format --check .

@@ -1,4 +1,4 @@
-"""Images that vanish, a disk that stalls, loader workers that die, and full shared memory, in the middle of a run."""
+"""Missing images, a stalled disk, killed loader workers and full shared memory during a run."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ WITH_WORKERS = [*FOLDER, "dataloader.workers=1"]
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Two classes of eight images, each rank's share of every step."""
+def images(tmp_path: Path) -> Path:
+    """Two classes of eight images: a step on two ranks."""
     return write_images(tmp_path / "images", {"train": 8, "val": 8}, size=(40, 48))
 
 
-def told(output: str) -> str:
+def unwrapped(output: str) -> str:
     return " ".join(output.split())
 
 
 @contextmanager
 def leased(file: Path) -> Iterator[None]:
-    """Let other processes wait that open the file, for 45 s at most: Linux asks the holder of a lease first."""
+    """Make other processes that open the file wait, for 45 s at most, until its holder gives up the lease."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)
     with file.open("r+b") as held:
         wait_for(lambda: is_leased(held.fileno()))
@@ -64,42 +64,42 @@ def is_leased(descriptor: int) -> bool:
     return False
 
 
-def test_a_run_survives_a_killed_worker_and_a_stall_but_not_a_missing_image(train: Train, pictures: Path) -> None:
-    said = train.folder / "said.txt"
-    with said.open("w") as output:
-        process = train.start(*WITH_WORKERS, "launch.hang_timeout=8", stdout=output, stderr=output)
+def test_a_run_survives_a_killed_worker_and_a_stall_but_not_a_missing_image(train: Train, images: Path) -> None:
+    output = train.folder / "output.txt"
+    with output.open("w") as file:
+        process = train.start(*WITH_WORKERS, "launch.hang_timeout=8", stdout=file, stderr=file)
     run = train.folder / "runs" / "run"
 
     wait_for(lambda: steps_done(run) >= 5)
     killed = loader_workers_of(run)[0]
     killed.kill()
-    wait_for(lambda: "restarting from the newest checkpoint (1 of 3)" in said.read_text())
-    assert f"(process {killed.pid}) was killed by SIGKILL; usually out of memory" in said.read_text()
+    wait_for(lambda: "restarting from the newest checkpoint (1 of 3)" in output.read_text())
+    assert f"(process {killed.pid}) was killed by SIGKILL; usually out of memory" in output.read_text()
 
     before = steps_done(run)
     wait_for(lambda: steps_done(run) > before + 2)
-    picture = pictures / "train" / "dog" / "3.jpg"
-    with leased(picture):
-        warning = f"is waiting to read {picture}; check that its disk responds"
-        wait_for(lambda: warning in told(said.read_text()))
+    image = images / "train" / "dog" / "3.jpg"
+    with leased(image):
+        warning = f"is waiting to read {image}; check that its disk responds"
+        wait_for(lambda: warning in unwrapped(output.read_text()))
         assert process.poll() is None
-        picture.unlink()
+        image.unlink()
 
     ended(process, 2)
-    gone = (
-        f"error: {picture} cannot be read as an image (No such file or directory); repair or remove it "
+    error = (
+        f"error: {image} cannot be read as an image (No such file or directory); repair or remove it "
         "(train doctor lists all such files; dataset.skip_bad=true skips them in a new run)"
     )
-    assert said.read_text().endswith(f"{gone}\n")
-    assert "Traceback" not in said.read_text()
+    assert output.read_text().endswith(f"{error}\n")
+    assert "Traceback" not in output.read_text()
     assert not processes_of(run)
 
 
-def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, pictures: Path) -> None:
-    write_files(pictures)
+def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, images: Path) -> None:
+    write_files(images)
     process = train.start(*WITH_WORKERS, "dataloader=ffcv", "launch.nproc=1")
     run = train.folder / "runs" / "run"
-    file = next((pictures / "ffcv").glob("train*.beton"))
+    file = next((images / "ffcv").glob("train*.beton"))
     other = train.folder / "other.beton"
     other.hardlink_to(file)
     wait_for(lambda: steps_done(run) >= 2)
@@ -114,15 +114,15 @@ def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, pictures: P
 
 
 def have_little_shared_memory() -> None:
-    """Give this process a /dev/shm of its own, or end it where it cannot have one."""
+    """Mount a small /dev/shm for this process alone; exit with NO_MOUNT if that fails."""
     commands = ("mount --make-rprivate /", "mount -t tmpfs -o size=64k tmpfs /dev/shm")
     mounted = ctypes.CDLL(None).unshare(_MOUNTS) == 0
     if not (mounted and all(subprocess.run(command.split(), check=False).returncode == 0 for command in commands)):
         os._exit(NO_MOUNT)
 
 
-@pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="a mount of one's own needs root")
-def test_full_shared_memory_is_one_error(train: Train, pictures: Path) -> None:
+@pytest.mark.skipif(os.getuid() != 0 or sys.platform != "linux", reason="a mount needs root")
+def test_full_shared_memory_is_one_error(train: Train, images: Path) -> None:
     process = replace(train, around=(have_little_shared_memory,)).start(*WITH_WORKERS, "launch.nproc=1")
     output, errors = process.communicate(timeout=200)
     if process.returncode == NO_MOUNT:
@@ -134,45 +134,45 @@ def test_full_shared_memory_is_one_error(train: Train, pictures: Path) -> None:
     assert not processes_of(train.folder / "runs" / "run")
 
 
-def test_a_run_that_resumes_with_other_images_prints_a_note_and_is_not_compared(here: Here, pictures: Path) -> None:
+def test_a_run_that_resumes_with_changed_images_prints_a_note_and_is_not_compared(here: Here, images: Path) -> None:
     run = here.folder / "runs" / "run"
     here(*FOLDER, "epochs=2", "launch.nproc=1")
-    pictures = pictures.rename(here.folder / "moved")
-    assert "other pictures" not in here("resume", str(run), "dataset.path=moved", "epochs=3").stdout
-    assert "other pictures" not in here("compare", str(run)).stdout
-    with (pictures / "train" / "dog" / "4.jpg").open("ab") as file:
+    images = images.rename(here.folder / "moved")
+    assert "images have changed" not in unwrapped(here("resume", str(run), "dataset.path=moved", "epochs=3").stdout)
+    assert "another data set" not in here("compare", str(run)).stdout
+    with (images / "train" / "dog" / "4.jpg").open("ab") as file:
         file.write(b"a byte more")
-    os.utime(pictures / "train" / "dog")
-    said = told(here("resume", str(run), "epochs=4").stdout)
-    assert "note: the names or sizes of the images have changed" in said
+    os.utime(images / "train" / "dog")
+    output = unwrapped(here("resume", str(run), "epochs=4").stdout)
+    assert "note: the names or sizes of the images have changed" in output
     assert "a resume used another data set" in here("compare", str(run)).stdout
 
 
-def test_skipped_images_and_the_validation_split_stay_the_same_in_eval_and_resume(here: Here, pictures: Path) -> None:
+def test_skipped_images_and_the_validation_split_stay_the_same_in_eval_and_resume(here: Here, images: Path) -> None:
     run, bad = here.folder / "runs" / "run", ["cat/cut.jpg", "dog/text.png"]
-    shutil.rmtree(pictures / "val")
+    shutil.rmtree(images / "val")
     for name in ("cat", "dog"):
-        (pictures / "train" / name).rename(pictures / name)
+        (images / "train" / name).rename(images / name)
         for number in (6, 7):
-            (pictures / name / f"{number}.jpg").unlink()
-    (pictures / "train").rmdir()
-    (pictures / bad[0]).write_bytes((pictures / "cat" / "0.jpg").read_bytes()[:300])
-    (pictures / bad[1]).write_text("no image")
+            (images / name / f"{number}.jpg").unlink()
+    (images / "train").rmdir()
+    (images / bad[0]).write_bytes((images / "cat" / "0.jpg").read_bytes()[:300])
+    (images / bad[1]).write_text("no image")
     choice = ["dataset.val_split=0.2", "dataset.skip_bad=true", "batch_size=4", "eval_every=1ep", "schedule.warmup=1ba"]
     choice += ["epochs=1", "launch.nproc=1"]
-    said = told(here(*FOLDER, *choice).stdout)
-    assert "skipping 2 images that cannot be decoded" in said
-    assert "dataset.val_split=0.2: holding out 2 of 12 images" in said
-    notes = {file: (run / file).read_bytes() for file in ("skipped.json", "dataset.json")}
-    assert {*json.loads(notes["skipped.json"])} == {*bad}
-    # note: from now on they can be read, for a step more an epoch; the list of the run decides all the same
+    output = unwrapped(here(*FOLDER, *choice).stdout)
+    assert "skipping 2 images that cannot be decoded" in output
+    assert "dataset.val_split=0.2: holding out 2 of 12 images" in output
+    lists = {file: (run / file).read_bytes() for file in ("skipped.json", "dataset.json")}
+    assert {*json.loads(lists["skipped.json"])} == {*bad}
+    # note: now they can be read, which would add a step to each epoch; the run still follows its list
     for name in bad:
-        Image.new("RGB", (40, 48)).save(pictures / name)
+        Image.new("RGB", (40, 48)).save(images / name)
     assert json.loads(here("eval", str(run), "--json").stdout)["samples"] == 2
-    said = told(here("resume", str(run), "epochs=2").stdout)
-    assert "2 epochs of 2 steps" in said
-    assert "other pictures" not in said
-    assert {file: (run / file).read_bytes() for file in notes} == notes
+    output = unwrapped(here("resume", str(run), "epochs=2").stdout)
+    assert "2 epochs of 2 steps" in output
+    assert "images have changed" not in output
+    assert {file: (run / file).read_bytes() for file in lists} == lists
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["samples"] for row in rows if row["kind"] == "eval"] == [2, 2]
     assert [row["step"] for row in rows if row["kind"] == "epoch"] == [2, 4]

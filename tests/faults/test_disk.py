@@ -1,4 +1,4 @@
-"""A disk that fills up, and a folder that goes away, in the middle of a run."""
+"""A disk that becomes full, and a folder that is deleted or moved, during a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture(params=["400k"])
 def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """A file system of its own; on one of 0.4 MB no save of a tiny network fits."""
+    """Mount a small file system; a checkpoint of a tiny network does not fit into 0.4 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", str(folder)]
@@ -34,8 +34,8 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
 
 def test_training_continues_on_a_full_disk_but_the_last_checkpoint_must_succeed(here: Here, small_disk: Path) -> None:
     ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", code=2)
-    unfolded = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
-    assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;trainingcontinues" in unfolded
+    joined = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path
+    assert "step-00000004.pt:cannotbewritten:Nospaceleftondevice;trainingcontinues" in joined
     assert "step-00000018.pt: cannot be written: No space left on device" in ended.stderr
     run = small_disk / "full"
     assert max(row["step"] for row in read_metrics(run / "metrics.jsonl")) == 18
@@ -43,10 +43,10 @@ def test_training_continues_on_a_full_disk_but_the_last_checkpoint_must_succeed(
 
 
 @pytest.mark.parametrize("small_disk", ["20m"], indirect=True)
-def test_a_full_disk_is_a_warning_and_gets_the_records_when_it_has_space(train: Train, small_disk: Path) -> None:
+def test_records_wait_with_a_warning_until_a_full_disk_has_space(train: Train, small_disk: Path) -> None:
     output, filler = train.folder / "output", small_disk / "filler"
     words = [*SHORT, f"runs={small_disk}", "run_name=full", "epochs=9", "eval_every=9ep", "checkpoint.every=9ep"]
-    # note: what ranks leave for the launcher lies on the same disk
+    # note: the files that ranks leave for the launcher are on the same disk
     train.environment["TMPDIR"] = str(small_disk)
     with output.open("w") as log:
         process = train.start(*words, stdout=log, stderr=log)
@@ -64,7 +64,7 @@ def test_a_full_disk_is_a_warning_and_gets_the_records_when_it_has_space(train: 
 
 
 @pytest.mark.parametrize("loss", ["deleted", "moved"])
-def test_a_run_ends_at_once_when_its_folder_goes_away(train: Train, here: Here, loss: str) -> None:
+def test_a_run_ends_at_once_when_its_folder_is_deleted_or_moved(train: Train, here: Here, loss: str) -> None:
     process = train.start(*SHORT, "epochs=1000", "eval_every=1000ep", "run_name=lost", "launch.nproc=1")
     run, moved = train.folder / "runs" / "lost", train.folder / "moved"
     wait_for(lambda: RunFolder(run).newest_step() is not None)

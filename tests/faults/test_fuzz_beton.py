@@ -1,4 +1,4 @@
-"""FFCV files and their manifests from anyone: whole ones are read, all others refused, none is read beside its end."""
+"""Untrusted FFCV files and manifests: valid ones are read, others refused, and none is read beyond its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLES = 6
 
 @pytest.fixture(scope="module")
 def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An FFCV file, half of it JPEGs, without its manifest, that the tests may write over."""
+    """Write an FFCV file, half of it JPEGs, and its manifest."""
     half = SAMPLES // 2
     root = write_images(tmp_path_factory.mktemp("images"), {"train": half, "val": half}, size=(30, 40), kind="png")
     words = ["dataset=image_folder", f"dataset.path={root}", "dataloader=ffcv", "dataloader.workers=1"]
@@ -35,15 +35,15 @@ def beton(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(beton: Path) -> bytes:
+def valid(beton: Path) -> bytes:
     return beton.read_bytes()
 
 
 @pytest.fixture
-def alone(beton: Path, whole: bytes, tmp_path: Path) -> Path:
+def copied(beton: Path, valid: bytes, tmp_path: Path) -> Path:
     """A copy of the file without a manifest."""
     path = tmp_path / beton.name
-    path.write_bytes(whole)
+    path.write_bytes(valid)
     return path
 
 
@@ -51,19 +51,19 @@ def is_one_line(error: UserError) -> None:
     assert str(error).isprintable()
 
 
-def row(path: Path) -> np.ndarray:
-    """The rows, to be changed in place."""
+def rows_of(path: Path) -> np.ndarray:
+    """Map the rows of a file; changes are written to it."""
     return np.memmap(path, ROW, "r+", ROWS_START, (SAMPLES,))
 
 
-def pieces(path: Path) -> np.ndarray:
+def allocations_of(path: Path) -> np.ndarray:
     table = int(np.fromfile(path, HEADER, 1)["table"][0])
     return np.memmap(path, ALLOCATION, "r+", table, (SAMPLES,))
 
 
-def test_the_unmutated_file_is_valid(alone: Path) -> None:
-    assert (open_beton(alone).samples, open_beton(alone).classes) == (SAMPLES, 2)
-    assert set(row(alone)["f0"]["mode"]) == {0, 1}
+def test_the_unmutated_file_is_valid(copied: Path) -> None:
+    assert (open_beton(copied).samples, open_beton(copied).classes) == (SAMPLES, 2)
+    assert set(rows_of(copied)["f0"]["mode"]) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -75,49 +75,49 @@ def test_the_unmutated_file_is_valid(alone: Path) -> None:
         ("height", 0, "recorded and stored sizes differ"),
     ],
 )
-def test_a_row_with_a_wrong_place_or_size_is_refused(alone: Path, field: str, value: int, expected: str) -> None:
-    rows = row(alone)
+def test_a_row_with_a_wrong_place_or_size_is_refused(copied: Path, field: str, value: int, expected: str) -> None:
+    rows = rows_of(copied)
     raw = int(np.flatnonzero(rows["f0"]["mode"] == 1)[0])
     rows["f0"][field][raw] = value
     rows.flush()
     with pytest.raises(UserError, match=expected):
-        open_beton(alone)
+        open_beton(copied)
 
 
 @pytest.mark.parametrize("label", [-1, 2**62, 2**24])
-def test_a_label_outside_the_classes_is_refused(alone: Path, label: int) -> None:
-    rows = row(alone)
+def test_a_label_outside_the_classes_is_refused(copied: Path, label: int) -> None:
+    rows = rows_of(copied)
     rows["f1"][2] = label
     rows.flush()
     with pytest.raises(UserError, match="labels outside 0 to"):
-        open_beton(alone)
+        open_beton(copied)
 
 
 @pytest.mark.parametrize(("field", "value"), [("size", 2**63), ("size", 10**7), ("place", 2**64 - 8), ("place", 10**9)])
-def test_a_piece_past_the_end_of_the_file_is_refused(alone: Path, field: str, value: int) -> None:
-    table = pieces(alone)
+def test_an_allocation_past_the_end_of_the_file_is_refused(copied: Path, field: str, value: int) -> None:
+    table = allocations_of(copied)
     table[field][3] = value
     table.flush()
     with pytest.raises(UserError, match="extend past its end"):
-        open_beton(alone)
+        open_beton(copied)
 
 
 @settings(max_examples=150)
 @given(place=st.floats(0, 1, exclude_max=True), some=st.binary(min_size=1, max_size=9), cut=st.booleans())
-def test_a_mutated_file_is_read_or_refused(beton: Path, whole: bytes, place: float, some: bytes, cut: bool) -> None:
-    interesting = ROWS_START + SAMPLES * ROW.itemsize + SAMPLES * ALLOCATION.itemsize
-    at = int(place * interesting)
-    at = at if at < interesting - SAMPLES * ALLOCATION.itemsize else len(whole) - (interesting - at)
+def test_a_mutated_file_is_read_or_refused(beton: Path, valid: bytes, place: float, some: bytes, cut: bool) -> None:
+    size = ROWS_START + SAMPLES * ROW.itemsize + SAMPLES * ALLOCATION.itemsize
+    at = int(place * size)
+    at = at if at < size - SAMPLES * ALLOCATION.itemsize else len(valid) - (size - at)
     path = beton.with_name("mutated.beton")
-    path.write_bytes(whole[:at] if cut else whole[:at] + some + whole[at + len(some) :])
+    path.write_bytes(valid[:at] if cut else valid[:at] + some + valid[at + len(some) :])
     try:
-        found = open_beton(path)
+        file = open_beton(path)
     except UserError as error:
         is_one_line(error)
     else:
-        assert 0 < found.samples <= SAMPLES
-        assert (found.rows["f0"]["width"].astype(int) * found.rows["f0"]["height"]).max() <= 10**8
-        assert 0 < found.classes <= 2**24
+        assert 0 < file.samples <= SAMPLES
+        assert (file.rows["f0"]["width"].astype(int) * file.rows["f0"]["height"]).max() <= 10**8
+        assert 0 < file.classes <= 2**24
 
 
 VALUES = st.recursive(
@@ -128,29 +128,29 @@ VALUES = st.recursive(
 
 @settings(max_examples=100)
 @given(changes=st.dictionaries(st.sampled_from(["split", "samples", "classes", "values", "bytes", "x"]), VALUES))
-def test_a_mutated_manifest_is_read_or_refused(beton: Path, whole: bytes, changes: dict[str, Any]) -> None:
-    path = beton.with_name("told.beton")
-    path.write_bytes(whole)
+def test_a_mutated_manifest_is_read_or_refused(beton: Path, valid: bytes, changes: dict[str, Any]) -> None:
+    path = beton.with_name("changed.beton")
+    path.write_bytes(valid)
     good = json.loads(manifest_path(beton).read_text())
     manifest_path(path).write_text(json.dumps(good | changes))
     try:
-        found = open_beton(path)
+        file = open_beton(path)
     except UserError as error:
         is_one_line(error)
     else:
-        assert (found.samples, found.classes) == (SAMPLES, len((good | changes)["classes"]))
+        assert (file.samples, file.classes) == (SAMPLES, len((good | changes)["classes"]))
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"[]", b"{}", b"null", b'{"samples": NaN}'])
-def test_an_invalid_manifest_is_refused(alone: Path, content: bytes) -> None:
-    manifest_path(alone).write_bytes(content)
+def test_an_invalid_manifest_is_refused(copied: Path, content: bytes) -> None:
+    manifest_path(copied).write_bytes(content)
     with pytest.raises(UserError, match="is damaged"):
-        read_manifest(alone)
+        read_manifest(copied)
 
 
-def test_a_manifest_of_other_classes_is_refused(beton: Path, alone: Path) -> None:
-    shutil.copy(manifest_path(beton), manifest_path(alone))
-    values = json.loads(manifest_path(alone).read_text())
-    manifest_path(alone).write_text(json.dumps(values | {"classes": ["a"]}))
+def test_a_manifest_of_other_classes_is_refused(beton: Path, copied: Path) -> None:
+    shutil.copy(manifest_path(beton), manifest_path(copied))
+    values = json.loads(manifest_path(copied).read_text())
+    manifest_path(copied).write_text(json.dumps(values | {"classes": ["a"]}))
     with pytest.raises(UserError, match="labels outside 0 to 0"):
-        open_beton(alone)
+        open_beton(copied)

@@ -1,4 +1,4 @@
-"""Checkpoints from anyone, their checksums right: no code runs, no memory fills; each is read, or refused by name."""
+"""Untrusted checkpoints with valid checksums: none runs code or fills the memory; each is read or refused."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(path: Path) -> bytes:
-    """A valid file without its checksum."""
+def valid(path: Path) -> bytes:
+    """Return the bytes of a valid file without its checksum."""
     checkpoint.save(STATE, path)
     return path.read_bytes()[:-32]
 
 
 def sign(path: Path, content: bytes) -> Path:
-    """Write the content with the checksum that belongs to it."""
+    """Write the content with its checksum."""
     path.write_bytes(content + hashlib.sha256(content).digest())
     return path
 
@@ -48,16 +48,16 @@ def read_or_refused(path: Path) -> None:
     try:
         state = load(path)
     except UserError as error:
-        named = str(error)
-        assert named.startswith(f"checkpoint={path}")
-        assert named.isprintable()
+        message = str(error)
+        assert message.startswith(f"checkpoint={path}")
+        assert message.isprintable()
     else:
         assert isinstance(state, dict)
 
 
 @contextmanager
 def memory_limit(more: int) -> Iterator[None]:
-    """Let this process take only so many bytes more."""
+    """Limit the memory of this process to so many more bytes."""
     former = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, former[1]))
@@ -68,7 +68,7 @@ def memory_limit(more: int) -> Iterator[None]:
 
 
 def repacked(content: bytes, change: Callable[[str, bytes], bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
-    """The archive with its records changed, and all its own checksums right."""
+    """Return the archive with changed records and valid checksums."""
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(out, "w", compression) as new:
         for name in old.namelist():
@@ -78,7 +78,7 @@ def repacked(content: bytes, change: Callable[[str, bytes], bytes], compression:
 
 @st.composite
 def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
-    """Bytes changed, cut out, put in, or the end cut off, at a few places."""
+    """Draw a function that changes, removes and inserts bytes at a few places, or cuts off the end."""
     kinds = st.sampled_from(["change", "change", "change", "remove", "insert", "cut"])
     steps = st.tuples(kinds, st.floats(0, 1, exclude_max=True), st.binary(min_size=1, max_size=6))
     plan = draw(st.lists(steps, min_size=1, max_size=5))
@@ -100,21 +100,21 @@ def mutations(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 @example(mutate=lambda content: b"")
 @example(mutate=lambda content: content[:-1])
 @given(mutate=mutations())
-def test_a_mutated_file_is_read_or_refused(path: Path, whole: bytes, mutate: Callable[[bytes], bytes]) -> None:
-    read_or_refused(sign(path, mutate(whole)))
+def test_a_mutated_file_is_read_or_refused(path: Path, valid: bytes, mutate: Callable[[bytes], bytes]) -> None:
+    read_or_refused(sign(path, mutate(valid)))
 
 
 @settings(max_examples=150)
 @given(mutate=mutations())
-def test_a_mutated_pickle_is_read_or_refused(path: Path, whole: bytes, mutate: Callable[[bytes], bytes]) -> None:
-    sign(path, repacked(whole, lambda name, data: mutate(data) if name.endswith("data.pkl") else data))
+def test_a_mutated_pickle_is_read_or_refused(path: Path, valid: bytes, mutate: Callable[[bytes], bytes]) -> None:
+    sign(path, repacked(valid, lambda name, data: mutate(data) if name.endswith("data.pkl") else data))
     read_or_refused(path)
 
 
 @settings(max_examples=100)
 @given(content=st.binary(max_size=200))
-def test_any_pickle_is_read_or_refused(path: Path, whole: bytes, content: bytes) -> None:
-    sign(path, repacked(whole, lambda name, data: b"\x80\x02" + content + b"." if name.endswith("data.pkl") else data))
+def test_any_pickle_is_read_or_refused(path: Path, valid: bytes, content: bytes) -> None:
+    sign(path, repacked(valid, lambda name, data: b"\x80\x02" + content + b"." if name.endswith("data.pkl") else data))
     read_or_refused(path)
 
 
@@ -133,7 +133,7 @@ def test_any_other_content_is_read_or_refused(path: Path, saved: Any) -> None:
 
 
 class Call:
-    """Pickles as a call of a function, which a careless reader would make."""
+    """An object whose pickle calls a function when it is loaded."""
 
     def __init__(self, function: Any, *arguments: Any):
         self.call = function, arguments
@@ -160,7 +160,7 @@ def calls(trace: str) -> list[Call]:
 
 @pytest.mark.parametrize("number", range(10))
 @pytest.mark.parametrize("written", ["archive", "legacy", "pickle", "record"])
-def test_code_is_never_run(path: Path, whole: bytes, tmp_path: Path, number: int, written: str) -> None:
+def test_code_is_never_run(path: Path, valid: bytes, tmp_path: Path, number: int, written: str) -> None:
     trace = tmp_path / "trace"
     content = {"format": 1, "state": {"step": 1, "code": calls(str(trace))[number]}}
     buffer = io.BytesIO()
@@ -170,7 +170,7 @@ def test_code_is_never_run(path: Path, whole: bytes, tmp_path: Path, number: int
         pickle.dump(content, buffer)
     else:
         data = pickle.dumps(content)
-        buffer.write(repacked(whole, lambda name, old: data if name.endswith("data.pkl") else old))
+        buffer.write(repacked(valid, lambda name, old: data if name.endswith("data.pkl") else old))
     with pytest.raises(UserError, match=r"more than tensors|not a checkpoint"):
         load(sign(path, buffer.getvalue()))
     if written == "archive":
@@ -179,8 +179,8 @@ def test_code_is_never_run(path: Path, whole: bytes, tmp_path: Path, number: int
     assert not trace.exists()
 
 
-def test_a_compressed_record_is_not_unpacked(path: Path, whole: bytes) -> None:
-    """Sixty-five thousand bytes of file that would become 64 million."""
+def test_a_compressed_record_is_not_unpacked(path: Path, valid: bytes) -> None:
+    """65 kB would become 64 MiB."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data.pkl", b"\x80\x02}.")
@@ -189,9 +189,9 @@ def test_a_compressed_record_is_not_unpacked(path: Path, whole: bytes) -> None:
                 record.write(bytes(2**20))
     with pytest.raises(UserError, match="not a checkpoint"):
         load(sign(path, out.getvalue()))
-    assert load(sign(path, repacked(whole, lambda name, data: data)))["step"] == 1
+    assert load(sign(path, repacked(valid, lambda name, data: data)))["step"] == 1
     with pytest.raises(UserError, match="not a checkpoint"):
-        load(sign(path, repacked(whole, lambda name, data: data, zipfile.ZIP_DEFLATED)))
+        load(sign(path, repacked(valid, lambda name, data: data, zipfile.ZIP_DEFLATED)))
 
 
 def test_a_tensor_larger_than_its_record_is_refused(path: Path) -> None:

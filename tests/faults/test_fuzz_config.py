@@ -1,4 +1,4 @@
-"""Recipes, resolved configs and command lines from anyone: they compose, or every mistake is one line."""
+"""Untrusted recipes, resolved configs and command lines: they compose, or every error is one line."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ KEYS = st.one_of(
 
 @pytest.fixture(scope="module", autouse=True)
 def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A working directory whose recipes the tests write."""
+    """Work in a folder with a folder of recipes."""
     folder = tmp_path_factory.mktemp("project")
     (folder / "recipes").mkdir()
     with chdir(folder):
@@ -63,27 +63,27 @@ def recipes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @cache
-def known_good() -> dict[str, Any]:
+def valid_values() -> dict[str, Any]:
     return resolved.as_mapping(compose(["recipe=hot"]).config)
 
 
-def ends_well_or_names_the_mistake(*words: str) -> None:
+def works_or_prints_errors(*words: str) -> None:
     out, errors = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(errors):
-        # note: an exception that is no UserError escapes here and fails the test
+        # note: exceptions other than UserError fail the test
         code = main(words)
     lines = [line for line in errors.getvalue().splitlines() if not line.startswith("note: skipped: ")]
     assert code == (2 if lines else 0)
     assert all(line.startswith("error: ") for line in lines)
 
 
-def is_named(error: UserError, start: str = "") -> None:
+def is_printable(error: UserError, start: str = "") -> None:
     assert error.problems
     assert all(str(problem).startswith(start) and str(problem).isprintable() for problem in error.problems)
 
 
 def changed(values: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """The values with some dotted keys set, wherever their parents are mappings."""
+    """Return the values with changed dotted keys, where their parents are mappings."""
     copy = yaml.safe_load(yaml.safe_dump(values))
     for key, value in changes.items():
         *parents, leaf = key.split(".")
@@ -113,7 +113,7 @@ def yaml_of(values: Any) -> str:
 def test_no_values_of_a_recipe_crash_the_plan(recipes: Path, changes: dict[str, Any]) -> None:
     text = yaml_of(changed({"defaults": ["train", "_self_"], "about": HEADER}, changes))
     (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
-    ends_well_or_names_the_mistake("plan", "recipe=mine", "dataset=shapes", "model=resnet18")
+    works_or_prints_errors("plan", "recipe=mine", "dataset=shapes", "model=resnet18")
 
 
 @settings(max_examples=30)
@@ -122,16 +122,16 @@ def test_no_header_of_a_recipe_crashes_the_list(recipes: Path, where: str, value
     text = yaml_of(changed({"defaults": ["train", "_self_"], "about": HEADER}, {where: value}))
     (recipes / "mine.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
     try:
-        ends_well_or_names_the_mistake("ls", "recipes")
+        works_or_prints_errors("ls", "recipes")
     finally:
         (recipes / "mine.yaml").unlink()
 
 
 @settings(max_examples=60)
 @given(changes=st.dictionaries(KEYS, VALUES, min_size=1, max_size=3))
-def test_no_hand_edited_config_crashes_what_resume_does_first(tmp_path_factory: Any, changes: dict[str, Any]) -> None:
+def test_no_edited_config_crashes_the_start_of_a_resume(tmp_path_factory: Any, changes: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "config.yaml"
-    path.write_text(yaml_of(changed(known_good(), changes)), encoding="utf-8", errors="surrogatepass")
+    path.write_text(yaml_of(changed(valid_values(), changes)), encoding="utf-8", errors="surrogatepass")
     try:
         config = resolved.read(path)
         if config.dataset.train_samples is not None:
@@ -140,7 +140,7 @@ def test_no_hand_edited_config_crashes_what_resume_does_first(tmp_path_factory: 
             last = max(0, plan.total_steps - 1)
             assert [plan.lr(step) >= 0 and plan.image_size(step) >= 1 for step in (0, last // 2, last)]
     except UserError as error:
-        is_named(error)
+        is_printable(error)
     else:
         resolved.write(config, path)
         assert resolved.read(path) == config
@@ -171,7 +171,7 @@ def test_no_text_crashes_the_yaml_reader(tmp_path_factory: Any, text: str) -> No
     try:
         values = read_mapping(path)
     except UserError as error:
-        is_named(error, str(path))
+        is_printable(error, str(path))
     else:
         assert isinstance(values, dict)
 
@@ -195,7 +195,7 @@ def test_plain_values_are_read_as_they_were_written(tmp_path_factory: Any, value
 
 
 def words() -> st.SearchStrategy[list[str]]:
-    """Words as Hydra's grammar has them, more or less."""
+    """Draw words that are similar to Hydra's overrides."""
     punctuation = st.text(alphabet="[]{}(),:='\"\\$@~+. ab1\n*", max_size=16)
     nested = st.recursive(
         st.sampled_from(["1", "a", "null", "'x'", "1e999", "${seed}", "${oc.env:HOME}", "range(1,3)", "int(1)", "???"]),
@@ -212,36 +212,36 @@ def words() -> st.SearchStrategy[list[str]]:
 
 
 @settings(max_examples=30)
-@example(given_words=["a." * 5000 + "b=1"])
-@example(given_words=["run_name=" + "[" * 5000])
-@example(given_words=["algorithms=" + "{a:" * 60 + "1" + "}" * 60])
-@example(given_words=["optimizer.lr=" + "1" * 5000])
-@example(given_words=["dataset=image_folder", f"dataset.path={'a' * 5000}"])
-@example(given_words=["dataset=image_folder", "dataset.path='/data/\udc80'"])
-@example(given_words=["runs='[/x]'", "run_name='[/]'"])
-@example(given_words=["nokey\nerror: nothing"])
-@example(given_words=["algorithms.x.y.z=1"])
-@example(given_words=["algorithms.sam=[1]"])
-@example(given_words=["optimizer={name:sgd}"])
-@example(given_words=["optimizer={name:[1]}"])
-@example(given_words=["optimizer.name={a:1}"])
-@example(given_words=["model=[]"])
-@example(given_words=["model={}"])
-@example(given_words=["recipe=[mild]"])
-@example(given_words=["recipe=../../etc/passwd"])
-@example(given_words=["model=../dataset/shapes"])
-@example(given_words=["dataset.path=${dataset.path}"])
-@example(given_words=["epochs=${epochs}"])
-@example(given_words=["image=1", "image.scale=2"])
-@example(given_words=["algorithms={ema:on,sam:{rho:0.1}}"])
-@example(given_words=["schedule.dilate=1e300"])
-@example(given_words=["epochs=100000000000000000000000"])
-@example(given_words=["algorithms.sam.interval.x=1"])
-@given(given_words=words())
-def test_no_override_crashes_show_or_plan(given_words: list[str]) -> None:
+@example(overrides=["a." * 5000 + "b=1"])
+@example(overrides=["run_name=" + "[" * 5000])
+@example(overrides=["algorithms=" + "{a:" * 60 + "1" + "}" * 60])
+@example(overrides=["optimizer.lr=" + "1" * 5000])
+@example(overrides=["dataset=image_folder", f"dataset.path={'a' * 5000}"])
+@example(overrides=["dataset=image_folder", "dataset.path='/data/\udc80'"])
+@example(overrides=["runs='[/x]'", "run_name='[/]'"])
+@example(overrides=["nokey\nerror: nothing"])
+@example(overrides=["algorithms.x.y.z=1"])
+@example(overrides=["algorithms.sam=[1]"])
+@example(overrides=["optimizer={name:sgd}"])
+@example(overrides=["optimizer={name:[1]}"])
+@example(overrides=["optimizer.name={a:1}"])
+@example(overrides=["model=[]"])
+@example(overrides=["model={}"])
+@example(overrides=["recipe=[mild]"])
+@example(overrides=["recipe=../../etc/passwd"])
+@example(overrides=["model=../dataset/shapes"])
+@example(overrides=["dataset.path=${dataset.path}"])
+@example(overrides=["epochs=${epochs}"])
+@example(overrides=["image=1", "image.scale=2"])
+@example(overrides=["algorithms={ema:on,sam:{rho:0.1}}"])
+@example(overrides=["schedule.dilate=1e300"])
+@example(overrides=["epochs=100000000000000000000000"])
+@example(overrides=["algorithms.sam.interval.x=1"])
+@given(overrides=words())
+def test_no_override_crashes_show_or_plan(overrides: list[str]) -> None:
     for verb in ("show", "plan"):
-        ends_well_or_names_the_mistake(verb, "--", *given_words)
+        works_or_prints_errors(verb, "--", *overrides)
 
 
 def test_the_unmutated_values_are_valid() -> None:
-    assert isinstance(validate(known_good()), RunConfig)
+    assert isinstance(validate(valid_values()), RunConfig)

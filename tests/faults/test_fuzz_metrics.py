@@ -1,4 +1,4 @@
-"""metrics.jsonl from anyone: what is no record is left out, and everything shown of a run can be computed."""
+"""Untrusted metrics.jsonl: lines that are no records are skipped, and all views of a run can be computed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ ODD = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.sampled_from([0, -1, 10**400, 1e308, -1e99, 5e-324, "[/x]", "\ud800", {"a": 1}]),
 )
-FAIR = st.one_of(st.integers(0, 20), st.floats(0, 20))
+VALID = st.one_of(st.integers(0, 20), st.floats(0, 20))
 
 
 @st.composite
 def rows(draw: st.DrawFn) -> dict[str, Any]:
-    """A record of any kind whose values are mostly what they should be."""
+    """Draw a record of any kind with mostly valid values."""
     kind = draw(st.sampled_from([*KINDS, "future"]))
     names = KINDS.get(kind, ["step"])
-    row = {name: draw(FAIR) for name in names} | {"kind": kind, "step": draw(st.integers(0, 9))}
+    row = {name: draw(VALID) for name in names} | {"kind": kind, "step": draw(st.integers(0, 9))}
     row |= {"device": "cpu", "precision": "fp32", "policy": "skip", "indices": [[1]], "finished": True}
     row |= {
         "primary": "top1",
@@ -58,16 +58,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def shown(folder: RunFolder, *, terminal: bool) -> str:
-    """All that is shown of a run: its progress as if it came now, then its summary."""
-    screen = io.StringIO()
-    console = Console(file=screen, width=200, force_terminal=terminal)
+    """Return the progress of a run, as if its records appeared now, and its summary."""
+    output = io.StringIO()
+    console = Console(file=output, width=200, force_terminal=terminal)
     content = folder.metrics.read_bytes()
     folder.metrics.write_bytes(b"")
     view = ProgressView(folder.metrics, CONFIG.task, total_steps=10, epochs=3, console=console)
     folder.metrics.write_bytes(content)
     view.close()
     console.print(summary_table(folder, CONFIG))
-    return screen.getvalue()
+    return output.getvalue()
 
 
 @settings(max_examples=100)
@@ -94,7 +94,7 @@ def test_any_records_can_be_drawn(folder: RunFolder, lines: list[dict[str, Any]]
 
 
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1], {}])
-def test_a_wrong_value_voids_only_its_line(tmp_path: Path, value: Any) -> None:
+def test_an_invalid_value_invalidates_only_its_line(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "metrics.jsonl"
     row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}
     path.write_text("\n".join(json.dumps(r) for r in (row | {"step": 3}, row | {"lr": value}, row)))

@@ -1,4 +1,4 @@
-"""Folders and images that nobody should trust: each is read, left out, or refused in one clear line."""
+"""Untrusted folders and images: each is read, skipped, or refused with one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.images import png
 
 
 def folder_of(path: Path, *names: bytes) -> Path:
-    """Class folders, two if none are named, with one image each in train/ and val/."""
+    """Write class folders, by default a and b, with one image each in train/ and val/."""
     for split in (b"train", b"val"):
         for name in names or (b"a", b"b"):
             folder = os.path.join(os.fsencode(path), split, name)  # noqa: PTH118 - bytes
@@ -40,23 +40,23 @@ ODD_NAMES = [b"new\nline", b"not\xffutf8", b"-rf", "emoji🙂".encode(), b" ", b
 
 def test_unusual_file_names_are_read(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
-    assert [len(split.files) for split in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
-    found = scan(tmp_path, "train")
-    assert sorted(map(os.fsencode, found.classes)) == sorted(ODD_NAMES)
-    pictures = Images(found.root, found.files, found.labels, upright=True)
-    assert all(pictures.open(number).getpixel((0, 0)) == (200, 10, 10) for number in range(len(ODD_NAMES)))
+    assert [len(one.files) for one in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
+    split = scan(tmp_path, "train")
+    assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
+    images = Images(split.root, split.files, split.labels, upright=True)
+    assert all(images.open(number).getpixel((0, 0)) == (200, 10, 10) for number in range(len(ODD_NAMES)))
 
 
 def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
-    found = scan(tmp_path, "train")
-    pictures = Images(found.root, found.files, found.labels, upright=True)
+    split = scan(tmp_path, "train")
+    images = Images(split.root, split.files, split.labels, upright=True)
     lines = []
     for number in range(len(ODD_NAMES)):
         try:
-            pictures.open(number)
+            images.open(number)
         except UserError as error:
             lines.append(str(error))
     assert len(lines) == 1
@@ -98,12 +98,12 @@ def test_outside_links_loops_pipes_and_folders_are_not_images(tmp_path: Path) ->
         (train / name).symlink_to(target)
     os.mkfifo(train / "a" / "pipe.jpg")
     (train / "a" / "folder.jpg").mkdir()
-    found = scan(tmp_path / "data", "train")
-    assert found.files == ["a/inside.png", "a/p.png", "b/p.png"]
-    assert found.irregular == 10
+    split = scan(tmp_path / "data", "train")
+    assert split.files == ["a/inside.png", "a/p.png", "b/p.png"]
+    assert split.irregular == 10
 
 
-# -- pictures
+# -- images
 
 
 def jpeg(width: int, height: int) -> bytes:
@@ -144,12 +144,12 @@ def text_bomb() -> bytes:
 def test_an_invalid_image_is_one_error(tmp_path: Path, content: bytes | Callable[[], bytes], expected: str) -> None:
     folder_of(tmp_path)
     (tmp_path / "train" / "a" / "p.png").write_bytes(content() if callable(content) else content)
-    found = scan(tmp_path, "train")
+    split = scan(tmp_path, "train")
     with pytest.raises(
         UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):
-        Images(found.root, found.files, found.labels, upright=True).open(0)
-    list(image_advice(compose([]).config, found))
+        Images(split.root, split.files, split.labels, upright=True).open(0)
+    list(image_advice(compose([]).config, split))
 
 
 def test_an_image_with_another_extension_is_read(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_an_image_with_another_extension_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 2_000_000), (2_000_000, 1)])
 def test_a_very_narrow_image_is_cropped_before_it_is_resized(shape: tuple[int, int]) -> None:
-    """Enlarged first, it would take 393 GB."""
+    """Resized first, it would need 393 GB."""
     pixels = centre_cut(Image.new("RGB", shape, (9, 8, 7)), 256, 224, "bilinear")
     assert pixels.shape == (224, 224, 3)
     assert (pixels == (9, 8, 7)).all()

@@ -1,4 +1,4 @@
-"""Files that nobody should trust: no code runs, nothing crashes or waits, one clear line says what is wrong."""
+"""Untrusted YAML and overrides: none runs code, crashes or blocks; each error is one line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADER = "defaults: [train, _self_]\nabout: {summary: odd, epochs: [1, null]}\n"
 
 @pytest.fixture
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of recipes of the working directory."""
+    """Work in a folder with a folder of recipes."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipes").mkdir()
     return tmp_path / "recipes"
@@ -62,8 +62,8 @@ def test_yaml_with_more_than_plain_values_is_refused(recipes: Path, text: str, e
         read_mapping(recipes / "odd.yaml")
     assert str(caught.value).startswith(str(recipes / "odd.yaml"))
     refused("plan", "recipe=odd")
-    code, listed, noted = execute("ls", "recipes")
-    assert (code, "mild" in listed, noted.startswith(f"note: skipped: {recipes}/odd.yaml")) == (0, True, True)
+    code, listed, notes = execute("ls", "recipes")
+    assert (code, "mild" in listed, notes.startswith(f"note: skipped: {recipes}/odd.yaml")) == (0, True, True)
     assert list(recipes.parent.iterdir()) == [recipes]
 
 
@@ -169,9 +169,9 @@ def test_a_reference_can_only_refer_to_a_key(recipes: Path, monkeypatch: pytest.
 def test_nested_references_are_refused(recipes: Path) -> None:
     chain = "".join(f"x{n}: '{f'${{x{n + 1}}}' * 50}'\n" for n in range(9))
     (recipes / "odd.yaml").write_text(f"{HEADER}{chain}x9: '{'a' * 5000}'\nrun_name: '${{x0}}'\n")
-    told = execute("plan", "recipe=odd")[2]
-    assert "run_name=${x0} (recipe odd): cannot be resolved: x0 is a reference itself" in told
-    assert "x9 has more than 1000 characters" in told
+    errors = execute("plan", "recipe=odd")[2]
+    assert "run_name=${x0} (recipe odd): cannot be resolved: x0 is a reference itself" in errors
+    assert "x9 has more than 1000 characters" in errors
 
 
 @pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", "", "a\nb", "\x1b[2J", "n" * 300])

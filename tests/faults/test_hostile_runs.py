@@ -1,4 +1,4 @@
-"""Run folders that nobody should trust: nothing is written elsewhere, and an edited config is refused by name."""
+"""Untrusted run folders: nothing is written elsewhere, and an invalid config is refused with its path."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ def test_an_invalid_edited_config_is_refused_with_its_path(
 )
 def test_a_study_reports_a_run_with_an_invalid_config(run: RunFolder, text: str) -> None:
     run.config.write_text(text)
-    found = read_run(run.path)
-    assert found.state == "damaged"
-    assert str(found.problem).startswith("config.yaml:")
+    result = read_run(run.path)
+    assert result.state == "damaged"
+    assert str(result.problem).startswith("config.yaml:")

@@ -1,4 +1,4 @@
-"""What a run leaves on the machine outside its folder: nothing, however it ends."""
+"""A run leaves nothing outside its folder, however it ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LONG = [*WITH_WORKERS, "epochs=100", "eval_every=100ep"]
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A short name, since sockets are put into it."""
+    """Create a folder with a short path, as sockets need."""
     folder = Path(tempfile.mkdtemp(prefix="left-"))
     yield folder
     shutil.rmtree(folder)
@@ -33,20 +33,20 @@ def tidy(train: Train, temporary: Path) -> Train:
     return replace(train, environment={**train.environment, "TMPDIR": str(temporary)})
 
 
-def left_in(temporary: Path) -> list[Path]:
-    """All but torch's cache, which is there to be used again."""
+def files_in(temporary: Path) -> list[Path]:
+    """Return all files except torch's cache, which later runs use."""
     return [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
 
 
-def named_after(scratch: Path) -> list[Path]:
+def semaphores_of(scratch: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"*{scratch.name}*"))
 
 
 def scratch_in(temporary: Path) -> Path:
-    """The one folder there, which holds a socket of each rank's loader and gives its name to semaphores."""
-    (scratch,) = left_in(temporary)
+    """Return the only folder: it has a socket of each rank's loader, and semaphores have its name."""
+    (scratch,) = files_in(temporary)
     assert list(scratch.glob("listener-*"))
-    assert named_after(scratch)
+    assert semaphores_of(scratch)
     return scratch
 
 
@@ -58,22 +58,22 @@ def started(tidy: Train) -> tuple[Command | Popen[str], Path]:
 
 def test_a_finished_run_leaves_no_temporary_files(tidy: Train, temporary: Path) -> None:
     tidy(*WITH_WORKERS, "epochs=1", "schedule.warmup=0ba")
-    assert not left_in(temporary)
+    assert not files_in(temporary)
 
 
 def test_a_killed_rank_and_a_stopped_launcher_leave_no_temporary_files(tidy: Train, temporary: Path) -> None:
     process, run = started(tidy)
     first = scratch_in(temporary)
     ranks_of(run)[1].kill()
-    wait_for(lambda: not first.exists() and bool(left_in(temporary)))
-    assert not named_after(first)
+    wait_for(lambda: not first.exists() and bool(files_in(temporary)))
+    assert not semaphores_of(first)
     before = steps_done(run)
     wait_for(lambda: steps_done(run) > before)
     second = scratch_in(temporary)
     process.terminate()
     ended(process, 143)
-    assert not left_in(temporary)
-    assert not named_after(second)
+    assert not files_in(temporary)
+    assert not semaphores_of(second)
 
 
 def test_a_killed_launcher_leaves_no_temporary_files(tidy: Train, temporary: Path) -> None:
@@ -82,5 +82,5 @@ def test_a_killed_launcher_leaves_no_temporary_files(tidy: Train, temporary: Pat
     process.kill()
     process.communicate()
     wait_for(lambda: not processes_of(run))
-    wait_for(lambda: not left_in(temporary))
-    assert not named_after(scratch)
+    wait_for(lambda: not files_in(temporary))
+    assert not semaphores_of(scratch)

@@ -1,4 +1,4 @@
-"""Two machines, as namespaces of this one, with two ranks each: one is cut off and comes back, or both share a disk."""
+"""Two nodes, as network namespaces, with two ranks each: one is disconnected and rejoins, or both share a disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ip(*words: str) -> None:
 
 @pytest.fixture
 def hosts() -> Iterator[dict[str, str]]:
-    """Names of the two namespaces, connected by a pair of virtual interfaces."""
+    """Connect two namespaces by a pair of virtual interfaces, and return their names."""
     if shutil.which("ip") is None or os.getuid() != 0:
         pytest.skip("network namespaces need root and iproute2")
     names = {host: f"train-{host}-{os.getpid()}" for host in HOSTS}
@@ -43,7 +43,7 @@ def hosts() -> Iterator[dict[str, str]]:
         for name in names.values():
             ip("netns", "add", name)
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"network namespaces are not to be had here: {error.stderr.decode().strip()}")
+        pytest.skip(f"network namespaces cannot be created here: {error.stderr.decode().strip()}")
     try:
         link = f"link add tr0 netns {names['first']} type veth peer name tr0 netns {names['second']}"
         ip(*link.split())
@@ -64,25 +64,25 @@ def enter(namespace: str, host: str) -> None:
     socket.sethostname(host)
 
 
-def note_who_draws() -> None:
+def record_who_draws() -> None:
     from launcher.records import curve
 
-    curve.draw_curve = _note_who_draws
+    curve.draw_curve = _record_who_draws
 
 
-def _note_who_draws(folder: RunFolder, task: TaskConfig, title: str) -> Path:
+def _record_who_draws(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     with (folder.path / "drawn").open("a") as file:
         file.write(f"{socket.gethostname()}\n")
     return folder.curve
 
 
 def start(host: str, namespace: str, folder: Path, *words: str, shared: bool = False) -> Command:
-    """The command on one host, whose run folders another host sees only where the disk is shared."""
+    """Start the command on one host; run folders are visible to the other host if the disk is shared."""
     here = folder if shared else folder / host
     here.mkdir(exist_ok=True)
     several = ["run_name=both", "launch.nnodes=2", f"launch.rdzv={HOSTS['first']}:29411", *words]
     train = Train(here, around=(partial(enter, namespace, host),))
-    train.before += (slow_down, note_who_draws)
+    train.before += (slow_down, record_who_draws)
     with (folder / f"{host}.txt").open("a") as log:
         return train.start(*SHORT, *several, stdout=log, stderr=log)
 
@@ -91,20 +91,20 @@ def test_a_node_that_loses_its_connection_rejoins(hosts: dict[str, str], tmp_pat
     words = ["epochs=6", "launch.hang_timeout=10", "launch.max_restarts=5", "launch.rdzv_timeout=240"]
     processes = {host: start(host, hosts[host], tmp_path, *words) for host in hosts}
 
-    def told(host: str) -> str:
+    def output(host: str) -> str:
         return (tmp_path / f"{host}.txt").read_text()
 
     try:
-        # note: whichever machine came first has rank 0 and with it the records
+        # note: the first node to connect has rank 0, which writes the records
         def run() -> Path:
             return max((tmp_path / host / "runs" / "both" for host in hosts), key=steps_done)
 
         wait_for(lambda: steps_done(run()) >= 9)
         ip("-n", hosts["second"], "link", "set", "tr0", "down")
-        wait_for(lambda: "made no progress for launch.hang_timeout seconds" in told("first") + told("second"))
+        wait_for(lambda: "made no progress for launch.hang_timeout seconds" in output("first") + output("second"))
         ip("-n", hosts["second"], "link", "set", "tr0", "up")
         for host, process in processes.items():
-            assert process.wait(timeout=480) == 0, told(host)
+            assert process.wait(timeout=480) == 0, output(host)
     finally:
         for process in processes.values():
             process.kill()
@@ -112,15 +112,14 @@ def test_a_node_that_loses_its_connection_rejoins(hosts: dict[str, str], tmp_pat
     rows = read_metrics(run() / "metrics.jsonl")
     assert next(row["world_size"] for row in rows if row["kind"] == "start") == 4
     assert any(row["kind"] == "resume" for row in rows)
-    found = checkpoint.newest_valid(run() / "checkpoints")
-    assert found["step"] == 36
+    assert checkpoint.newest_valid(run() / "checkpoints")["step"] == 36
 
 
 def test_a_node_that_does_not_connect_is_reported_after_the_timeout(hosts: dict[str, str], tmp_path: Path) -> None:
-    began = time.monotonic()
+    start_time = time.monotonic()
     process = start("first", hosts["first"], tmp_path, "launch.rdzv_timeout=5")
     assert process.wait(timeout=240) == 1
-    assert time.monotonic() - began >= 5
+    assert time.monotonic() - start_time >= 5
     assert "launch.rdzv=10.231.7.1:29411: not all 2 nodes connected within 5 s" in (tmp_path / "first.txt").read_text()
 
 
@@ -131,7 +130,7 @@ def test_one_of_several_nodes_with_a_shared_run_folder_writes_the_files_of_the_r
     for host, process in processes.items():
         assert process.wait(timeout=480) == 0, (tmp_path / f"{host}.txt").read_text()
     run = tmp_path / "runs" / "both"
-    owner = json.loads((run / "environment.json").read_text())["host"]
-    assert (run / "drawn").read_text().split() == [owner]
+    host = json.loads((run / "environment.json").read_text())["host"]
+    assert (run / "drawn").read_text().split() == [host]
     assert len(json.loads((run / "dataset.json").read_text())["identities"]) == 1
     assert not list(run.rglob(".*.tmp"))

@@ -1,4 +1,4 @@
-"""A loss that is no number: a learning rate that no network survives."""
+"""A loss that is not finite, because of a very large learning rate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_skipped_steps_have_a_limit_and_can_be_replayed(train: Train) -> None:
     first = bad_steps(run)[0]
     assert bad_steps(run) == [first, first + 1, first + 2]
     assert "for 3 steps in a row (nonfinite.limit=2)" in ended.stderr
-    assert f"train replay {Path('runs/bad')} step={first}\n" in ended.stderr, "its state is the one that is kept"
+    assert f"train replay {Path('runs/bad')} step={first}\n" in ended.stderr, "the checkpoint of this step remains"
     assert "restarting" not in ended.stdout, "the error would repeat"
 
     config = run / "config.yaml"

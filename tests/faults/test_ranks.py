@@ -1,4 +1,4 @@
-"""Ranks that are killed, stopped or fail, and go on to the weights of an uninterrupted run."""
+"""Ranks that are killed, stopped or fail resume to the weights of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from tests.runs import SHORT, Here, Train, ended, processes_of, ranks_of, result
 
 pytestmark = pytest.mark.system
 
-# When SIGKILL comes, and to whom: the launcher restarts the ranks, and a killed launcher leaves no process behind.
-Kill = tuple[Literal["step", "save", "start"], Literal["rank", "launcher"]]
-EACH_KILL: list[Kill] = list(product(("step", "save", "start"), ("rank", "launcher")))
-# `make soak` asks for a hundred.
+# When SIGKILL is sent, and to which process. The launcher restarts ranks; a killed launcher leaves no process.
+Kill = tuple[Literal["step", "checkpoint", "start"], Literal["rank", "launcher"]]
+EACH_KILL: list[Kill] = list(product(("step", "checkpoint", "start"), ("rank", "launcher")))
+# `make soak` sets 100.
 KILLS = int(os.environ.get("KILLS", len(EACH_KILL)))
 
 
-def kill_over_and_over(train: Train, words: Sequence[str], kills: Sequence[Kill]) -> tuple[Path, int]:
-    """Start a run, kill and resume it so often, and leave it killed; returns how many kills interrupted a save."""
+def kill_repeatedly(train: Train, words: Sequence[str], kills: Sequence[Kill]) -> tuple[Path, int]:
+    """Start, kill and resume a run repeatedly, and return how many kills interrupted a checkpoint."""
     run, moments = train.folder / "runs" / "killed", random.Random(7)
     command = [*words, "run_name=killed", f"launch.max_restarts={len(kills)}"]
     process: Command | Popen[str] | None = None
-    last_kill, before, in_a_save = 0.0, set[int](), 0
+    last_kill, before, interrupted = 0.0, set[int](), 0
     for when, victim in kills:
         process = process or train.start(*command)
         more = steps_done(run) + moments.randrange(3)
-        if when == "save":
+        if when == "checkpoint":
             _wait(process, lambda last_kill=last_kill: _is_saving(run, last_kill))
         elif when == "step":
             _wait(process, lambda more=more: steps_done(run) > more)
@@ -53,11 +53,11 @@ def kill_over_and_over(train: Train, words: Sequence[str], kills: Sequence[Kill]
         else:
             assert _end(process, run) != 0, "the run has ended before"
             command, process = ["resume", str(run)], None
-            in_a_save += _is_saving(run, last_kill)
+            interrupted += _is_saving(run, last_kill)
         last_kill = time.time()
     if process is not None:
         _end(process, run)
-    return run, in_a_save
+    return run, interrupted
 
 
 def _process_ids(run: Path) -> set[int]:
@@ -65,7 +65,7 @@ def _process_ids(run: Path) -> set[int]:
 
 
 def _end(process: Command | Popen[str], run: Path) -> int | None:
-    """Kill all of it; returns its exit code if it had ended by itself."""
+    """Kill all processes, and return the exit code of the command."""
     process.kill()
     process.communicate()
     wait_for(lambda: not processes_of(run))
@@ -73,29 +73,29 @@ def _end(process: Command | Popen[str], run: Path) -> int | None:
 
 
 def _is_saving(run: Path, last_kill: float) -> bool:
-    """Whether the temporary file of a save is there, none that the kill before has left."""
+    """Return whether a temporary checkpoint exists that is newer than the last kill."""
     for path in (run / "checkpoints").glob(".step-*.tmp"):
         with suppress(FileNotFoundError):
-            # note: a peer of a killed rank may write for a moment more, and no start takes less than a second
+            # note: peers of a killed rank may write a little longer; every start takes more than a second
             if path.stat().st_mtime > last_kill + 1:
                 return True
     return False
 
 
 def _wait(process: Command | Popen[str], condition: Callable[[], bool]) -> None:
-    """Until the condition holds, or the process has ended by itself."""
+    """Wait until the condition holds or the process has ended."""
     end = time.monotonic() + 240
     while not condition() and process.poll() is None:
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
-def assert_same_end(train: Train, run: Path, whole: Path) -> None:
-    assert same(train.decided(run), train.decided(whole))
+def assert_same_end(train: Train, run: Path, uninterrupted: Path) -> None:
+    assert same(train.decided(run), train.decided(uninterrupted))
     assert not processes_of(run)
 
 
-def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, whole: Path) -> None:
+def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, uninterrupted: Path) -> None:
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 9)
@@ -103,11 +103,11 @@ def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, whole: Path) -> 
     output, _ = ended(process)
     assert "restarting from the newest checkpoint (1 of 3)" in output
     assert "rank 0 made no progress for launch.hang_timeout seconds" in output
-    assert_same_end(train, run, whole)
+    assert_same_end(train, run, uninterrupted)
 
 
 def test_three_ranks_restart_to_the_same_bits(train: Train) -> None:
-    # note: sums of three and more depend on their order
+    # note: a sum of three or more values depends on their order
     words = [*SHORT, "launch.nproc=3", "batch_size=24", "eval_batch_size=24", "epochs=2", "eval_every=2ep"]
     train(*words, "run_name=whole")
     process = train.start(*words, "run_name=lost")
@@ -125,14 +125,14 @@ def test_a_run_killed_repeatedly_ends_with_the_same_bits(train: Train) -> None:
     small = ["checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]
     words = [*SHORT, *small, f"epochs={KILLS // 2 + 5}"]
     train(*words, "run_name=whole")
-    run, in_a_save = kill_over_and_over(train, words, list(islice(cycle(EACH_KILL), KILLS)))
-    assert in_a_save, "a killed save leaves its temporary file"
+    run, interrupted = kill_repeatedly(train, words, list(islice(cycle(EACH_KILL), KILLS)))
+    assert interrupted, "an interrupted checkpoint leaves its temporary file"
     train("resume", str(run))
     assert_same_end(train, run, run.with_name("whole"))
 
 
 def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
-    train: Train, here: Here, whole: Path
+    train: Train, here: Here, uninterrupted: Path
 ) -> None:
     process = train.start(*SHORT, "run_name=parts")
     run = train.folder / "runs" / "parts"
@@ -148,8 +148,8 @@ def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     newest.write_bytes(content)
     finished = train("resume", str(run))
     assert f"checkpoint={newest}: damaged" in finished.stdout
-    assert_same_end(train, run, whole)
-    assert results(run) == results(whole)
+    assert_same_end(train, run, uninterrupted)
+    assert results(run) == results(uninterrupted)
 
     refused = here("resume", str(other), "optimizer.lr=1", "seed=3", "launch.nproc=1", code=2)
     assert [line.split(":")[1].split("=")[0].strip() for line in refused.stderr.splitlines()] == [
