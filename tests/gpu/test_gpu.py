@@ -1,4 +1,4 @@
-"""The step on a GPU, what costs least first: no synchronization, bit-for-bit resume, memory, captured, compiled."""
+"""The step on a GPU, cheapest tests first: no synchronization, bit-for-bit resume, memory, captured, compiled."""
 
 from __future__ import annotations
 
@@ -81,13 +81,13 @@ def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.devic
     recipe = "medium" if device.type == "cuda" else "baseline"
     words = [f"recipe={recipe}", f"precision={precision}", "deterministic=true"]
     try:
-        whole, parts, again = (build(device, *words) for _ in range(3))
-        through = losses(whole, 4)
-        before = losses(parts, 2)
-        checkpoint.save(parts.state_dict(), tmp_path / "state.pt")
-        again.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-        assert before + losses(again, 2) == through
-        ends = (run.train_step.model.state_dict().values() for run in (again, whole))
+        uninterrupted, interrupted, resumed = (build(device, *words) for _ in range(3))
+        expected = losses(uninterrupted, 4)
+        before = losses(interrupted, 2)
+        checkpoint.save(interrupted.state_dict(), tmp_path / "state.pt")
+        resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
+        assert before + losses(resumed, 2) == expected
+        ends = (run.train_step.model.state_dict().values() for run in (resumed, uninterrupted))
         assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
     finally:
         torch.use_deterministic_algorithms(False)

@@ -1,4 +1,4 @@
-"""The launcher without the packages that extend it, and with a broken one."""
+"""The launcher without packages that extend it, and with a broken one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.runs import SMALL, Cold
 
 pytestmark = pytest.mark.system
 
-# Runs at the start of each Python process: only the launcher is installed, and an entry point per group for BROKEN.
+# Runs at the start of each Python process: hide the lab, and add the entry point BROKEN to each group.
 _SITE = """
 import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
@@ -69,7 +69,7 @@ def test_only_installed_verbs_and_options_are_listed_and_accepted(alone: Cold) -
         ("builtins:int", ["must be a mapping of verb to", "must be a dataclass with a name", "must be a module with"]),
     ],
 )
-def test_a_package_that_is_broken_or_of_a_wrong_shape_costs_one_warning(
+def test_a_package_that_is_broken_or_of_a_wrong_type_is_one_warning(
     alone: Cold, value: str, reasons: list[str]
 ) -> None:
     alone.environment["BROKEN"] = value

@@ -11,7 +11,7 @@ Submit = Callable[..., str]
 
 @pytest.fixture
 def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
-    """What `train submit` prints."""
+    """Return a function that returns the output of `train submit`."""
 
     def call(kind: str, *words: str) -> str:
         assert cli.main(["submit", f"--{kind}", *words]) == 0, capsys.readouterr().err

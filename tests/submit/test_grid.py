@@ -1,4 +1,4 @@
-"""`train curve --slurm`: a job a run, never one for what is done or queued; Slurm's programs are stand-ins."""
+"""`train curve --slurm` submits a job per run, none for finished or queued runs; Slurm's programs are replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.cli import main as cli
 from launcher.config.resolved import as_mapping
 from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, StartRecord
 
-# each takes a script and leaves it as job-N.sh, N counted from 1; `queue` holds the numbers of what waits or runs
+# sbatch writes the script of job N to job-N.sh; `queue` has the numbers of waiting and running jobs
 SBATCH = """#!/bin/bash
 [ "$1" = --parsable ] || exit 9
 [ -e full ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
@@ -47,14 +47,14 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def curve(slurm: Path, capsys: pytest.CaptureFixture[str]) -> Curve:
     def call(*words: str, code: int = 0) -> str:
         assert cli.main(["curve", "--slurm", *words]) == code
-        said = capsys.readouterr()
-        return said.out + said.err
+        captured = capsys.readouterr()
+        return captured.out + captured.err
 
     return call
 
 
-def leave_run(folder: Path, *, finished: bool) -> None:
-    """A run folder as its job leaves it behind."""
+def write_run(folder: Path, *, finished: bool) -> None:
+    """Write the run folder of a job that has ended."""
     (cell,) = (cell for cell in expand(GRID) if cell.folder.name == folder.name)
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(as_mapping(cell.composed.config)))
@@ -73,13 +73,13 @@ def test_each_run_is_one_job_unless_it_is_queued_or_finished(slurm: Path, curve:
     assert "4 submitted" in curve(*GRID)
     assert "4 in the queue" in curve(*GRID)
     names = [cell.folder.name for cell in expand(GRID)]
-    leave_run(slurm / "runs" / names[0], finished=True)
-    leave_run(slurm / "runs" / names[1], finished=False)
+    write_run(slurm / "runs" / names[0], finished=True)
+    write_run(slurm / "runs" / names[1], finished=False)
     (slurm / "queue").write_text("3\n")
-    said = curve(*GRID)
-    assert "1 already finished, 2 submitted, 1 in the queue" in said
-    assert f"runs/{names[1]}  submitted as job 5" in said
-    assert f"runs/{names[2]}  in the queue as job 3: skipped" in said
+    output = curve(*GRID)
+    assert "1 already finished, 2 submitted, 1 in the queue" in output
+    assert f"runs/{names[1]}  submitted as job 5" in output
+    assert f"runs/{names[2]}  in the queue as job 3: skipped" in output
     assert "3 in the queue" in curve(*GRID)
 
 
@@ -91,7 +91,7 @@ def test_a_job_starts_its_run_or_resumes_an_interrupted_one(slurm: Path, curve: 
     assert "#SBATCH --partition=cpu\n" in script
     environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
     subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
-    leave_run(slurm / "runs" / "mild-shapes-9ep-seed1", finished=False)
+    write_run(slurm / "runs" / "mild-shapes-9ep-seed1", finished=False)
     subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
     first, second = (slurm / "tasks").read_text().splitlines()
     assert first.split() == [

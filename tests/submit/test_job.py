@@ -1,4 +1,4 @@
-"""The run behind a job: its command, name, machines and price; and what is refused."""
+"""The run of a job: its command, name, nodes and price; and jobs that are refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BUCKET = "submit.runs=s3://mine/runs"
 
 
 def printed(lines: str, folder: Path) -> list[str]:
-    """The words that a job's bash lines give to `train`, where that prints them instead."""
+    """Return the words that the bash lines of a job pass to `train`."""
     script = lines.replace("exec train", "printf '%s\\n'")
     return subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True).stdout.split(
         "\n"
@@ -111,7 +111,7 @@ def test_run_passes_the_job_to_the_submitting_program(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "is not installed; omit --run" in refused("submit", f"--{kind}", "--run", *words)
     program = tmp_path / {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
-    program.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/cat "$last" > {tmp_path}/given\nexit 3\n')
+    program.write_text(f'#!/bin/sh\nfor last; do :; done\n/bin/cat "$last" > {tmp_path}/script\nexit 3\n')
     program.chmod(0o755)
     assert cli.main(["submit", f"--{kind}", "--run", *words]) == 3
-    assert (tmp_path / "given").read_text() == submit(kind, *words)
+    assert (tmp_path / "script").read_text() == submit(kind, *words)

@@ -1,4 +1,4 @@
-"""The YAML of SkyPilot and Kubernetes, held against their own loaders and schemas."""
+"""The YAML of SkyPilot and Kubernetes, checked by their own loaders and schemas."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
 
 
 def types_accept(manifest: dict[str, Any]) -> None:
-    """Check a manifest against Kubeflow Trainer's own types; a field that they lack is lost on the way."""
+    """Check a manifest against Kubeflow Trainer's own types, which drop fields that they lack."""
     types = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
     prefix = "JobsetV1alpha2" if manifest["kind"] == "JobSet" else "TrainerV1alpha1"
     assert getattr(types, prefix + manifest["kind"]).from_dict(manifest).to_dict() == manifest
@@ -120,7 +120,7 @@ def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
     assert 'launch.nnodes=4 launch.rdzv="$PET_MASTER_ADDR:$PET_MASTER_PORT"' in trainer["command"][2]
     (patch,) = job["spec"]["runtimePatches"]
     (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
-    # note: what the runtime and its patches add up to is a pod of Kubernetes
+    # note: the runtime with its patches is a pod of Kubernetes
     pod = {**node["template"]["spec"]["template"]["spec"], **patched["template"]["spec"]["template"]["spec"]}
     start = {key: trainer[key] for key in ("image", "command")}
     pod["containers"] = [{**pod["containers"][0], **start, "resources": trainer["resourcesPerNode"]}]

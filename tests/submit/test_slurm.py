@@ -1,4 +1,4 @@
-"""The Slurm script: its options, its shell, and what it does when Slurm asks it to stop."""
+"""The Slurm script: its options, its shell, and its reaction to stop signals and faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from .conftest import Submit
 
 SRUN = """#!/bin/bash
-# runs the command after srun's own options, as one task that ends with 143 when it is asked to save
+# runs the command after srun's own options, as one task that saves and exits with 143 on USR1
 trap 'echo saved >> tasks; exit 143' USR1
 while [[ $1 == --* ]]; do shift; done
 shift
@@ -34,11 +34,11 @@ def options(script: str) -> dict[str, str]:
 
 def test_options_follow_the_config(submit: Submit) -> None:
     words = ["recipe=mild", "launch.nnodes=2", "launch.nproc=4", "submit.partition=gpu", "submit.time=1-02:00:00"]
-    found = options(submit("slurm", *words))
-    assert (found["nodes"], found["ntasks-per-node"], found["gpus-per-node"]) == ("2", "1", "4")
-    assert (found["partition"], found["time"], found["signal"]) == ("gpu", "1-02:00:00", "B:USR1@180")
-    assert "requeue" in found
-    assert "account" not in found
+    sbatch = options(submit("slurm", *words))
+    assert (sbatch["nodes"], sbatch["ntasks-per-node"], sbatch["gpus-per-node"]) == ("2", "1", "4")
+    assert (sbatch["partition"], sbatch["time"], sbatch["signal"]) == ("gpu", "1-02:00:00", "B:USR1@180")
+    assert "requeue" in sbatch
+    assert "account" not in sbatch
     assert "gpus-per-node" not in options(submit("slurm", "launch=cpu"))
 
 
@@ -58,7 +58,7 @@ def quoted(word: str) -> str:
 
 
 class Node:
-    """A folder in which a script runs with stand-ins for Slurm's programs."""
+    """A folder in which a script runs with replacements of Slurm's programs."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.folder, self.programs = folder, folder / "bin"
@@ -136,7 +136,7 @@ def test_a_fault_requeues_the_job_if_a_retry_may_succeed(
 @pytest.mark.system
 def test_slurm_accepts_the_script(submit: Submit, tmp_path: Path) -> None:
     if shutil.which("sbatch") is None or subprocess.run(["sinfo"], capture_output=True, check=False).returncode:
-        pytest.skip("no Slurm controller answers here")
+        pytest.skip("no Slurm controller is reachable")
     (tmp_path / "job.sh").write_text(submit("slurm", "launch=cpu", "submit.time=10"))
     command = ["sbatch", "--test-only", str(tmp_path / "job.sh")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

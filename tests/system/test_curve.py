@@ -20,7 +20,7 @@ GRID = [
 
 @pytest.fixture
 def train(train: Train) -> Train:
-    """With time to stop a run before its end."""
+    """Run steps slowly enough to be stopped."""
     return replace(train, before=(*train.before, slow_down))
 
 

@@ -1,4 +1,4 @@
-"""Runs that are trained, exported and used as a user would: in a process where this project cannot be imported."""
+"""Runs are trained, exported, and used in a process that cannot import this project."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ WORDS = [
     *("dataset=image_folder", "dataset.path=images", "dataset.native_size=40", "model=resnet18", "launch=cpu"),
     *("launch.nproc=1", "batch_size=8", "schedule.warmup=0ba", "dataloader.workers=0", "logger.tensorboard=false"),
     *("algorithms.ema.half_life=3ba", "algorithms.ema.update_interval=1ba", "epochs=2", "optimizer.scale_lr=off"),
-    # note: few steps are enough where blocks begin as their shortcuts
+    # note: few steps suffice if each block starts as its shortcut
     *("optimizer.lr=0.05", "model.residual_batchnorm_weight=0"),
 ]
-# What a user would write: reads the picture files, and knows the classes by their names.
+# Code of a user: it reads the image files and compares the names of classes.
 USER = """
 import importlib, sys, pathlib
 sys.modules["launcher"] = None
@@ -36,7 +36,7 @@ for folder in sys.argv[2:]:
     logits = predict(load(), torch.stack([transform(Image.open(file)) for file in files]))
     print(sum(CLASSES[number] == file.parent.name for file, number in zip(files, logits.argmax(1), strict=True)))
 """
-# As `python model.py PICTURE` is.
+# Like `python model.py IMAGE`.
 MAIN = """
 import runpy, sys
 sys.modules["launcher"] = None
@@ -46,8 +46,8 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three colours under noise so strong that some images are taken for another."""
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write images of three colours, with so much noise that some are misclassified."""
     random = np.random.default_rng(0)
     folder = tmp_path_factory.mktemp("data") / "images"
     for split, count in (("train", 16), ("val", 20)):
@@ -61,11 +61,11 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_exports_reach_the_recorded_top1_without_this_project(tmp_path: Path, pictures: Path) -> None:
-    (tmp_path / "images").symlink_to(pictures)
+def test_exports_reach_the_recorded_top1_without_this_project(tmp_path: Path, images: Path) -> None:
+    (tmp_path / "images").symlink_to(images)
     right, recipes = [], ("mild", "medium", "hot")
     for recipe in recipes:
-        # note: once is as a user has it
+        # note: only mild's export is checked in a new process, as for a user
         train = Train(tmp_path, before=(draw_nothing,) if recipe == "mild" else (draw_nothing, fork_checks))
         train(f"recipe={recipe}", *WORDS, f"run_name={recipe}")
         done = train("export", f"runs/{recipe}", "--best", "-o", recipe)
@@ -75,9 +75,9 @@ def test_exports_reach_the_recorded_top1_without_this_project(tmp_path: Path, pi
         assert card["classes"] == list(CLASSES)
         assert f"checked without this project: top-1 {card['top1']:.2%} on 60 validation images" in done.stderr
         right.append(str(round(60 * card["top1"])))
-    assert python(USER, str(pictures / "val"), *recipes, folder=tmp_path).split() == right
+    assert python(USER, str(images / "val"), *recipes, folder=tmp_path).split() == right
 
-    file = pictures / "val" / "green" / "0.png"
+    file = images / "val" / "green" / "0.png"
     lines = python(MAIN, "hot/model.py", str(file), folder=tmp_path).splitlines()
     assert lines[0] == str(file)
     assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)

@@ -21,9 +21,9 @@ TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 
 
 def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
-    said = cold(*TWO_RANKS, "epochs=2", "dataset.train_samples=48", "run_name=whole").stdout
-    # after 6 steps of mild's half-life of 100
-    assert "the EMA weights, which are evaluated, keep 96% of the initial weights" in said
+    output = cold(*TWO_RANKS, "epochs=2", "dataset.train_samples=48", "run_name=whole").stdout
+    # note: after 6 steps at mild's half-life of 100 steps
+    assert "the EMA weights, which are evaluated, keep 96% of the initial weights" in output
     run = cold.folder / "runs" / "whole"
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
@@ -73,13 +73,13 @@ def test_a_run_stopped_before_its_first_step_leaves_no_folder(train: Train) -> N
 
 
 def signals_itself_in(module: str, name: str) -> None:
-    """Have a function of the command be preceded by the signal that Slurm sends before a job's time is up."""
+    """Make the command send itself the signal of Slurm's time limit before it calls a function."""
     owner = importlib.import_module(module)
     function = getattr(owner, name)
 
-    def signalled(*given: Any, **more: Any) -> Any:
+    def signalled(*arguments: Any, **keywords: Any) -> Any:
         os.kill(os.getpid(), signal.SIGUSR1)
-        return function(*given, **more)
+        return function(*arguments, **keywords)
 
     setattr(owner, name, signalled)
 
@@ -111,7 +111,7 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Trai
     ranks_of(run)[1].kill()
     start = time.monotonic()
     _, errors = ended(process, 1)
-    assert time.monotonic() - start < 28, "elastic's own patience is 30 s"
+    assert time.monotonic() - start < 28, "elastic itself waits for 30 s"
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
     assert not processes_of(run)
 

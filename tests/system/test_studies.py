@@ -1,4 +1,4 @@
-"""The verbs that measure or tune, as real commands on a few small pictures."""
+"""The verbs that measure or tune, as real commands on a few small images."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(here: Here) -> None:
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"] == [6]
 
 
-def test_a_run_stops_early_as_one_that_was_interrupted_does(here: Here) -> None:
+def test_a_run_stops_early_at_the_same_step_after_an_interruption(here: Here) -> None:
     early = ["eval_every=2ba", "stop.patience=3", "stop.min_delta=1.0", "checkpoint.every=1ba"]
     run = here.small("early", *early)
     rows = read_metrics(run / "metrics.jsonl")
@@ -56,10 +56,10 @@ def test_an_estimate_is_saved_for_the_run_of_its_config(here: Here) -> None:
     done = here(*SMALL, "run_name=estimated")
     assert "estimated" in done.stdout
     (path,) = (here.folder / "runs" / ".estimates").glob("*.json")
-    kept = json.loads(path.read_text())
-    assert kept["training"] == shown["training"]
-    assert kept["config"]["batch_size"] == 16
-    assert all(len(step["step_seconds"]) > 1 for step in kept["steps"])
+    saved = json.loads(path.read_text())
+    assert saved["training"] == shown["training"]
+    assert saved["config"]["batch_size"] == 16
+    assert all(len(step["step_seconds"]) > 1 for step in saved["steps"])
     assert not list((here.folder / "runs").glob(".measuring-*"))
 
 
@@ -72,9 +72,9 @@ def test_two_ranks_are_measured_together(train: Train) -> None:
 
 def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
     short = [*SMALL, "--seconds", "0.1", "--json"]
-    found = json.loads(here("diagnose", *short).stdout)
-    assert found["bound"] in ("data", "step")
-    assert found["both_seconds"] > 0
+    diagnosis = json.loads(here("diagnose", *short).stdout)
+    assert diagnosis["bound"] in ("data", "step")
+    assert diagnosis["both_seconds"] > 0
     split = {row["part"]: row for row in json.loads(here("ablate", *short).stdout)["split"]}
     assert split.keys() >= {"data", "transfer", "forward", "backward", "optimizer", "ema"}
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
@@ -84,9 +84,9 @@ def test_tuning_runs_each_trial_once(here: Here) -> None:
     (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
     words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
     here(*words)
-    found = json.loads(here(*words, "--json").stdout)
-    assert [result["finished"] for result in found] == [True, True]
-    assert found[0]["top1"] >= found[1]["top1"]
-    before = (here.folder / found[0]["run"] / "metrics.jsonl").read_bytes()
+    results = json.loads(here(*words, "--json").stdout)
+    assert [result["finished"] for result in results] == [True, True]
+    assert results[0]["top1"] >= results[1]["top1"]
+    before = (here.folder / results[0]["run"] / "metrics.jsonl").read_bytes()
     assert "study-1-trial-2" in here(*words).stdout
-    assert (here.folder / found[0]["run"] / "metrics.jsonl").read_bytes() == before
+    assert (here.folder / results[0]["run"] / "metrics.jsonl").read_bytes() == before
