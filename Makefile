@@ -1,7 +1,7 @@
 # `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
 .PHONY: demo test quick gpu setup setup-tests check soak
 
-TEXTS = *.md Dockerfile Makefile benchmarks conf docs lab launcher recipes tests
+TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs lab launcher recipes scripts tests
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25

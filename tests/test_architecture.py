@@ -20,7 +20,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
 
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
-# package -> the packages that it may import, from the page; those of the lab begin with lab/
+# package -> the packages that it may import, from the page; those of the lab start with lab/
 ALLOWED = {
     package: set(filter(None, allowed.replace(" ", "").split(",")))
     for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)

@@ -38,11 +38,11 @@ class Parts:
     arithmetic: float
     memory: float
     launches: float
-    exchange: float
+    all_reduce: float
 
     @property
     def seconds(self) -> float:
-        return max(self.arithmetic + self.memory, self.launches) + self.exchange
+        return max(self.arithmetic + self.memory, self.launches) + self.all_reduce
 
     def bound(self, load: float) -> str:
         """Return the bottleneck, given the seconds of loading a batch."""
@@ -50,7 +50,7 @@ class Parts:
             return "loader"
         if self.launches > self.arithmetic + self.memory:
             return "launches"
-        times = {"arithmetic": self.arithmetic, "memory": self.memory, "all-reduce": self.exchange}
+        times = {"arithmetic": self.arithmetic, "memory": self.memory, "all-reduce": self.all_reduce}
         return max(times, key=lambda name: times[name])
 
 
@@ -116,8 +116,8 @@ class Rates:
         launches = calls * (self.values["captured_call"] if captured else stack["call"])
         # note: captured steps reduce gradients after the backward pass
         overlap = 0.0 if captured else self.values["overlap"]
-        exchange = self._exchange(arithmetic + memory, counted.gradient_bytes, stack["ranks"], overlap)
-        return Parts(arithmetic, memory, launches, exchange)
+        all_reduce = self._all_reduce(arithmetic + memory, counted.gradient_bytes, stack["ranks"], overlap)
+        return Parts(arithmetic, memory, launches, all_reduce)
 
     def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
         """Return the seconds of a kernel's products, of its bytes, and of cuDNN's copies of operands."""
@@ -135,7 +135,7 @@ class Rates:
         copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
         return work.operations / (efficiency * self.gpu.product_rate * 1e12), moves, copies
 
-    def _exchange(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
+    def _all_reduce(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
         """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone.
 
         overlap: the fraction of the backward pass that can hide the all-reduce.
@@ -188,7 +188,7 @@ class _Model:
             seconds = np.interp(kind.image_size**2, areas, [getattr(self._parts[one], name) for one in known])
             return float(seconds) * self._correction
 
-        return Parts(*(at(name) for name in ("arithmetic", "memory", "launches", "exchange")))
+        return Parts(*(at(name) for name in ("arithmetic", "memory", "launches", "all_reduce")))
 
     def load(self, size: int) -> float:
         """Return the seconds until the machine's workers have loaded a step's batch."""

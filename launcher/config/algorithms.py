@@ -36,7 +36,7 @@ class BackboneFreezingConfig(
 ):
     until: Annotated[Duration, Within(0.1)]
 
-    spares_pretrained = True
+    needs_pretrained = True
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return step < plan.every(self.until)

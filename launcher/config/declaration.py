@@ -74,12 +74,12 @@ class AlgorithmConfig(Declaration):
     """Declaration of an algorithm: its values are the fields of a frozen dataclass.
 
     places: its place at each point of the loop where it acts, in ascending order.
-    spares_pretrained: it is useful only with pretrained weights.
+    needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
     """
 
     places: ClassVar[Mapping[str, int]] = {}
-    spares_pretrained: ClassVar[bool] = False
+    needs_pretrained: ClassVar[bool] = False
     in_channels_last: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:

@@ -95,7 +95,7 @@ def synonyms(kind: Literal["verbs", "keys"]) -> dict[str, str]:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most similar to a word, or else the first that begins with it; None if none is close."""
+    """Return the choice most similar to a word, or else the first that starts with it; None if none is close."""
     word, choices = word.lower(), list(choices)
     longer = [choice for choice in choices if len(word) >= _BEGINNING and choice.startswith(word)]
     return next(iter([*difflib.get_close_matches(word, choices, n=1, cutoff=_SIMILAR), *longer]), None)

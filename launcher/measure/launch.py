@@ -26,7 +26,7 @@ from launcher.plan.plan import plan_for
 from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
 
-# Of `batch_size=auto`: images that the search begins with, and steps that an epoch keeps.
+# Of `batch_size=auto`: images that the search starts with, and steps that an epoch keeps.
 FEWEST_IMAGES = 2
 LEAST_STEPS = 10
 

@@ -177,11 +177,11 @@ class StepProfiler:
             arrivals.append(time.perf_counter())
             return arrivals[-1] - arrivals[0] > self._seconds
 
-        begin = time.perf_counter()
+        start = time.perf_counter()
         complete = self.run.evaluate(should_stop=enough) is not None
         end = time.perf_counter()
         batches = len(arrivals) - (not complete)
-        return arrivals[0] - begin, (end - arrivals[0]) / max(1, batches)
+        return arrivals[0] - start, (end - arrivals[0]) / max(1, batches)
 
     def _saves(self, scratch: Path) -> tuple[list[float], float]:
         """Return the seconds by which checkpoints in a run, and the last one, interrupt it on this disk."""

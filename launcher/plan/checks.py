@@ -79,12 +79,12 @@ def _weights(plan: Plan) -> Iterator[Problem]:
         yield Problem(
             f"has no weights for this model; set {own}a file, a run folder or an export", "model.weights", weights
         )
-    sparing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.spares_pretrained]
+    needing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.needs_pretrained]
     factors = {"backbone_lr": rates.backbone_lr, "layer_decay": rates.layer_decay}
-    sparing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
-    if config.model.weights is None and sparing:
-        spare = f"{' and '.join(sparing)} need{'s' * (len(sparing) == 1)} pretrained weights"
-        yield Problem(f"{spare}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)
+    needing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
+    if config.model.weights is None and needing:
+        needs = f"{' and '.join(needing)} need{'s' * (len(needing) == 1)} pretrained weights"
+        yield Problem(f"{needs}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)
 
 
 def _class_weights(plan: Plan) -> Iterator[Problem]:

@@ -172,7 +172,7 @@ class MetricsWriter:
 
     def _flush(self) -> None:
         while self._buffer:
-            # note: a disk that becomes full may take a part of a line; the next write begins with the rest
+            # note: a disk that becomes full may take a part of a line; the next write starts with the rest
             del self._buffer[: os.write(self._file, self._buffer)]
 
 

@@ -37,8 +37,8 @@ class Precision:
 class LossScaler(torch.amp.GradScaler):
     """PyTorch's loss scaler, without host-device synchronization: dropped steps are counted on the device."""
 
-    def begin(self) -> None:
-        """Forget a step that broke off before its end, such as a failed capture."""
+    def start_step(self) -> None:
+        """Discard the state of an unfinished step, such as that of a failed capture."""
         if self.is_enabled():
             self._per_optimizer_states.clear()
 

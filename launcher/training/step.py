@@ -121,7 +121,7 @@ class TrainStep:
 
     def _train_on(self, batch: Batch) -> Sequence[Tensor]:
         """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
-        self.scaler.begin()
+        self.scaler.start_step()
         self._statistics.take()
         if self._flat:
             (loss,) = self._captured(self._collect_gradients)(batch)

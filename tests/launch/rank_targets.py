@@ -108,7 +108,7 @@ def never_end(run: Path) -> None:
 
 def fail_once(run: Path) -> None:
     """The first process of rank 1 raises; the test may have written a checkpoint."""
-    print(f"rank {RANK} begins", flush=True)
+    print(f"rank {RANK} starts", flush=True)
     if RANK == "1":
         if not (run / "failed-once").exists():
             (run / "failed-once").touch()

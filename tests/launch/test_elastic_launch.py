@@ -135,7 +135,7 @@ def test_ranks_restart_from_a_checkpoint(start: Start, run: Path) -> None:
     assert (run / "continued-1").exists()
     assert "error: rank 1 failed: ValueError: broken once" in output
     assert "restarting from the newest checkpoint (1 of 2)" in output
-    assert (run / "logs" / "rank-0.log").read_text() == "rank 0 begins\n" * 2
+    assert (run / "logs" / "rank-0.log").read_text() == "rank 0 starts\n" * 2
 
 
 def test_an_error_before_the_first_checkpoint_is_not_retried(start: Start, run: Path) -> None:

@@ -88,7 +88,7 @@ def test_batchnorm_scale_multiplies_the_weights():
 @pytest.mark.parametrize("weight", [0.0, 8.0])
 @pytest.mark.parametrize(("architecture", "last", "blocks"), [("resnet18", "bn2", 8), ("resnet50", "bn3", 16)])
 def test_only_each_blocks_last_batchnorm_starts_as_configured(architecture, last, blocks, weight):
-    """At 0 blocks begin as their shortcuts (Goyal et al. 2017); 8 is AlgoPerf's `imagenet_resnet_large_bn_init`."""
+    """At 0 blocks start as their shortcuts (Goyal et al. 2017); 8 is AlgoPerf's `imagenet_resnet_large_bn_init`."""
     model = settings(architecture=architecture, residual_batchnorm_weight=weight, batchnorm_weight="ones")
     modules = batchnorms(build_model(model, 10, CROSS_ENTROPY, 42))
     changed = [name for name, module in modules.items() if not (module.weight == 1).any()]

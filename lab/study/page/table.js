@@ -112,8 +112,8 @@ function drawWords() {
   const { curves } = shown, byKey = new Map(curves.map((curve) => [keyOf(curve), curve]));
   find("pair").hidden = curves.length < 2;
   if (curves.length < 2) return;
-  const spare = curves.filter((curve) => !state.pair.includes(keyOf(curve)));
-  const pair = state.pair.map((key) => byKey.get(key) || spare.shift());
+  const others = curves.filter((curve) => !state.pair.includes(keyOf(curve)));
+  const pair = state.pair.map((key) => byKey.get(key) || others.shift());
   find("pair").querySelectorAll("select").forEach((list, at) => list.replaceChildren(option(pair[at])));
   find("words").textContent = pair[0] === pair[1] ? "Choose two curves." : inWords(...pair);
 }

@@ -117,7 +117,7 @@ def _stretches(
 ) -> int:
     """Copy stretches first to beyond - 1 at row positions left to right; return the end in `out`."""
     end, number, written = place, 0, 0
-    begin = place
+    start = place
     while place + 1 < len(data):
         if data[place] != 0xFF:
             place += 1
@@ -131,13 +131,13 @@ def _stretches(
                 out[end], out[end + 1] = 0xFF, 0xD0 + (written - 1) % 8
                 end += 2
             stretch = out[end:]
-            for at, byte in enumerate(data[begin:place]):
+            for at, byte in enumerate(data[start:place]):
                 stretch[at] = byte
-            end += place - begin
+            end += place - start
             written += 1
         number += 1
         place += 2
-        begin = place
+        start = place
         if number >= beyond or following == 0xD9:
             break
     out[end], out[end + 1] = 0xFF, 0xD9

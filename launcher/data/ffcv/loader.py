@@ -107,7 +107,7 @@ class DecodingPool(Reader):
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
         self._only_crop, self._scaled = only_crop, scaled
-        self._room = threading.local()
+        self._local = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
         self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
         if preload:
@@ -151,11 +151,11 @@ class DecodingPool(Reader):
 
     def _start_thread(self) -> None:
         """Allocate this thread's buffers and state."""
-        room, stored, most = self._room, self._file.rows["f0"], int(self._sizes.max())
-        room.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
-        room.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
-        room.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
-        room.reader = next(self._readers)
+        local, stored, most = self._local, self._file.rows["f0"], int(self._sizes.max())
+        local.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
+        local.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
+        local.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
+        local.reader = next(self._readers)
         # note: the first call compiles, which could exceed the limit for a stalled read
         self._decode(np.empty(0, np.int64), np.empty((0, 5), np.int64), np.empty((0, 1, 1, 3), np.uint8))
 
@@ -176,7 +176,7 @@ class DecodingPool(Reader):
 
     def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
         numbers = request.indices[part] % self.samples
-        with self._reading.image(int(numbers[0]), self._room.reader):
+        with self._reading.image(int(numbers[0]), self._local.reader):
             failed = self._decode(numbers, boxes[part], images[part])
         if failed >= 0:
             self._check_size()
@@ -187,9 +187,9 @@ class DecodingPool(Reader):
                 images[place] = self._change_image(images[place], index, request.epoch)
 
     def _decode(self, numbers: np.ndarray, boxes: np.ndarray, images: np.ndarray) -> int:
-        room, rows = self._room, self._file.rows["f0"]
+        local, rows = self._local, self._file.rows["f0"]
         return int(
-            decode(numbers, boxes, images, room.pixels, room.jpeg, rows, room.state, self._only_crop, self._scaled)
+            decode(numbers, boxes, images, local.pixels, local.jpeg, rows, local.state, self._only_crop, self._scaled)
         )
 
 

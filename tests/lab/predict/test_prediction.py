@@ -90,9 +90,9 @@ def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:
 
 def test_an_all_reduce_is_exposed_if_the_backward_pass_is_shorter() -> None:
     # note: two GPUs send the 10 MB of gradients once, in 10 ms, behind two thirds of the step
-    assert parts(MOVE, gpus=2).exchange == pytest.approx(0.060)
+    assert parts(MOVE, gpus=2).all_reduce == pytest.approx(0.060)
     short = Work("other", 3 * 10**6 // 2, 0, 1)
-    assert parts(short, gpus=2).exchange == pytest.approx(0.003 + 0.010 - 2 / 3 * 0.003)
+    assert parts(short, gpus=2).all_reduce == pytest.approx(0.003 + 0.010 - 2 / 3 * 0.003)
 
 
 def test_workers_beyond_the_cores_add_the_gain_of_their_loader() -> None:
@@ -261,6 +261,6 @@ def test_a_storage_is_held_from_its_first_write_to_its_last_use() -> None:
     def call(reads: dict[int, int], writes: dict[int, int]) -> Call:
         return Call("add", "elementwise", "network", reads, writes)
 
-    # note: weight 1 was there before; 2 is held over the second call, 3 begins with it, 4 when 2 is gone
+    # note: weight 1 was there before; 2 is held over the second call, 3 is written with it, 4 when 2 is gone
     calls = [call({1: 10}, {2: 100}), call({1: 10}, {3: 50}), call({2: 100}, {3: 50}), call({3: 50}, {4: 70})]
     assert _peak(calls) == 10 + 100 + 50
