@@ -1,4 +1,4 @@
-"""Folders as users have them: what is read of each, what a note says, and what an error says."""
+"""Folders of users: the images that are read, and the notes and errors."""
 
 from __future__ import annotations
 
