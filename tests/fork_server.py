@@ -26,7 +26,7 @@ from typing import NoReturn
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
     *("launcher.launch.elastic", "launcher.training.worker"),
-    *("launcher.data.worker_processes", "launcher.records.curve", "multiprocessing.sharedctypes"),
+    *("launcher.data.worker_processes", "launcher.records.learning_curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
 MOST_BYTES = 1 << 18

@@ -61,9 +61,9 @@ def use_tiny() -> None:
 
 def draw_nothing() -> None:
     """Disable the plot of the curve, which takes as long as the steps of a small run."""
-    from launcher.records import curve
+    from launcher.records import learning_curve
 
-    curve.draw_curve = _undrawn
+    learning_curve.draw_curve = _undrawn
 
 
 def _undrawn(folder: RunFolder, task: TaskConfig, title: str) -> Path:
@@ -146,7 +146,7 @@ class Here(Train):
             restored.enter_context(patch.object(STOP, "requested", False))
             restored.enter_context(patch.object(Trainer, "advance", advanced))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
-            restored.enter_context(patch("launcher.records.curve.draw_curve", _undrawn))
+            restored.enter_context(patch("launcher.records.learning_curve.draw_curve", _undrawn))
             restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
             os.chdir(self.folder)
             exit_code, output, errors = execute(*words)

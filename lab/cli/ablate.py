@@ -78,7 +78,7 @@ def _check_several(words: Sequence[str]) -> None:
     Raises:
         UserError: another key has several values.
     """
-    message = "takes one value; use --with for several values, a row each"
+    message = "takes one value here; use --with for several values, one row per value"
     several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
     wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
     if wrong:

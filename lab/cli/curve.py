@@ -205,7 +205,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
         raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", key, value, COMMAND_LINE))
     if "run_name" in choices:
         value = words[list(choices).index("run_name")].partition("=")[2]
-        message = "cannot be set for a grid; set the parent folder by runs=FOLDER"
+        message = "cannot be set for a grid; set the parent folder with runs=FOLDER"
         raise UserError(Problem(message, "run_name", value))
     several = [key for key, values in choices.items() if len(values) > 1]
     # note: every length gets a first result before any gets a second
@@ -236,14 +236,14 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     ]
     if differ:
         raise UserError(
-            f"{folder} is a run with other values of {', '.join(differ)}; set another folder by runs=FOLDER"
+            f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"
         )
     identity = None
     if run.identities:
         identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
     if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
         where = run.data_path or "built-in images"
-        raise UserError(f"{folder} is a run on other images ({where}); set another folder by runs=FOLDER")
+        raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
 
 
 def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:

@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     prepared = prepare_here(composed)
     plan, config = prepared.plan, prepared.plan.config
     if plan.total_steps < _FEWEST:
-        message = f"is a run of {plan.total_steps} steps; this test needs {_FEWEST}, so set more epochs"
+        message = f"gives {plan.total_steps} steps, but the test needs {_FEWEST}; set more epochs"
         raise UserError(Problem(message, "epochs", config.epochs))
     rising = replace(prepared, plan=replace(plan, config=_at_constant_rate(config)))
     steps = min(arguments.steps, plan.total_steps)

@@ -65,7 +65,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
     if config.launch.nnodes > 1:
-        message = "predictions support one machine; set launch.nnodes=1"
+        message = "predictions support one node; set launch.nnodes=1"
         raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     candidates, more = _offers(composed, chosen)

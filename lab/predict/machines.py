@@ -155,7 +155,7 @@ def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[
     folder = (home or Path.home()) / ".sky" / "catalogs"
     files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))
     if not files:
-        message = f"{folder} holds no catalogue; `pip install 'skypilot[aws]' && sky show-gpus` fetches it"
+        message = f"{folder} contains no catalogue; run `pip install 'skypilot[aws]' && sky show-gpus`"
         raise UserError(Problem(message, "--prices", "sky"))
     current = {}
     for path in files:

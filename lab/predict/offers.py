@@ -65,7 +65,7 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
         raise UserError(Problem(message, "--quality", quality))
     least, most = min(low for low, _ in spans), max(high for _, high in spans)
     raise UserError(
-        Problem(f"the curves of {recipe} span {least:g} to {most:g} %; set one of these", "--quality", quality)
+        Problem(f"the curves of {recipe} reach {least:g} to {most:g} %; set a value in between", "--quality", quality)
     )
 
 

@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _print_composed(words: list[str], *, tree: bool) -> None:
     """Print Hydra's overrides, then the composed config or the tree of config files."""
-    from launcher.config.source import composed, print_defaults_tree
+    from launcher.config.hydra_source import composed, print_defaults_tree
 
     composition = Composition(words)
     composition.problems.settle()

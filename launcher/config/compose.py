@@ -45,7 +45,7 @@ def compose(words: Sequence[str]) -> Composed:
 
     Raises UserError with all errors, each with key, value, origin and the nearest valid name.
     """
-    from launcher.config.source import composed
+    from launcher.config.hydra_source import composed
 
     composition = Composition(words)
     origin, problems, notes = composition.origin, composition.problems, composition.notes
@@ -121,7 +121,7 @@ class Composition:
         return list(folders.values())
 
     def _compose(self, assignments: Sequence[Assignment], top: Recipe) -> None:
-        from launcher.config.source import Command
+        from launcher.config.hydra_source import Command
 
         chosen, setting = sort_words(assignments, self.problems)
         path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(_DATA_FOLDER))

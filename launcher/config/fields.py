@@ -102,7 +102,7 @@ _HOME = re.compile(r"^\$HOME(?=/|$)")
 
 def _folder_name(text: str) -> str:
     if "/" in text or text in ("", ".", "..") or not text.isprintable() or len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"must be a folder name without /, at most {_MOST_BYTES} bytes; set its parent by runs=FOLDER")
+        raise ValueError(f"must be a folder name without /, at most {_MOST_BYTES} bytes; set its parent as runs=FOLDER")
     return text
 
 

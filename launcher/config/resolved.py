@@ -100,7 +100,7 @@ def read(path: Path) -> RunConfig:
     Raises UserError if the file is missing or invalid.
     """
     if not path.exists():
-        raise UserError(f"{path} is missing: {path.parent} is not a run folder; type the path of one")
+        raise UserError(f"{path} is missing: {path.parent} is not a run folder; pass one such as runs/mild-imagenet-1")
     values = read_mapping(path)
     try:
         return validate(values, lambda key: str(path))

@@ -55,7 +55,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
     yield from judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
-        yield problem("launch.device", "cuda, but no GPU works", "launch.device=cpu trains on the CPU")
+        yield problem("launch.device", "cuda, but no GPU works", "set launch.device=cpu to train on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     # note: these take seconds, so they run in parallel
     with ThreadPoolExecutor() as probes:

@@ -217,7 +217,7 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
         advice = f"check the driver and CUDA_VISIBLE_DEVICES; CUDA's error: {error or 'none'}"
         return [problem("CUDA", f"torch with CUDA {values['cuda']} detects no GPU", advice)]
     if error:
-        return [problem("CUDA", f"a GPU fails: {error}", "nvidia-smi shows which; launch.device=cpu trains on the CPU")]
+        return [problem("CUDA", f"a GPU fails: {error}", "run nvidia-smi to see which, or set launch.device=cpu")]
     runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
     observation = [ok("CUDA", f"{runtime}, torch detects {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]

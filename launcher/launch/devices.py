@@ -12,7 +12,7 @@ from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe, visible_gpus
 
-ON_THE_CPU = "launch.device=cpu trains on the CPU"
+ON_THE_CPU = "set launch.device=cpu to train on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 instead of 283 images/s, ResNet-50 88 instead of 60; below 64 not measured
 _APPLE = "Apple GPUs (mps) are not supported; the run trains on the CPU"
 _ADVICE = "check the driver with train doctor, or set launch.device=cpu"

@@ -72,7 +72,7 @@ def prepare_run(
     config = data.config
     if is_measured := config.batch_size == "auto":
         if measure_batch is None:
-            message = "is measured when `train` starts a run, and only then; set a number here"
+            message = "is measured only when `train` starts a run; set a number here"
             raise UserError(Problem(message, "batch_size", "auto"))
         config = replace(config, batch_size=measure_batch(config, devices))
     plan = plan_for(config, devices.processes * config.launch.nnodes)

@@ -139,11 +139,11 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """Return the run folder at a path; with `saved` it must have a checkpoint.
 
     Raises:
-        UserError: it is not a run folder, has no checkpoint, or has a symbolic link, which would redirect writes.
+        UserError: The path is no run folder, has no checkpoint, or has a symbolic link, which would redirect writes.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
-        raise UserError(f"{path} is not a run folder: it has no config.yaml; type the path of one{_like(folder.path)}")
+        raise UserError(f"{path} is not a run folder: it has no config.yaml; pass one such as {_similar(folder.path)}")
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
             raise UserError(f"{file} is a symbolic link; replace it by the file, or remove it")
@@ -152,13 +152,13 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     return folder
 
 
-def _like(path: Path) -> str:
-    """Return a hint with the run folder whose name is most similar to that of a path, or with an example."""
+def _similar(path: Path) -> str:
+    """Return the run folder beside a path with the most similar name, or else an example."""
     # note: the path may be invalid as a file name
     with suppress(OSError, ValueError):
         if close := nearest(path.name, [config.parent.name for config in path.parent.glob("*/config.yaml")]):
-            return f"; did you mean {path.parent / close}?"
-    return "; pass one such as runs/mild-imagenet-1"
+            return str(path.parent / close)
+    return "runs/mild-imagenet-1"
 
 
 def note_dataset(folder: RunFolder, identity: str) -> bool:

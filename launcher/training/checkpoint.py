@@ -140,7 +140,7 @@ def _check_digest(path: Path) -> None:
             digest = _digest(file, os.fstat(file.fileno()).st_size - _DIGEST_BYTES)
             written = file.read()
     except OSError as error:
-        raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}") from error
+        raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}; check its disk") from error
     if digest != written:
         raise _problem(DamagedCheckpoint, path, "damaged (its checksum does not match); use an earlier one")
 

@@ -68,7 +68,7 @@ def work(run_folder: Path) -> None:
 
 def draw(folder: RunFolder, config: RunConfig) -> None:
     """Draw the learning curve; a failed write is a warning."""
-    from launcher.records.curve import draw_curve  # note: a second for matplotlib
+    from launcher.records.learning_curve import draw_curve  # note: a second for matplotlib
 
     title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
     try:

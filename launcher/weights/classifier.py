@@ -136,7 +136,7 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     """
     state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
-        raise UserError(f"{folder.path} has no valid checkpoint yet; continue it by: train resume {folder.path}")
+        raise UserError(f"{folder.path} has no valid checkpoint yet; type train resume {folder.path}")
     if not {"step", "weights"} <= state.keys():
         raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
     return state

@@ -137,7 +137,7 @@ def _of_file(path: Path) -> SourceWeights:
         with path.open("rb") as file:
             start = file.read(9)
     except OSError as error:
-        raise problem(path, f"cannot be read: {error.strerror}") from None
+        raise problem(path, f"cannot be read: {error.strerror}; check its permissions") from None
     if start[8:] == b"{":
         return _of_safetensors(path)
     try:
@@ -163,7 +163,7 @@ def _of_file(path: Path) -> SourceWeights:
         return SourceWeights(str(path), own["weights"], classes=own.get("classes"))
     tensors, key = _tensors(content)
     if not tensors:
-        raise problem(path, "has no weights: no mapping of names to tensors; set another file")
+        raise problem(path, "contains no mapping of names to tensors; set another file")
     return SourceWeights(f"{path} ({key})" if key else str(path), tensors)
 
 

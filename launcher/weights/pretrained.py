@@ -93,7 +93,7 @@ def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[st
         model = replace(model, activation=trained.model.activation)
     listed = {"algorithms"} & {*typed}
     if problems := [
-        Problem(f"{source.origin} has a network with {key}={after}; type that, or omit the word", key, before)
+        Problem(f"{source.origin} has a network with {key}={after}; set that value, or omit the key", key, before)
         for key, (before, after) in changes.items()
         if key in typed or (before in (ON, OFF) and (listed or any(one.startswith(f"{key}.") for one in typed)))
     ]:

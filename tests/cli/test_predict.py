@@ -189,7 +189,7 @@ def test_a_run_predicts_without_its_training_images(tmp_path: Path, images: Path
 
 def test_errors_are_one_line(run: RunFolder, images: Path, tmp_path: Path) -> None:
     other = run.path.with_name("smoll")
-    assert f"is not a run folder: it has no config.yaml; type the path of one; did you mean {run.path}?" in refused(
+    assert f"is not a run folder: it has no config.yaml; pass one such as {run.path}" in refused(
         "predict", str(other), "a"
     )
     assert "no images; pass files" in refused("predict", str(run.path))

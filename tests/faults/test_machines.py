@@ -65,9 +65,9 @@ def enter(namespace: str, host: str) -> None:
 
 
 def record_who_draws() -> None:
-    from launcher.records import curve
+    from launcher.records import learning_curve
 
-    curve.draw_curve = _record_who_draws
+    learning_curve.draw_curve = _record_who_draws
 
 
 def _record_who_draws(folder: RunFolder, task: TaskConfig, title: str) -> Path:

@@ -21,8 +21,8 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.records import metrics
-from launcher.records.curve import draw_curve
 from launcher.records.folder import RunFolder, create, existing
+from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import (
     MetricsWriter,
     Record,

@@ -157,9 +157,9 @@ BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
     "torch cut short": (lambda w, path: cut(saved_as(w, path), 0.5), "is not a file of weights or is cut short"),
     "safetensors cut short": (lambda w, path: cut(safe(w, path), 0.5), "is not a complete safetensors file"),
     "metadata of its own": (lambda w, path: save_file(w, path, {"surgery": "{"}), "has metadata that are not JSON"),
-    "no weights": (lambda w, path: torch.save({"epoch": 3, "lr": [1.0]}, path), "no mapping of names to tensors"),
-    "an image's tensor": (lambda w, path: torch.save(torch.rand(3, 8, 8), path), "no mapping of names to tensors"),
-    "another program's": (lambda w, path: torch.save({"state": {"weights": 3}}, path), "no mapping of names"),
+    "no weights": (lambda w, path: torch.save({"epoch": 3, "lr": [1.0]}, path), "contains no mapping of names"),
+    "an image's tensor": (lambda w, path: torch.save(torch.rand(3, 8, 8), path), "contains no mapping of names"),
+    "another program's": (lambda w, path: torch.save({"state": {"weights": 3}}, path), "contains no mapping of names"),
     "not finite": (lambda w, path: safe({**w, "bn1.bias": w["bn1.bias"] * torch.nan}, path), "bn1.bias is not finite"),
     "more": (lambda w, path: safe(with_another_block(w), path), "layer1.1.bn1.weight is not part of the network"),
     "bottlenecks": (
@@ -283,7 +283,7 @@ def test_another_network_on_the_command_line_is_refused(word: str, other: str, h
     words = ["recipe=finetune", *SHAPES, "model.weights=runs/first", word]
     for verb in (["plan"], []):
         done = here(*verb, *words, code=2)
-        assert f"runs/first at step 6 has a network with {other}; type that, or omit the word" in done.stderr
+        assert f"runs/first at step 6 has a network with {other}; set that value, or omit the key" in done.stderr
         assert done.stderr.count("\n") == 1
 
 

@@ -52,4 +52,4 @@ def test_three_ranks_stop_together_where_the_loss_diverges(train: Train) -> None
 def test_too_few_steps_are_refused() -> None:
     assert "--steps=3: must be from 20" in refused("lr-find", "--steps", "3")
     short = refused("lr-find", *SMALL, "epochs=1", "schedule.warmup=0ba")
-    assert "epochs=1: is a run of 6 steps; this test needs 20" in short
+    assert "epochs=1: gives 6 steps, but the test needs 20" in short

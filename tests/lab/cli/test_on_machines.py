@@ -87,8 +87,8 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
         ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
         ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
         ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
-        (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild span 75.9 to 78.1 %"),
-        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one machine"),
+        (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
+        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one node"),
         ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
     ],
 )
@@ -112,7 +112,7 @@ def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
 
 def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "holds no catalogue; `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
+    assert "contains no catalogue; run `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
     folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"
     folder.mkdir(parents=True)
     (folder / "vms.csv").write_text(

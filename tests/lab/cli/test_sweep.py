@@ -133,7 +133,7 @@ def test_the_folder_of_another_run_is_refused_before_a_run_starts(
     launched(*GRID)
     assert launched(*GRID, "optimizer.momentum=0.5", code=2) == []
     error = capsys.readouterr().err
-    assert "is a run with other values of optimizer.momentum; set another folder by runs=FOLDER" in error
+    assert "is a run with other values of optimizer.momentum; set another folder with runs=FOLDER" in error
     assert launched(*GRID, "dataset=imagenet", code=2) == []
     assert capsys.readouterr().err.count("error: dataset.path") == 1
 
