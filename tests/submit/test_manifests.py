@@ -16,7 +16,7 @@ from tests.commands import refused
 from .conftest import Submit
 
 BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet"]
-# note: SkyPilot is large and has pins of its own; scripts/setup_tests.sh installs it into an environment of its own
+# note: SkyPilot pins its dependencies, so scripts/setup_tests.sh installs it into a separate environment
 SKY_PYTHON = Path(sys.prefix) / "skypilot" / "bin" / "python"
 LOAD = """
 import sys
