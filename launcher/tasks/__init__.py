@@ -28,7 +28,7 @@ class Task(Protocol):
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss [], in float32.
 
-        weights: of classes, float32 [C]; only if the declaration says `weighs_classes`.
+        weights: of classes, float32 [C]; only if the declaration has `weighs_classes`.
         """
         ...
 
