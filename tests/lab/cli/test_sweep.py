@@ -244,7 +244,7 @@ def test_an_ablation_trains_its_grid_and_compares_each_length(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["optimizer.lr=0.1,0.2"], "optimizer.lr=0.1,0.2 (command line): takes one value; use --with"),
+        (["optimizer.lr=0.1,0.2"], "optimizer.lr=0.1,0.2 (command line): takes one value here; use --with"),
         (["--with", "blurpol"], "did you mean blurpool?"),
         (["--with", ""], "--with"),
         (["--with", "'blurpool"], "--with"),
