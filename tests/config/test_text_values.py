@@ -63,13 +63,13 @@ def test_every_verb_takes_text_literally(name: str) -> None:
         assert [c.composed.config.runs for c in expand([f"runs={name},other"])] == [name, "other"]
 
 
-def test_tune_writes_its_runs_to_the_given_folder(tmp_path: Path) -> None:
+def test_tune_writes_its_runs_to_the_configured_folder(tmp_path: Path) -> None:
     space = tmp_path / "space.yaml"
     space.write_text("optimizer.lr: [0.1, 0.2]\nrun_name: fixed\n")
     assert "runs=it's (new)/tune-space" in output_of("tune", str(space), "runs=it's (new)", "--trials", "2", "--json")
 
 
-def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     for text, path in {
         "~/imagenet": "/home/me/imagenet",

@@ -64,7 +64,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return instance
 
 
-def test_the_next_batch_is_copied_before_a_step_begins(recorder: Recorder) -> None:
+def test_the_next_batch_is_copied_before_a_step_starts(recorder: Recorder) -> None:
     for _, _, indices in Overlap(map(recorder.batch, range(3)), GPU):
         recorder.events.append(f"step {indices[0]}")
     steps = ["copy 0", "wait", "copy 1", "step 0", "wait", "copy 2", "step 1", "wait", "step 2"]
