@@ -66,7 +66,7 @@ def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> Non
     assert train.state(run)["step"] == 192 // 12
     train("resume", str(run))
     refused = train("plan", *SMALL, "batch_size=auto", code=2).stderr
-    assert "batch_size=auto: is measured when `train` starts a run" in refused
+    assert "batch_size=auto: is measured only when `train` starts a run" in refused
 
 
 def test_a_step_fits_that_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
