@@ -68,7 +68,7 @@ class _Run:
         config = plan.config
         self._plan, self._is_readable, self._reader = plan, facts.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
-        self._task = build_task(config.task, config.loss.name)
+        self._task = build_task(config.task, config.loss)
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
         # note: which samples a step drops depends on the weights then
         seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ChoosingAlgorithm)}

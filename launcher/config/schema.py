@@ -15,6 +15,7 @@ from launcher.config.fields import (
     Count,
     Duration,
     FolderName,
+    Fraction,
     NotNegative,
     OnePerClass,
     Positive,
@@ -219,8 +220,11 @@ class CrossEntropy(ClassWeights):
 
 @dataclass(frozen=True, config=STRICT)
 class BCE(ClassWeights):
+    """Targets above `target_threshold` count as 1 and others as 0, as in timm; null keeps mixed and smoothed ones."""
+
     name: Literal["bce"]
     log_classes_bias: bool
+    target_threshold: Fraction | None
 
 
 @dataclass(frozen=True, config=STRICT)

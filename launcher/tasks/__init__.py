@@ -11,6 +11,8 @@ from launcher.config.tasks import TaskConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from launcher.config.schema import BCE, CrossEntropy
+
 
 class Task(Protocol):
     """The functions of a task for training and evaluation; none of them reads a value from the device.
@@ -41,10 +43,10 @@ class Task(Protocol):
         ...
 
 
-def build_task(config: TaskConfig, loss: str) -> Task:
+def build_task(config: TaskConfig, loss: CrossEntropy | BCE) -> Task:
     """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
 
-    loss: the name of the run's loss.
+    loss: the values of the run's loss.
     """
     kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
     return kind(config, loss)  # type: ignore[no-any-return]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from launcher.config.schema import BCE, CrossEntropy
 from launcher.config.tasks import ClassificationConfig
 from launcher.data.batch import one_hot
 
@@ -17,14 +19,15 @@ TOP = 5
 class Classification:
     """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes]."""
 
-    def __init__(self, values: ClassificationConfig, loss: str):
-        self.values, self.is_sigmoid = values, loss == "bce"
+    def __init__(self, values: ClassificationConfig, loss: CrossEntropy | BCE):
+        self.values, self.is_sigmoid = values, loss.name == "bce"
+        self._loss = cross_entropy if loss.name == "cross_entropy" else partial(bce, threshold=loss.target_threshold)
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        return (bce if self.is_sigmoid else cross_entropy)(outputs, targets, weights)
+        return self._loss(outputs, targets, weights)
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
         """Count hits of class indices, int64 [B]: top-1 and top-5, which all are with fewer than five classes.
@@ -57,12 +60,14 @@ def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None
     return F.cross_entropy(logits, targets, weights, reduction="sum") / len(logits)
 
 
-def bce(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+def bce(logits: Tensor, targets: Tensor, weights: Tensor | None = None, *, threshold: float | None = None) -> Tensor:
     """Return the binary cross-entropy of logits, summed over classes and averaged over samples.
 
-    weights: of classes, float32 [C]; that of a sample is the mean by its target.
+    weights: of classes, float32 [C]; that of a sample is the mean by its target. threshold: targets above it count as
+    1, and others as 0.
     """
     soft = one_hot(targets, logits.shape[1]).float()
+    soft = soft if threshold is None else (soft > threshold).float()
     of_samples = None if weights is None else (soft * weights).sum(1, keepdim=True)
     total = F.binary_cross_entropy_with_logits(logits.float(), soft, of_samples, reduction="sum")
     return total / len(logits)

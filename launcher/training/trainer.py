@@ -252,7 +252,7 @@ def build_step(
     class_weights: of the loss, [C].
     """
     config = plan.config
-    task = build_task(config.task, config.loss.name)
+    task = build_task(config.task, config.loss)
     if class_weights is None:
         loss: Loss = task.loss
     else:

@@ -74,7 +74,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     set_backend(config)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
-    precision, task = choose_precision(config, device, plan.image_size(0)), build_task(config.task, config.loss.name)
+    precision, task = choose_precision(config, device, plan.image_size(0)), build_task(config.task, config.loss)
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
 

@@ -6,11 +6,12 @@ from timm.loss import BinaryCrossEntropy as TimmBCE
 from torch.nn import functional as F
 
 from launcher.algorithms.label_smoothing import smooth
+from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.tasks import build_task
 
 TASK = ClassificationConfig(name="classification")
-CROSS_ENTROPY, BCE = (build_task(TASK, name).loss for name in ("cross_entropy", "bce"))
+CROSS_ENTROPY, BCE = (build_task(TASK, compose([f"loss={name}"]).config.loss).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
 LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
@@ -49,11 +50,15 @@ def test_bce_is_torchs_mean_times_the_number_of_classes():
 
 
 def test_bce_is_timms_mean_times_the_number_of_classes():
-    """This is without timm's threshold, which makes mixed targets 0 or 1."""
     assert BCE(LOGITS, SOFT).item() == pytest.approx(3 * TimmBCE(smoothing=0.0)(LOGITS, SOFT).item(), rel=1e-6)
-    hard = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT)
-    assert 3 * hard.item() == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
-    assert BCE(LOGITS, SOFT).item() != pytest.approx(3 * hard.item(), rel=1e-2)
+
+
+def test_the_threshold_of_bce_is_timms():
+    thresholded = build_task(TASK, compose(["loss=bce", "loss.target_threshold=0.2"]).config.loss).loss
+    expected = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT).item()
+    assert 3 * expected == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
+    assert thresholded(LOGITS, SOFT).item() == pytest.approx(3 * expected, rel=1e-6)
+    assert thresholded(LOGITS, LABELS).item() == BCE(LOGITS, LABELS).item()
 
 
 def test_the_bias_log_classes_starts_bce_at_the_log_of_the_number_of_classes():

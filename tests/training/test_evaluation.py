@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.tasks import build_task
@@ -13,7 +14,7 @@ from tests.two_ranks import on_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
-TASK = build_task(ClassificationConfig(name="classification"), "cross_entropy")
+TASK = build_task(ClassificationConfig(name="classification"), compose([]).config.loss)
 
 
 def network(classes: int = CLASSES) -> nn.Module:
