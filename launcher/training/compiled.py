@@ -26,7 +26,7 @@ from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
-from launcher.training.step import frozen_statistics
+from launcher.training.step import TrainStep, frozen_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
@@ -172,19 +172,19 @@ def _rehearse(trainer: Trainer) -> None:
             torch._dynamo.mark_dynamic(images, [2, 3])
         if updates:
             with torch.no_grad():
-                step.objective(images, targets)
+                step.loss_of(step.objective, images, targets)
         else:
-            _differentiate(step.objective, images, targets)
+            _differentiate(step, images, targets)
         if freezes:
             with frozen_statistics(step.model):
-                _differentiate(step.objective, images, targets)
+                _differentiate(step, images, targets)
         HEARTBEAT.beat()
 
 
-def _differentiate(objective: nn.Module, images: Tensor, targets: Tensor) -> None:
+def _differentiate(step: TrainStep, images: Tensor, targets: Tensor) -> None:
     # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
-    parameters = [parameter for parameter in objective.parameters() if parameter.requires_grad]
-    torch.autograd.grad(objective(images, targets), parameters, allow_unused=True)
+    parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
+    torch.autograd.grad(step.loss_of(step.objective, images, targets), parameters, allow_unused=True)
 
 
 @torch.inference_mode()

@@ -145,11 +145,11 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> None:
         for images, targets in self._micro_batches(batch):
-            self._pass(self.objective, images, targets)
+            self.loss_of(self.objective, images, targets)
 
-    def _pass(self, network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss; compiled code counts the batches of batch norm itself."""
-        with counted_together(() if self.objective._compiled_call_impl else self._norms):
+    def loss_of(self, network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of images [B, 3, H, W] by the objective, with or without DDP."""
+        with counted_together(self._norms):
             loss: Tensor = network(images, targets)
         return loss
 
@@ -207,7 +207,7 @@ class TrainStep:
                     stack.enter_context(self.network.no_sync())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
-                loss = self._pass(self.network, images, targets)
+                loss = self.loss_of(self.network, images, targets)
                 if count > 1:
                     loss = loss / count
                 self.scaler.scale(loss).backward()

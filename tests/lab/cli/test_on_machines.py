@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab.predict.step_counts import CountedStep
 from launcher.config.groups import machines
+from launcher.plan.plan import Plan
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
 
@@ -108,6 +111,20 @@ def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
     assert f", {minutes[0] / minutes[1]:.1f} times as fast; train prepare dataset.path=FOLDER writes" in note(*slow)
     assert not note("dataloader=ffcv", "dataloader.workers=1")
     assert not note("dataloader=synthetic")
+
+
+def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def many(plan: Plan) -> list[CountedStep]:
+        return [
+            replace(step, eager=[replace(one, count=500, operations=0) for one in step.eager]) for step in made_up(plan)
+        ]
+
+    monkeypatch.setattr("lab.predict.prediction.counted_steps", many)
+    words = (*PLAN, "--on", "8xB200", "dataloader=synthetic", "batch_size=8")
+    _, out, _ = execute(*words)
+    assert "launches are the bottleneck up to" in out.replace("\n", " ")
+    _, captured, _ = execute(*words, "cuda_graphs=on")
+    assert "launches are the bottleneck" not in captured.replace("\n", " ")
 
 
 def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
