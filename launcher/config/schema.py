@@ -93,9 +93,12 @@ class Dataset:
 
 @dataclass(frozen=True, config=STRICT)
 class TorchvisionLoader:
+    """Loader processes; `shuffle_buffer` are images, and concerns archives that are read through copies."""
+
     name: Literal["torchvision"]
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]
     prefetch: Count
+    shuffle_buffer: Count
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -38,6 +38,8 @@ class Reader(ABC):
 
     labels: np.ndarray
     classes: list[str] | None = None
+    # of each image, if archives are read through copies
+    archives: np.ndarray | None = None
 
     @property
     def samples(self) -> int:

@@ -35,8 +35,11 @@ class TrainLoader:
 
     def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
         """Return an epoch's batches from a step on; earlier ones are not loaded."""
-        requests = train_requests(self.plan, self.shard, self.reader.labels, epoch, first_step, self.change_order)
-        return Overlap(self.reader.batches(requests), self.shard.device)
+        reader = self.reader
+        requests = train_requests(
+            self.plan, self.shard, reader.labels, epoch, first_step, self.change_order, reader.archives
+        )
+        return Overlap(reader.batches(requests), self.shard.device)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from launcher import randomness
+from launcher.config.schema import TorchvisionLoader
 from launcher.plan.plan import Plan
 
 # sample indices of an epoch -> those that it reads instead
@@ -41,6 +42,18 @@ def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
     return randomness.generator(seed, "order", epoch).permutation(samples)
 
 
+def buffered_order(seed: int, epoch: int, archives: np.ndarray, buffer: int) -> np.ndarray:
+    """Return sample indices int64 [N] in an epoch's order that reads few archives at a time, given that of each image.
+
+    Archives and the images in each are shuffled; then each image moves back by less than `buffer` places. So a step
+    needs the archives of `buffer` images.
+    """
+    random, samples = randomness.generator(seed, "order", epoch), len(archives)
+    in_turn = random.permutation(archives.max() + 1)[archives]
+    order = np.lexsort((random.permutation(samples), in_turn))
+    return order[np.argsort(np.arange(samples) + random.uniform(0, buffer, samples), kind="stable")]
+
+
 def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
     """Return sample indices int64 [N], in the order of an epoch that draws each class of `labels` [N] equally often.
 
@@ -68,14 +81,23 @@ def rank_indices(order: np.ndarray, step: int, batch_size: int, rank: int, world
 
 
 def train_requests(
-    plan: Plan, shard: Shard, labels: np.ndarray, epoch: int, first_step: int, change_order: ChangeOrder | None
+    plan: Plan,
+    shard: Shard,
+    labels: np.ndarray,
+    epoch: int,
+    first_step: int,
+    change_order: ChangeOrder | None,
+    archives: np.ndarray | None = None,
 ) -> Iterator[Request]:
     """Yield this rank's batches of an epoch from a step on; `Request.step` counts over all epochs.
 
     labels: of all training images, int64 [N].
+    archives: the archive of each image, int64 [N], if these are read through copies.
     """
     if plan.config.dataset.sampling == "balanced":
         order = balanced_order(plan.config.seed, epoch, labels)
+    elif archives is not None and isinstance(plan.config.dataloader, TorchvisionLoader):
+        order = buffered_order(plan.config.seed, epoch, archives, plan.config.dataloader.shuffle_buffer)
     else:
         order = epoch_order(plan.config.seed, epoch, len(labels))
     if change_order is not None:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from launcher.data.batch import Loaded
 from launcher.data.images import Images, Key, Reader, Reading
 from launcher.data.sampling import Request, Shard
+from launcher.data.sources.pieces import Packed
 from launcher.data.workers import clean_processes, follow_parent
 from launcher.errors import MachineError, Problem, UserError
 
@@ -34,6 +35,8 @@ class WorkerProcesses(Reader):
     def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
         self.labels, self.classes = images.labels, classes
         self._images = images
+        if isinstance(images.stored, Packed) and images.stored.is_copied:
+            self.archives = images.stored.places[:, 0]
         images.reading = Reading(max(1, shard.workers))
         self._keys = _Keys()
         self._loader: DataLoader[Any] = DataLoader(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import randomness
-from launcher.data.sampling import epoch_order, eval_indices, rank_indices
+from launcher.data.sampling import buffered_order, epoch_order, eval_indices, rank_indices
 
 
 @given(st.integers(0, 2**63 - 1), st.integers(0, 1000), st.integers(1, 500))
@@ -65,3 +65,12 @@ def test_many_generators_draw_what_single_ones_draw() -> None:
             alone.integers(3, dtype=np.uint32),
             alone.beta(1, 1),
         ]
+
+
+def test_an_order_of_archives_holds_each_image_once_and_reads_few_archives_at_a_time() -> None:
+    archives = np.repeat(np.arange(50), 20)
+    order = buffered_order(1, 2, archives, 40)
+    assert sorted(order.tolist()) == [*range(1000)]
+    assert not np.array_equal(order, buffered_order(1, 3, archives, 40))
+    # note: 40 images are those of two archives; a window may start and end within others
+    assert max(len({*archives[order[first : first + 20]]}) for first in range(0, 1000, 20)) <= 5

@@ -64,21 +64,32 @@ def _used(copy: Path) -> bool:
 
 
 def _chunks(files: Files, file: str, partial: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a copy after those that an interrupted process has written."""
-    if file.endswith(".parquet"):
-        from launcher.data.sources.formats import parquet_bytes
+    """Yield the bytes of a copy after those that an interrupted process has written.
 
+    Raises UserError if they cannot be read.
+    """
+    from launcher.data.sources.formats import parquet_bytes  # note: as above
+
+    is_parquet = file.endswith(".parquet")
+    if is_parquet:
         partial.truncate(0)
+    try:
         with files.open(file, _CHUNK) as opened:
-            yield from parquet_bytes(opened, file)
-        return
-    with files.open(file, _CHUNK) as opened:
-        end = opened.seek(0, 2)
-        opened.seek(partial.seek(0, 2))
-        while opened.tell() < end:
-            if not (chunk := opened.read(_CHUNK)):
-                raise UserError(Problem(f"{file} ends before its last byte; run again", "dataset.path", file))
-            yield chunk
+            yield from parquet_bytes(opened, file) if is_parquet else _rest(opened, partial.seek(0, 2))
+    except (UserError, GeneratorExit):
+        raise
+    # note: file systems raise arbitrary errors
+    except Exception as error:
+        raise files.unreachable(error, "; what was read is kept: train resume continues the run") from None
+
+
+def _rest(file: BinaryIO, start: int) -> Iterator[bytes]:
+    end = file.seek(0, 2)
+    file.seek(start)
+    while file.tell() < end:
+        if not (chunk := file.read(_CHUNK)):
+            raise EOFError("ends before its last byte")
+        yield chunk
 
 
 def _remove_oldest(newest: Path) -> None:

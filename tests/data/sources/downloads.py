@@ -1,9 +1,10 @@
-"""Write ImageNet's three files as they are downloaded, with a few images in each."""
+"""Write ImageNet's three files as they are downloaded, with a few images in each, and tar shards of a folder."""
 
 from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -69,3 +70,27 @@ def contents(source: Source) -> dict[str, tuple[int, bytes | UnreadableImage]]:
     numbers = range(len(source.names))
     read = source.files.read([source.piece(number) for number in numbers])
     return dict(zip(source.names, zip(source.labels.tolist(), read, strict=True), strict=True))
+
+
+Images = list[tuple[str, str, str, bytes]]
+
+
+def listed(folder: Path, split: str) -> Images:
+    """Return split, class, name and bytes of a folder's images."""
+    paths = sorted(folder.glob(f"{split}/*/*.jpg"))
+    return [(split, path.parent.name, path.name, path.read_bytes()) for path in paths]
+
+
+def shards(images: Images) -> Iterator[tuple[int, Images]]:
+    """Divide images into three shards, each of both classes."""
+    return ((number, images[number::3]) for number in range(3))
+
+
+def webdataset(folder: Path, to: Path) -> Path:
+    for split in ("train", "val"):
+        for number, images in shards(listed(folder, split)):
+            with tarfile.open(to / f"{split}-{number:06d}.tar", "w") as tar:
+                for _, label, name, data in images:
+                    add(tar, f"{label}/{name}", data)
+                    add(tar, f"{label}/{Path(name).stem}.cls", label.encode())
+    return to

@@ -1,0 +1,174 @@
+"""S3 as a real server in a process: prepare from it and train from it, and what becomes of its failures."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.data.sources import source as source_module
+from launcher.data.sources.copies import local_copy
+from launcher.data.sources.find import open_source
+from launcher.data.sources.source import quiet
+from launcher.errors import UserError
+from tests.images import write_images
+
+from ..conftest import make_loaders, same, stream, write_files
+from .downloads import webdataset
+
+s3fs = pytest.importorskip("s3fs")
+pytest.importorskip("moto.server")
+
+SERVER = """
+import sys, threading
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", int(sys.argv[1]), verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+threading.Event().wait()
+"""
+SHARDS = "s3://mine/pets"
+
+
+class Bucket:
+    """A server with one bucket, which holds the shards of a folder; a new server has lost them."""
+
+    def __init__(self, shards: Path):
+        self._shards, self._port = shards, 0
+        self.start()
+
+    def start(self) -> None:
+        command = [sys.executable, "-c", SERVER, str(self._port)]
+        self._server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert self._server.stdout is not None
+        self._port = int(self._server.stdout.readline())
+        self.url = f"http://127.0.0.1:{self._port}"
+        system = s3fs.S3FileSystem(endpoint_url=self.url, key="a", secret="b", skip_instance_cache=True)
+        system.mkdir("mine")
+        for shard in self._shards.glob("*.tar"):
+            system.pipe_file(f"mine/pets/{shard.name}", shard.read_bytes())
+
+    def stop(self) -> None:
+        self._server.kill()
+        self._server.wait()
+        assert self._server.stdout is not None
+        self._server.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_images(tmp_path_factory.mktemp("images"), {"train": 21, "val": 7})
+    return webdataset(folder, tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture
+def bucket(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = Bucket(shards)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield bucket
+    bucket.stop()
+
+
+def test_prepare_writes_the_bytes_of_local_shards(bucket: Bucket, shards: Path, tmp_path: Path) -> None:
+    here = write_files(shards, f"dataloader.folder={tmp_path / 'here'}")
+    there = write_files(SHARDS, f"dataloader.folder={tmp_path / 'there'}")  # type: ignore[arg-type]
+    assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
+
+
+def test_training_reads_the_same_stream_for_any_number_of_workers_and_from_any_step(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("dataloader.shuffle_buffer=10",)
+    whole = stream(make_loaders(SHARDS, *words, "dataloader.workers=0"))  # type: ignore[arg-type]
+    # note: on another machine, without copies
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+    loaders = make_loaders(SHARDS, *words, "dataloader.workers=2")  # type: ignore[arg-type]
+    assert same(whole[2:5], stream(loaders, epochs=(0,), first=2))
+    assert {index for batch in whole[:5] for index in batch[2].tolist()} <= set(range(42))
+
+
+def test_a_restarted_server_is_read_on_and_the_copy_has_all_bytes(
+    bucket: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+    bucket.stop()
+    monkeypatch.setattr(source_module, "_PAUSES", ())
+    with pytest.raises(UserError, match="cannot be read") as raised:
+        local_copy(*archive)
+    assert "\n" not in str(raised.value)
+    bucket.start()
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert local_copy(*archive).read_bytes() == (shards / "train-000000.tar").read_bytes()
+
+
+def test_an_interrupted_copy_resumes(bucket: Bucket, shards: Path) -> None:
+    (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+    copy = local_copy(*archive)
+    whole = (shards / "train-000000.tar").read_bytes()
+    copy.unlink()
+    # note: other bytes show that the rest alone is read
+    copy.with_suffix(".partial").write_bytes(b"x" * 1000)
+    assert local_copy(*archive).read_bytes() == b"x" * 1000 + whole[1000:]
+
+
+class CutOnce(socketserver.StreamRequestHandler):
+    """Pass connections on to a server, but cut the first long response in its middle."""
+
+    def handle(self) -> None:
+        with socket.create_connection(self.server.target) as there:  # type: ignore[attr-defined]
+            requests = threading.Thread(target=self._ask, args=(there,), daemon=True)
+            requests.start()
+            while data := there.recv(1 << 12):
+                self.connection.sendall(data)
+                if len(data) == 1 << 12 and not self.server.cuts:  # type: ignore[attr-defined]
+                    self.server.cuts += 1  # type: ignore[attr-defined]
+                    return
+
+    def _ask(self, there: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := self.connection.recv(1 << 12):
+                there.sendall(data)
+            there.shutdown(socket.SHUT_WR)
+
+
+def test_a_connection_cut_in_the_middle_loses_nothing(
+    bucket: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "_PAUSES", (0.0, 0.0, 0.0))
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), CutOnce) as proxy:
+        proxy.daemon_threads, proxy.block_on_close = True, False
+        proxy.target, proxy.cuts = ("127.0.0.1", int(bucket.url.rpartition(":")[2])), 0  # type: ignore[attr-defined]
+        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_address[1]}")
+        s3fs.S3FileSystem.clear_instance_cache()
+        (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+        assert local_copy(*archive).read_bytes() == (shards / "train-000000.tar").read_bytes()
+        assert proxy.cuts == 1  # type: ignore[attr-defined]
+        proxy.shutdown()
+
+
+def test_wrong_keys_are_a_one_line_error(bucket: Bucket) -> None:
+    # note: of the next calls, none is allowed with unknown keys
+    call = urllib.request.Request(f"{bucket.url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
+    urllib.request.urlopen(call).close()
+    with pytest.raises(UserError, match=r"^dataset.path=s3://mine/pets: access denied .*check your cred") as error:
+        open_source(SHARDS, "train", quiet)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_bucket_is_a_one_line_error(bucket: Bucket) -> None:
+    with pytest.raises(UserError, match=r"^dataset.path=s3://none/pets: ") as raised:
+        open_source("s3://none/pets", "train", quiet)
+    assert "\n" not in str(raised.value)
