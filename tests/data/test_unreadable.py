@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 def reasons(folder: Path) -> dict[str, str]:
     dataset = compose(words_for(folder)).config.dataset
-    return unreadable(folder, splits(folder, dataset, 0), quiet)
+    return unreadable(splits(folder, dataset, 0), quiet)
 
 
 @pytest.mark.parametrize("at_once", [2, 64])
