@@ -13,7 +13,8 @@ from rich.table import Table
 
 from lab.study.report import COLOURS, GREY, drawing, write_file
 from launcher.config.compose import compose
-from launcher.config.schema import Constant, RunConfig, Warmup
+from launcher.config.schedules import Constant, Warmup
+from launcher.config.schema import RunConfig
 from launcher.console import console, facts
 from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here

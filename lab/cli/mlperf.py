@@ -17,7 +17,7 @@ from lab.study.records import quality
 from launcher import atomic
 from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
 from launcher.config.resolved import read
-from launcher.config.schema import Polynomial
+from launcher.config.schedules import Polynomial
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.folder import RunFolder, existing

@@ -24,11 +24,11 @@ from launcher.config.fields import (
     ProbabilityRange,
     Target,
     Url,
-    Within,
 )
 from launcher.config.models import TimmModel as TimmModel
 from launcher.config.models import TorchvisionModel as TorchvisionModel
 from launcher.config.models import VisionTransformerModel as VisionTransformerModel
+from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
 from launcher.config.tasks import Task
 from launcher.plugins import LOGGERS, registered
 
@@ -144,63 +144,6 @@ class SyntheticLoader:
 
     name: Literal["synthetic"]
     batches: Count
-
-
-@dataclass(frozen=True, config=STRICT)
-class Warmup:
-    """Values of all schedules: linear warmup from `warmup_start` (a fraction of the learning rate), and dilation.
-
-    With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the peak
-    learning rate, otherwise the first one after the warmup.
-    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` durations in
-    epochs or batches that are long for the run, also those of algorithms, become fractions of it.
-    """
-
-    warmup: Annotated[Duration, Within(0.1)]
-    warmup_start: Probability
-    warmup_includes_peak: bool
-    dilate: Positive
-    fit: Literal["on", "off"]
-    granularity: Literal["step", "epoch"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class Cosine(Warmup):
-    """The cosine starts at the end of the warmup, or with `counts_warmup` at the start of the run.
-
-    With `progress: compute` a step has the learning rate of a run whose images all have its size, at the same fraction
-    of the pixels that the run processes (EfficientTrain++, Wang et al. 2024).
-    """
-
-    name: Literal["cosine"]
-    final: Probability
-    counts_warmup: bool
-    progress: Literal["steps", "compute"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class Linear(Warmup):
-    name: Literal["linear"]
-    final: Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class Polynomial(Warmup):
-    name: Literal["polynomial"]
-    final: Probability
-    power: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class MultiStep(Warmup):
-    name: Literal["multi_step"]
-    milestones: list[Annotated[Duration, Within(0.9)]]
-    gamma: Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class Constant(Warmup):
-    name: Literal["constant"]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -9,7 +9,8 @@ from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
 from launcher.config.models import LIBRARIES, VisionTransformerModel
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader, MultiStep
+from launcher.config.schedules import MultiStep
+from launcher.config.schema import FFCVLoader
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
 

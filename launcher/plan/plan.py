@@ -14,7 +14,8 @@ from launcher.config.fields import in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import Constant, Cosine, FFCVLoader, Launch, Linear, MultiStep, Polynomial, RunConfig
+from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
+from launcher.config.schema import FFCVLoader, Launch, RunConfig
 from launcher.config.validate import validate
 
 
