@@ -14,7 +14,7 @@ from launcher.data.classes import check_classes, imbalance_notes, named
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import VAL, Folder, is_remote, numbered, part, scan_evaluation, skipped_notes, without
-from launcher.data.listing import is_folder
+from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES
 from launcher.data.sources.find import find_skipped, is_in_class_folders, splits
 from launcher.data.sources.source import Report, quiet
@@ -146,7 +146,7 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
 
 
 def _exists(path: str) -> bool:
-    return is_remote(path) or Path(path).exists()
+    return is_remote(path) or is_file(Path(path)) or is_folder(Path(path))
 
 
 def _folder(config: RunConfig) -> str | None:
