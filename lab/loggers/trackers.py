@@ -106,7 +106,8 @@ class MlflowTracker:
         # note: MLflow's parameters are immutable; a run resumed with other values keeps the first ones
         logged = self._client.get_run(self._id).data.params
         values = dict(leaves(as_mapping(self._config)))
-        new = [Param(key, _text(value)) for key, value in values.items() if key not in logged]
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+        new = [Param(key, text[:_LONGEST]) for key, text in texts.items() if key not in logged]
         for batch in _batches(new, _PARAMETERS):
             self._client.log_batch(self._id, params=batch)
         return None
@@ -141,10 +142,6 @@ def _batches(values: Iterable[T], size: int) -> Iterator[list[T]]:
     rest = iter(values)
     while batch := list(islice(rest, size)):
         yield batch
-
-
-def _text(value: Any) -> str:
-    return (value if isinstance(value, str) else json.dumps(value))[:_LONGEST]
 
 
 def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:

@@ -20,21 +20,16 @@ def work(scratch: Path) -> None:
     write_result(scratch, lambda run, steps, _: rising(run, int(steps)), lr=1.0)
 
 
-def rate_at(step: int, steps: int) -> float:
-    """Return the learning rate of a step, with equal ratios between steps."""
-    return float(_LOWEST * (_HIGHEST / _LOWEST) ** (step / max(1, steps - 1)))
-
-
 def rising(run: Trainer, steps: int) -> list[tuple[float, float]]:
     """Return the learning rate of each step and its mean loss over all ranks, until the loss diverges.
 
-    A stop request also ends it. run: at a constant learning rate of 1.
+    A stop request also ends it. Rates have equal ratios. run: at a constant learning rate of 1.
     """
     points: list[tuple[float, float]] = []
     lowest = math.inf
     while len(points) < steps:
         for batch in run.rest_of_epoch():
-            run.train_step.lr_factor = rate_at(len(points), steps)
+            run.train_step.lr_factor = _LOWEST * (_HIGHEST / _LOWEST) ** (len(points) / max(1, steps - 1))
             outcome = run.train_step(*batch, run.moment(run.next_step), Requests(STOP.requested))
             run.advance(outcome, 0.0)
             loss = run.line_meter.take()().loss
