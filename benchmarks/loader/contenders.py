@@ -55,10 +55,10 @@ def _torchvision_on_pillow(folder: Path, files: Files) -> Opened:
 def _pillow(data: bytes, box: list[int], size: int) -> object:
     from PIL import Image
 
-    from launcher.data.crops import cut
-
     top, left, height, width, mirrored = box
-    return cut(Image.open(io.BytesIO(data)).convert("RGB"), (top, left, height, width, mirrored), size, "bilinear")
+    part = Image.open(io.BytesIO(data)).convert("RGB").crop((left, top, left + width, top + height))
+    pixels = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else pixels
 
 
 def _torchvision(data: bytes, box: list[int], size: int) -> object:

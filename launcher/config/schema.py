@@ -99,6 +99,8 @@ class TorchvisionLoader:
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]
     prefetch: Count
     shuffle_buffer: Count
+    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
+    dct_scaling: bool
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -133,6 +135,7 @@ class FFCVLoader:
     train: AnyPath | None
     val: AnyPath | None
     os_cache: bool | Literal["auto"]
+    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
     decode: Literal["whole", "crop"]
     dct_scaling: bool
     files: FFCVFiles

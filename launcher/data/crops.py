@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
@@ -89,31 +90,50 @@ def same_parts(
     return scaled
 
 
-def cut(image: Image.Image, box: Box, size: int, interpolation: str) -> np.ndarray:
-    """Cut a box, resize it to uint8 [size, size, 3], and mirror it if the box is mirrored."""
+# (uint8 pixels [H, W, 3], height, width, interpolation) to the same image at that size, antialiased
+Resize = Callable[[np.ndarray, int, int, str], np.ndarray]
+
+
+def resize_by_torch(pixels: np.ndarray, height: int, width: int, interpolation: str) -> np.ndarray:
+    """Resize as Pillow-SIMD does, to the same pixels on processors with AVX2; Pillow's differ by the rounding."""
+    import torch
+
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    resized = torch.nn.functional.interpolate(image, (height, width), mode=interpolation, antialias=True)
+    return np.asarray(resized[0].permute(1, 2, 0))
+
+
+def resize_by_pillow(pixels: np.ndarray, height: int, width: int, interpolation: str) -> np.ndarray:
+    """Resize by the installed Pillow."""
+    return np.asarray(Image.fromarray(pixels).resize((width, height), _RESAMPLING[interpolation]))
+
+
+def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Resize = resize_by_torch) -> np.ndarray:
+    """Cut a box of uint8 [H, W, 3], resize it to [size, size, 3], and mirror it if the box is mirrored."""
     top, left, height, width, mirrored = box
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
-    part = image.crop((left, top, left + width, top + height))
-    pixels = np.asarray(part.resize((size, size), _RESAMPLING[interpolation]))
-    return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else np.array(pixels)
+    resized = resize(pixels[top : top + height, left : left + width], size, size, interpolation)
+    return np.array(resized[:, ::-1] if mirrored else resized, order="C")
 
 
-def centre_cut(image: Image.Image, resize: int, size: int, interpolation: str) -> np.ndarray:
-    """Resize the shorter edge to `resize`, then crop the centre: uint8 [size, size, 3]."""
-    image = _middle(image)
-    width, height = image.size
-    short, long = min(width, height), max(width, height)
-    scaled = (resize, int(resize * long / short)) if width <= height else (int(resize * long / short), resize)
-    resized = image.resize(scaled, _RESAMPLING[interpolation]) if scaled != image.size else image
-    top, left = round((scaled[1] - size) / 2.0), round((scaled[0] - size) / 2.0)
-    return np.array(resized.crop((left, top, left + size, top + size)))
+def centre_cut(pixels: np.ndarray, short: int, size: int, interpolation: str) -> np.ndarray:
+    """Resize the shorter edge of uint8 [H, W, 3] to `short`, then crop the centre: [size, size, 3]."""
+    pixels = _middle(pixels)
+    height, width = pixels.shape[:2]
+    least, most = min(width, height), max(width, height)
+    scaled = (int(short * most / least), short) if width <= height else (short, int(short * most / least))
+    resized = resize_by_torch(pixels, *scaled, interpolation) if scaled != (height, width) else pixels
+    top, left = round((scaled[0] - size) / 2.0), round((scaled[1] - size) / 2.0)
+    centre = np.zeros((size, size, 3), np.uint8)
+    part = resized[max(0, top) : top + size, max(0, left) : left + size]
+    above, before = max(0, -top), max(0, -left)
+    centre[above : above + part.shape[0], before : before + part.shape[1]] = part
+    return centre
 
 
-def _middle(image: Image.Image) -> Image.Image:
+def _middle(pixels: np.ndarray) -> np.ndarray:
     """Crop an image so narrow that resizing its shorter edge would take gigabytes."""
-    width, height = image.size
+    height, width = pixels.shape[:2]
     longest = _MOST_ASPECT * min(width, height)
-    if max(width, height) <= longest:
-        return image
-    left, top = max(0, width - longest) // 2, max(0, height - longest) // 2
-    return image.crop((left, top, left + min(width, longest), top + min(height, longest)))
+    top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
+    return pixels[top : top + min(height, longest), left : left + min(width, longest)]

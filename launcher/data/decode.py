@@ -16,7 +16,7 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 # note: the content decides, not the name; Pillow's other formats include PostScript, which it would execute
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 # Pillow's own bound, at which it only warns; ImageNet's largest image has 61 million.
-_MOST_PIXELS = 89_478_485
+MOST_PIXELS = 89_478_485
 # Pillow's modes with 16 bits per pixel, whose values it would clip at 255; in PNG and PPM files, "I" is one too.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 
@@ -82,13 +82,13 @@ def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
             if isinstance(file, Path) and not S_ISREG(file.stat().st_mode):
                 raise UnreadableImage("not a regular file")
             with Image.open(file, formats=_FORMATS) as image:
-                if image.width * image.height > _MOST_PIXELS:
+                if image.width * image.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield image
     except UnreadableImage:
         raise
     except Image.DecompressionBombError:
-        raise UnreadableImage(f"more than {_MOST_PIXELS // 10**6} million pixels") from None
+        raise UnreadableImage(f"more than {MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
         raise UnreadableImage(f"not a {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} file") from None
     except OSError as error:

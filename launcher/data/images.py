@@ -7,25 +7,29 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from stat import S_ISREG
+from typing import Any, BinaryIO
 
 import numpy as np
-from PIL import Image
 from torch.utils.data import Dataset, get_worker_info
 
 from launcher.config import schema
 from launcher.data.batch import Loaded
-from launcher.data.crops import centre_cut, cut, random_crop
+from launcher.data.crops import Box, centre_cut, cut, random_crop, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
+from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Listed, Packed, Piece
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
 _NOTHING = -1
+# note: Pillow reads a larger file piece by piece, up to its limit of pixels
+_MOST_BYTES = 1 << 28
 # The label of an image that cannot be read.
 UNREADABLE = -1
 
@@ -92,12 +96,40 @@ class Reading:
         return None
 
 
+def _decoded(
+    file: Path | BinaryIO, box_of: Callable[[int, int], Box], size: int | None, decoder: str, *, upright: bool
+) -> tuple[np.ndarray, Box]:
+    """Decode at least a box of an image, as `Images.part` does; Pillow decodes all but plain JPEGs.
+
+    Raises UnreadableImage if the file is missing or not an image.
+    """
+    with suppress(OSError, ValueError):
+        data = _content(file) if isinstance(file, Path) else file.read()
+        if frame := plain_frame(data, upright=upright):
+            box = box_of(frame.height, frame.width)
+            eighths = fewest_eighths(box[2], box[3], size) if size else 8
+            return decode_part(data, frame, box, eighths, decoder_of(decoder))
+    if not isinstance(file, Path):
+        file.seek(0)
+    pixels = np.array(decode(file, upright=upright).image)
+    return pixels, box_of(*pixels.shape[:2])
+
+
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file that may be a JPEG, or none."""
+    facts = path.stat()
+    # note: opening a pipe would wait for a writer
+    return path.read_bytes() if S_ISREG(facts.st_mode) and facts.st_size < _MOST_BYTES else b""
+
+
 # epoch, sample index, size in pixels
 Key = tuple[int, int, int]
 
 
 class Images(Dataset[tuple[np.ndarray, int, int]]):
     """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`; labels int64."""
+
+    decoder = "auto"
 
     def __init__(
         self,
@@ -120,15 +152,24 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
         except UserError as error:
             return error
 
-    def open(self, index: int) -> Image.Image:
-        """Decode one image as RGB.
+    def open(self, index: int) -> np.ndarray:
+        """Decode one image as RGB uint8 [H, W, 3].
+
+        Raises UserError if the file is missing or not an image.
+        """
+        return self.part(index, lambda height, width: (0, 0, height, width, 0))[0]
+
+    def part(self, index: int, box_of: Callable[[int, int], Box], size: int | None = None) -> tuple[np.ndarray, Box]:
+        """Decode at least a box of an image, given its height and width; return RGB uint8 [H, W, 3], and the box there.
+
+        `size` allows a smaller scale at which the box still has this many pixels.
 
         Raises UserError if the file is missing or not an image.
         """
         worker = get_worker_info()
         try:
             with self.reading.image(index, worker.id if worker else 0):
-                return decode(self.piece(index).open(), upright=self.upright).image
+                return _decoded(self.piece(index).open(), box_of, size, self.decoder, upright=self.upright)
         except UnreadableImage as reason:
             message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
             more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
@@ -147,17 +188,27 @@ class TrainImages(Images):
     """Random resized crops, flipped; a sample index modulo the number of files is its file."""
 
     def __init__(
-        self, folder: Folder, image: schema.Image, *, seed: int, upright: bool, change_image: ChangeImage | None
+        self,
+        folder: Folder,
+        image: schema.Image,
+        loader: schema.TorchvisionLoader,
+        *,
+        seed: int,
+        upright: bool,
+        change_image: ChangeImage | None,
     ):
         super().__init__(folder.root, folder.files, folder.labels, upright=upright, stored=folder.stored)
         self.image, self.seed, self.change_image = image, seed, change_image
+        self.decoder, self.scaled = loader.decoder, loader.dct_scaling
+        # note: Pillow-SIMD, where it is installed, resizes too
+        self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
     def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
         epoch, index, size = key
         number = index % len(self.labels)
-        image = self.open(number)
-        box = random_crop(self.image, image.height, image.width, seed=self.seed, epoch=epoch, index=index)
-        pixels = cut(image, box, size, self.image.interpolation)
+        draw = partial(random_crop, self.image, seed=self.seed, epoch=epoch, index=index)
+        image, box = self.part(number, draw, size if self.scaled else None)
+        pixels = cut(image, box, size, self.image.interpolation, self.resize)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)
         return pixels, int(self.labels[number]), index

@@ -19,7 +19,6 @@ from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, tr
 from launcher.data.sources.find import splits
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
-from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 
@@ -96,13 +95,15 @@ def build_loaders(
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
         evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.scaled_size(config.image.eval_size)))
     elif isinstance(values, schema.FFCVLoader):
-        train, val = _ffcv_readers(plan, values, shard, change_image)
+        from launcher.data.ffcv.loader import open_readers  # note: OpenCV, which class folders need not
+
+        train, val = open_readers(plan, values, shard, change_image)
         evaluate = _evaluation(plan, shard, val)
     else:
         folder, val_folder = splits(config.dataset, config.seed, skipped)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
         upright = config.dataset.exif_orientation
-        images = TrainImages(folder, config.image, seed=config.seed, upright=upright, change_image=change_image)
+        images = TrainImages(folder, config.image, values, seed=config.seed, upright=upright, change_image=change_image)
         train = WorkerProcesses(images, shard)
         evaluate = build_evaluation(plan, val_folder, ranks)
     return Loaders(TrainLoader(plan, train, shard, change_order), evaluate)
@@ -125,18 +126,6 @@ def _shard(plan: Plan, ranks: Ranks) -> Shard:
         return Shard(ranks.rank, ranks.world_size, 0, 0, ranks.device)
     workers = worker_count(values, ranks.local_world_size)
     return Shard(ranks.rank, ranks.world_size, workers, values.prefetch, ranks.device)
-
-
-def _ffcv_readers(
-    plan: Plan, values: schema.FFCVLoader, shard: Shard, change_image: ChangeImage | None
-) -> tuple[Reader, Reader]:
-    try:
-        from launcher.data.ffcv.loader import open_readers
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        message = f"{missing} is not installed; run make setup, or set dataloader=torchvision"
-        raise UserError(Problem(message, "dataloader", "ffcv")) from None
-    return open_readers(plan, values, shard, change_image)
 
 
 class Noise(Reader):

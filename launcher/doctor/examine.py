@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +25,7 @@ from launcher.doctor.machine import (
     examine_machine,
     judge_compiler,
     judge_cuda,
-    judge_ffcv,
+    judge_decoder,
     judge_gpus,
     judge_pillow,
     judge_torch,
@@ -37,13 +36,7 @@ from launcher.doctor.machine import (
 )
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe
-
-_FFCV = """
-import json, launcher.data.ffcv.decoder
-from importlib.metadata import version
-print(json.dumps({"ffcv": version("ffcv")}))
-"""
+from launcher.probe import TORCH, cards_on_the_bus, run_probe
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -57,16 +50,14 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "set launch.device=cpu to train on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
-    # note: these take seconds, so they run in parallel
-    with ThreadPoolExecutor() as probes:
-        torch, ffcv = probes.submit(run_probe, TORCH, "thoroughly"), probes.submit(run_probe, _FFCV)
-        yield ok("Python", platform.python_version())
-        yield judge_pillow(PIL.__version__, processor_features())
-        yield judge_torch(torch.result())
-        yield from judge_cuda(torch.result(), gpus or [])
-        if config.compile != "off" and (gpus or others):
-            yield judge_compiler(config.compile)
-        yield judge_ffcv(ffcv.result(), config.dataloader.name)
+    yield ok("Python", platform.python_version())
+    yield judge_pillow(PIL.__version__)
+    yield judge_decoder(config.dataloader)
+    torch = run_probe(TORCH, "thoroughly")
+    yield judge_torch(torch)
+    yield from judge_cuda(torch, gpus or [])
+    if config.compile != "off" and (gpus or others):
+        yield judge_compiler(config.compile)
     yield from examine_data(config, report)
 
 

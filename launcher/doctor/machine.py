@@ -8,18 +8,22 @@ import subprocess
 import sysconfig
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from rich.filesize import decimal
 
+from launcher.config.schema import Dataloader, SyntheticLoader
+from launcher.data.jpeg import DECODERS, installed
+from launcher.errors import UserError
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers of a rank
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
 _CGROUP = Path("/sys/fs/cgroup")
-_SETUP = "scripts/setup.sh builds it"
+_SAFE_PILLOW = (12, 3)
 _QUERY = "index,name,driver_version,memory.total,memory.used,mig.mode.current"
 _IN_USE = 2 * 10**9  # bytes; less is a desktop or an idle context
 
@@ -122,23 +126,28 @@ def judge_torch(result: ProbeResult) -> Finding:
     return ok("torch", f"{result.values['torch']}, torchvision {version('torchvision')}")
 
 
-def judge_pillow(version: str, flags: list[str]) -> Finding:
-    name = "Pillow"
-    if ".post" in version:
-        return ok(name, f"Pillow-SIMD {version}")
-    if flags and "avx2" not in flags:
-        return ok(name, f"Pillow {version}; the processor has no AVX2 for Pillow-SIMD")
-    advice = f"Pillow-SIMD resizes faster on this processor; {_SETUP} where a compiler is installed"
-    return warning(name, f"Pillow {version}, not Pillow-SIMD", advice)
+def judge_pillow(version: str) -> Finding:
+    simd = "-SIMD" * (".post" in version)
+    if tuple(map(int, version.split(".")[:2])) >= _SAFE_PILLOW:
+        return ok("Pillow", f"Pillow{simd} {version}")
+    advice = "it writes out of bounds on some files; use it for images that you trust, or pip install -U pillow"
+    return warning("Pillow", f"Pillow{simd} {version}, without the security fixes of 12.3", advice)
 
 
-def judge_ffcv(result: ProbeResult, loader: str) -> Finding:
-    if result.values is not None:
-        return ok("FFCV", result.values["ffcv"])
-    missing = "not installed" if "No module named 'ffcv'" in result.error else result.error
-    if loader == "ffcv":
-        return problem("FFCV", missing, f"{_SETUP}; dataloader=torchvision does not need it")
-    return warning("FFCV", missing, f"{_SETUP}; only dataloader=ffcv needs it")
+def judge_decoder(loader: Dataloader) -> Finding:
+    """Judge the decoder of JPEGs that `dataloader.decoder` selects."""
+    if isinstance(loader, SyntheticLoader):
+        return ok("decoder", "none needed")
+    others = ", ".join(name for name, (module, _) in DECODERS.items() if find_spec(module))
+    try:
+        name = installed(loader.decoder)
+    except UserError as error:
+        (missing,) = error.problems
+        return problem("decoder", loader.decoder, missing.message)
+    observation = f"{name}; installed: {others}"
+    if loader.decoder == "auto" and name != next(iter(DECODERS)):
+        return warning("decoder", observation, "pip install simplejpeg, which decodes only the rows of a crop")
+    return ok("decoder", observation)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from launcher.config.models import LIBRARIES, TorchvisionModel
 from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
+from launcher.data.jpeg import with_decoder
 from launcher.data.sources.source import Report, quiet
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
@@ -69,7 +70,7 @@ def prepare_run(
     config = with_absolute_paths(composed.config)
     data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
-    config = data.config
+    config = with_decoder(data.config) if must_exist else data.config
     if is_measured := config.batch_size == "auto":
         if measure_batch is None:
             message = "is measured only when `train` starts a run; set a number here"

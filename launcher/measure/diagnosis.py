@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import PIL
 import psutil
 
-from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
+from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader, TorchvisionLoader
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
 from launcher.data.sources.find import splits
@@ -107,12 +106,11 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
         yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"
-        if ".post" not in PIL.__version__:
-            yield "Pillow-SIMD resizes faster than Pillow (scripts/setup.sh builds it)"
         if config.dataset.kind == "folder":
             yield from image_advice(config, splits(config.dataset, config.seed)[0])
-    if isinstance(loader, FFCVLoader) and not loader.dct_scaling and loader.files.jpeg_share > 0:
-        yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small"
+    jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
+    if jpegs and not isinstance(loader, SyntheticLoader) and not loader.dct_scaling:
+        yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small, to other pixels"
 
 
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:

@@ -36,7 +36,9 @@ from launcher.training.trainer import matching_run, set_backend
 from launcher.weights.export_files import CARD, FLIP_AVERAGE, WEIGHTS, network_card, read_card, read_weights
 
 _BATCH = 64
-_LOADER = TorchvisionLoader(name="torchvision", workers="auto", prefetch=2, shuffle_buffer=1)
+_LOADER = TorchvisionLoader(
+    name="torchvision", workers="auto", prefetch=2, shuffle_buffer=1, decoder="auto", dct_scaling=False
+)
 # note: the main process reads this many before worker processes have started
 _FEW = 256
 

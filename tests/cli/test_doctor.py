@@ -60,7 +60,7 @@ def test_this_machine_can_run_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path
 
     monkeypatch.setattr("launcher.doctor.examine.run_probe", cache(forked))
     found = {row["name"]: row for row in json.loads(output_of("doctor", "launch=cpu", "--json"))}
-    assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "FFCV"}
+    assert set(found) >= {"GPUs", "cores", "memory", "shared memory", "disk", "data set", "torch", "Pillow", "decoder"}
     assert found["torch"]["status"] == "ok"
     assert found["data set"]["observation"] == "shapes, built in"
     assert cli.main(["doctor", "launch=cpu", "dataset=imagenet", "dataset.path=/nowhere", "--json"]) == 2

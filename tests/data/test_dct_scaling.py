@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.data.ffcv.beton import open_beton
-from launcher.data.ffcv.decoder import fewest_eighths, scaled_box
 from launcher.data.ffcv.loader import DecodingPool
+from launcher.data.jpeg import fewest_eighths, scaled_box
 from launcher.data.sampling import Request
 
 from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files

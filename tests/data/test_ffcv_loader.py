@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -24,6 +24,7 @@ from launcher.data.ffcv.decoder import cut
 from launcher.data.ffcv.loader import DecodingPool, choose
 from launcher.data.ffcv.writer import to_jpeg
 from launcher.data.images import ChangeImage
+from launcher.data.jpeg import with_decoder
 from launcher.data.sampling import Request
 from launcher.errors import UserError
 from tests.forked import python
@@ -31,6 +32,7 @@ from tests.forked import python
 from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files
 
 IMAGE = compose([]).config.image
+needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed here")
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
 
 
@@ -67,7 +69,6 @@ def test_stored_pixels_become_opencvs_area_average_of_the_keyed_crop(smooth: Pat
 FFCVS_OWN = """
 import sys
 import numpy as np
-import launcher.data.ffcv.decoder
 from ffcv.fields.rgb_image import CenterCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 pipelines = {"image": [CenterCropRGBImageDecoder((32, 32), 32 / 40)], "label": None}
@@ -77,6 +78,7 @@ np.save(sys.argv[2], np.asarray(images))
 """
 
 
+@needs_ffcv
 def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path) -> None:
     loaders = make_loaders(smooth, *words(1.0, "image.reference=32", "image.train_size=32", "image.eval_size=32",
                                         "image.eval_resize=40"))  # fmt: skip
@@ -93,30 +95,24 @@ def test_decoding_only_the_crop_changes_no_pixel(smooth: Path) -> None:
     assert same(whole, stream(make_loaders(smooth, *words(1.0, "dataloader.decode=crop"))))
 
 
-@pytest.fixture(scope="module")
-def compiled() -> None:
-    """Compile once: hypothesis traces a test line by line, and numba's compiler is many lines."""
-    jpeg = np.frombuffer(to_jpeg(np.zeros((16, 16, 3), np.uint8), FILES), np.uint8)
-    cut(jpeg, 0, 0, 8, 8, 16, 16, np.empty(2000, np.uint8))
-
-
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 9), st.sampled_from([50, 95]), st.data())
 @settings(max_examples=60)
 def test_a_rectangle_cut_from_a_jpeg_has_the_same_pixels(
-    compiled: None, height: int, width: int, most: int, quality: int, data: st.DataObject
+    height: int, width: int, most: int, quality: int, data: st.DataObject
 ) -> None:
     values = dataclasses.replace(FILES, quality=quality, restart_interval=most)
     source = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    jpeg = np.frombuffer(to_jpeg(source, values), np.uint8)
+    jpeg = to_jpeg(source, values)
     top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
     rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
-    out = np.empty(len(jpeg) + 64, np.uint8)
-    size, above, before, part_height, part_width = cut(jpeg, top, left, rows, columns, height, width, out)
-    assert size > 0
-    part = cv2.imdecode(out[:size], cv2.IMREAD_COLOR)
-    assert part.shape == (part_height, part_width, 3)
-    expected = cv2.imdecode(jpeg, cv2.IMREAD_COLOR)[top : top + rows, left : left + columns]
-    assert np.array_equal(part[top - above : top - above + rows, left - before : left - before + columns], expected)
+    part = cut(jpeg, top, left, rows, columns, height, width)
+    assert part is not None
+    out, above, before, part_height, part_width = part
+    pixels = cv2.imdecode(np.frombuffer(out, np.uint8), cv2.IMREAD_COLOR)
+    assert pixels.shape == (part_height, part_width, 3)
+    whole = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
+    expected = whole[top : top + rows, left : left + columns]
+    assert np.array_equal(pixels[top - above : top - above + rows, left - before : left - before + columns], expected)
 
 
 def test_preloading_changes_nothing(image_folder: Path) -> None:
@@ -163,17 +159,17 @@ def test_two_loaders_at_once_are_independent(image_folder: Path) -> None:
     second.close()
 
 
+@needs_ffcv
 def test_importing_ffcv_keeps_torchs_threads(tmp_path: Path) -> None:
-    code = "import torch; torch.set_num_threads(3); import launcher.data.ffcv.decoder; print(torch.get_num_threads())"
+    code = "import torch; torch.set_num_threads(3); from launcher.data.jpeg import decoder_of; decoder_of('ffcv'); "
+    code += "print(torch.get_num_threads())"
     assert python(code, folder=tmp_path) == "3\n"
 
 
-def test_missing_ffcv_is_a_one_line_error(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [n for n in sys.modules if n.split(".")[0] == "ffcv" or n.startswith("launcher.data.ffcv")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ffcv", None)
-    with pytest.raises(UserError, match="dataloader=ffcv: ffcv is not installed; run make setup"):
-        make_loaders(image_folder, "dataloader=ffcv")
+def test_a_decoder_that_is_not_installed_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: None)
+    with pytest.raises(UserError, match=r"dataloader\.decoder=ffcv: ffcv is not installed; pip install"):
+        with_decoder(compose(["dataloader=ffcv", "dataloader.decoder=ffcv"]).config)
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from PIL import Image
 
 from launcher.data.batch import normalize
 from launcher.data.folder import scan
 from launcher.data.images import Reading
+from launcher.data.jpeg import decode_part
 from launcher.errors import UserError
 
 from .conftest import make_loaders, same, stream
@@ -54,8 +54,10 @@ def test_all_loaders_read_the_same_samples_in_the_same_order(image_folder: Path)
 def test_skipping_decodes_nothing(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loaders = make_loaders(image_folder, "dataloader.workers=0")
     opened = []
-    real = Image.open
-    monkeypatch.setattr(Image, "open", lambda path, **options: opened.append(path) or real(path, **options))
+    real = decode_part
+    monkeypatch.setattr(
+        "launcher.data.images.decode_part", lambda data, *more: opened.append(data) or real(data, *more)
+    )
     next(iter(loaders.train.epoch(0, 4)))
     assert len(opened) == 8
 

@@ -40,8 +40,7 @@ def test_every_line_except_ok_has_advice() -> None:
         machine.disk(10**8, True, Path("runs")),
         machine.disk(10**12, False, Path("runs")),
         machine.judge_torch(ProbeResult(None, "no torch")),
-        machine.judge_ffcv(ProbeResult(None, "No module named 'ffcv'"), "ffcv"),
-        machine.judge_pillow("13.0.0", ["avx2"]),
+        machine.judge_pillow("12.1.1.post0"),
     ]
     assert all(finding.status != "ok" and finding.advice for finding in findings)
 
@@ -125,14 +124,13 @@ def test_a_probe_returns_values_or_an_error() -> None:
     assert probe.run_probe("import os; os._exit(3)").error == "exited with code 3"
 
 
-def test_pillow_and_ffcv() -> None:
-    assert machine.judge_pillow("12.1.1.post0", ["avx2"]).status == "ok"
-    assert machine.judge_pillow("13.0.0", ["avx2"]).status == "warning"
-    assert machine.judge_pillow("13.0.0", ["sse2"]).status == "ok"
-    missing = ProbeResult(None, "ModuleNotFoundError: No module named 'ffcv'")
-    assert machine.judge_ffcv(missing, "torchvision").status == "warning"
-    assert machine.judge_ffcv(missing, "ffcv").status == "problem"
-    assert machine.judge_ffcv(ProbeResult({"ffcv": "1.0.2"}), "ffcv").status == "ok"
+def test_pillow_and_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.judge_pillow("12.1.1.post0").status == "warning"
+    assert machine.judge_pillow("12.3.0").status == machine.judge_pillow("13.0.0").status == "ok"
+    loaders = {name: compose([f"dataloader.decoder={name}"]).config.dataloader for name in ("auto", "opencv")}
+    monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: module == "torchvision")
+    assert machine.judge_decoder(loaders["auto"]).status == "warning"
+    assert machine.judge_decoder(loaders["opencv"]).status == "problem"
 
 
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])

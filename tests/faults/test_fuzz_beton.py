@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from launcher.config.compose import compose
 from launcher.data.ffcv.beton import ALLOCATION, HEADER, ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.prepare import prepare
 from launcher.errors import UserError
 from tests.images import write_images
-
-pytest.importorskip("ffcv", exc_type=ImportError)
-from launcher.data.ffcv.prepare import prepare
 
 SAMPLES = 6
 

@@ -12,7 +12,6 @@ from PIL import Image
 
 from tests.runs import Train, ended, processes_of, wait_for
 
-pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
 pytestmark = pytest.mark.system
 
 IMAGES = 500

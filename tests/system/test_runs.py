@@ -49,7 +49,6 @@ def test_the_seed_decides_the_weights(here: Here) -> None:
 
 
 def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here) -> None:
-    pytest.importorskip("ffcv", reason="FFCV is not installed here", exc_type=ImportError)
     here("prepare", *(word for word in SMALL if word.startswith("dataset")), "dataloader.workers=1")
     words = ["recipe=hot", "precision=bf16", "dataloader=ffcv", "algorithms.sam.interval=2", "dataloader.workers=1"]
     words.append("algorithms.progressive_resizing.initial_scale=0.9")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+import cv2
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.decoder import decode
 from launcher.data.images import ChangeImage, Reader, Reading
 from launcher.data.inspection import check_counts
+from launcher.data.jpeg import decoder_of
 from launcher.data.sampling import Request, Shard
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
@@ -31,7 +33,6 @@ from launcher.probe import usable_memory
 # Fraction of free memory for preloaded files: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8
 _IMAGES_A_TASK = 8
-_MOST_JPEG_BYTES_ADDED = 1024
 _PRELOADED_AT_ONCE = 1 << 23
 
 
@@ -65,6 +66,7 @@ def open_readers(
     if shard.rank == 0:
         print(line, flush=True)
     pool = partial(DecodingPool, shard=shard, preload=preload)
+    pool = partial(pool, decoder=values.decoder)
     crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
     centres = pool(val, partial(_centres, config.image, plan, val))
     full = crops(train, partial(_crops, config, train, train))
@@ -85,7 +87,7 @@ def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndar
 
 
 class DecodingPool(Reader):
-    """Read requested batches of one file with FFCV's kernels, a few ahead, in a shard's number of threads.
+    """Read requested batches of one file, a few ahead, in a shard's number of threads.
 
     `boxes` returns int64 [B, 5] for a request's images. The threads are independent of other libraries', so several
     pools can run at once, with more threads than cores.
@@ -98,6 +100,7 @@ class DecodingPool(Reader):
         *,
         shard: Shard,
         preload: bool,
+        decoder: str = "auto",
         only_crop: bool = False,
         scaled: bool = False,
         change_image: ChangeImage | None = None,
@@ -106,7 +109,8 @@ class DecodingPool(Reader):
         self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
-        self._only_crop, self._scaled = only_crop, scaled
+        # note: the transform of FFCV's decoder, so that pixels are FFCV's
+        self._decode = partial(decode, decoder=decoder_of(decoder, fast=True), only_crop=only_crop, scaled=scaled)
         self._local = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
         self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
@@ -150,14 +154,7 @@ class DecodingPool(Reader):
         os.close(self._descriptor)
 
     def _start_thread(self) -> None:
-        """Allocate this thread's buffers and state."""
-        local, stored, most = self._local, self._file.rows["f0"], int(self._sizes.max())
-        local.pixels = np.empty(3 * int((stored["height"].astype(np.int64) * stored["width"]).max()), np.uint8)
-        local.jpeg = np.empty(most + _MOST_JPEG_BYTES_ADDED, np.uint8)
-        local.state = self._descriptor, self._places, self._sizes, np.empty(most, np.uint8)
-        local.reader = next(self._readers)
-        # note: the first call compiles, which could exceed the limit for a stalled read
-        self._decode(np.empty(0, np.int64), np.empty((0, 5), np.int64), np.empty((0, 1, 1, 3), np.uint8))
+        self._local.reader = next(self._readers)
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
         """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
@@ -175,22 +172,27 @@ class DecodingPool(Reader):
             raise UserError(f"{self._file.path} changed during the run; run train prepare again")
 
     def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
-        numbers = request.indices[part] % self.samples
-        with self._reading.image(int(numbers[0]), self._local.reader):
-            failed = self._decode(numbers, boxes[part], images[part])
-        if failed >= 0:
-            self._check_size()
-            message = f"image {numbers[failed]} is damaged; remove the file and run train prepare again"
-            raise UserError(f"{self._file.path}: {message}")
-        if self._change_image is not None:
-            for place, index in enumerate(request.indices[part].tolist(), part.start):
+        for place, index in enumerate(request.indices[part].tolist(), part.start):
+            number = index % self.samples
+            with self._reading.image(number, self._local.reader):
+                self._decode_image(number, boxes[place], images[place])
+            if self._change_image is not None:
                 images[place] = self._change_image(images[place], index, request.epoch)
 
-    def _decode(self, numbers: np.ndarray, boxes: np.ndarray, images: np.ndarray) -> int:
-        local, rows = self._local, self._file.rows["f0"]
-        return int(
-            decode(numbers, boxes, images, local.pixels, local.jpeg, rows, local.state, self._only_crop, self._scaled)
-        )
+    def _decode_image(self, number: int, box: np.ndarray, image: np.ndarray) -> None:
+        row = self._file.rows["f0"][number]
+        piece = np.searchsorted(self._places, row["place"])
+        size = int(self._sizes[piece])
+        # note: a memory map would kill the process if the file is truncated meanwhile
+        data = os.pread(self._descriptor, size, int(row["place"]))
+        try:
+            if len(data) != size:
+                raise ValueError("truncated")
+            self._decode(data, row, box, image)
+        except (ValueError, cv2.error):
+            self._check_size()
+            message = f"image {number} is damaged; remove the file and run train prepare again"
+            raise UserError(f"{self._file.path}: {message}") from None
 
 
 def _read_all(path: Path) -> None:

@@ -1,0 +1,258 @@
+"""JPEGs: what their headers contain, and decoders that run in threads at once; imports no torch.
+
+Decoders of whole images agree in every pixel, since all use libjpeg-turbo with the accurate transform, except FFCV's,
+which uses its fast transform. The reader of FFCV files uses the fast one too wherever the decoder has it.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import numpy as np
+from PIL import ExifTags, Image
+
+from launcher.config.schema import RunConfig, SyntheticLoader
+from launcher.data.crops import Box
+from launcher.data.decode import MOST_PIXELS
+from launcher.errors import Problem, UserError
+
+# Each decoder's module, and what pip installs; `auto` is the first one that is installed.
+DECODERS = {
+    "simplejpeg": ("simplejpeg", "simplejpeg"),
+    "opencv": ("cv2", "opencv-python-headless"),
+    "torchvision": ("torchvision", "torchvision"),
+    "pillow": ("PIL", "pillow"),
+    "ffcv": ("ffcv", "ffcv"),
+}
+_BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
+# Chroma is interpolated from its neighbours, which lie this many pixels beyond a crop.
+CONTEXT = 2
+
+# (JPEG, its height and width, scale in eighths) to RGB uint8, the edges rounded up; raises ValueError if it is damaged
+Decode = Callable[[bytes, int, int, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A decoder; `stops_early` states whether it can decode the upper rows alone."""
+
+    name: str
+    decode: Decode
+    stops_early: bool = False
+
+
+class Frame(NamedTuple):
+    """A JPEG's header: `place` is the offset of its height, `scan` that of its entropy code.
+
+    `samplings` has the sampling factors of each component, `interval` is that of restart markers.
+    """
+
+    kind: int
+    precision: int
+    place: int
+    height: int
+    width: int
+    samplings: bytes
+    interval: int
+    scan: int
+
+
+def read_frame(data: bytes) -> Frame | None:
+    """Read a JPEG's header up to its first scan, or return None if it has none (ITU-T T.81, section B.2)."""
+    place, interval, frame = 2, 0, None
+    try:
+        while data[place] == 0xFF and data[:2] == b"\xff\xd8":
+            marker, (length,) = data[place + 1], struct.unpack_from(">H", data, place + 2)
+            if marker in (*_BASELINE, _PROGRESSIVE):
+                precision, height, width, count = struct.unpack_from(">BHHB", data, place + 4)
+                samplings = data[place + 11 : place + 11 + 3 * count : 3]
+                frame = Frame(marker, precision, place + 5, height, width, samplings, 0, 0)
+            elif marker == 0xDD:
+                (interval,) = struct.unpack_from(">H", data, place + 4)
+            elif marker == 0xDA and frame is not None:
+                return frame._replace(interval=interval, scan=place + 2 + length)
+            place += 2 + length
+    except (IndexError, struct.error):
+        pass
+    return None
+
+
+def plain_frame(data: bytes, *, upright: bool) -> Frame | None:
+    """Return the header of a JPEG that needs nothing but decoding; None for what Pillow must convert, turn or refuse.
+
+    `upright` applies EXIF rotation.
+    """
+    frame = read_frame(data)
+    if frame is None or frame.precision != 8 or len(frame.samplings) not in (1, 3) or not frame.height * frame.width:
+        return None
+    # note: entropy code contains no end marker, so a truncated file has none
+    if data.rfind(b"\xff\xd9", frame.scan) < 0:
+        return None
+    if frame.height * frame.width > MOST_PIXELS or (upright and _is_turned(data, frame)):
+        return None
+    return frame
+
+
+def _is_turned(data: bytes, frame: Frame) -> bool:
+    """Return whether the metadata may rotate the image."""
+    if data.find(b"Exif", 0, frame.scan) < 0 and data.find(b"Orientation", 0, frame.scan) < 0:
+        return False
+    try:
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            return bool(image.getexif().get(ExifTags.Base.Orientation, 1) != 1)
+    # note: metadata can be malformed in any way; Pillow's path decides what that means
+    except Exception:
+        return True
+
+
+def fewest_eighths(height: int, width: int, size: int) -> int:
+    """Return 1, 2, 4 or 8: the smallest scale in eighths at which a box is at least `size` pixels high and wide."""
+    eighths = 1
+    while eighths < 8 and min(height, width) * eighths < 8 * size:
+        eighths *= 2
+    return eighths
+
+
+def scaled_box(top: int, left: int, height: int, width: int, eighths: int) -> tuple[int, int, int, int]:
+    """Return (top, left, height, width) of a box in the image scaled by `eighths`, edges rounded to pixels."""
+    new_top, new_left = (top * eighths + 4) // 8, (left * eighths + 4) // 8
+    bottom, right = ((top + height) * eighths + 4) // 8, ((left + width) * eighths + 4) // 8
+    return new_top, new_left, bottom - new_top, right - new_left
+
+
+def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Decoder) -> tuple[np.ndarray, Box]:
+    """Return RGB pixels that contain a box of a JPEG at a scale, and the box in them.
+
+    Rows below the box are not decoded where the decoder can stop early.
+
+    Raises ValueError if the JPEG is damaged.
+    """
+    top, left, height, width, mirrored = box
+    held = frame.height
+    if decoder.stops_early and frame.kind in _BASELINE:
+        row = 8 * (max(one & 15 for one in frame.samplings) if len(frame.samplings) > 1 else 1)
+        held = min(held, -(-(top + height + CONTEXT * 8 // eighths) // row) * row)
+        if held < frame.height:
+            data = data[: frame.place] + struct.pack(">H", held) + data[frame.place + 2 :]
+    pixels = decoder.decode(data, held, frame.width, eighths)
+    return pixels, (*scaled_box(top, left, height, width, eighths), mirrored)
+
+
+def with_decoder(config: RunConfig) -> RunConfig:
+    """Return the config with the decoder that `dataloader.decoder=auto` stands for on this machine.
+
+    Raises UserError if the configured decoder is not installed, or cannot scale.
+    """
+    loader = config.dataloader
+    if isinstance(loader, SyntheticLoader):
+        return config
+    name = installed(loader.decoder)
+    if loader.dct_scaling and name == "torchvision":
+        message = "decodes at full size alone; set dataloader.decoder=auto or dataloader.dct_scaling=false"
+        raise UserError(Problem(message, "dataloader.decoder", name))
+    return replace(config, dataloader=replace(loader, decoder=name))
+
+
+def installed(name: str) -> Any:
+    """Return the name of an installed decoder: `name`, or for `auto` the fastest.
+
+    Raises UserError if it is not installed.
+    """
+    if name == "auto":
+        return next(one for one, (module, _) in DECODERS.items() if find_spec(module))
+    module, package = DECODERS[name]
+    if not find_spec(module):
+        message = f"{module} is not installed; pip install {package}, or set dataloader.decoder=auto"
+        raise UserError(Problem(message, "dataloader.decoder", name))
+    return name
+
+
+@cache
+def decoder_of(name: str, *, fast: bool = False) -> Decoder:
+    """Return a decoder by its name; `fast` selects FFCV's transform where the decoder has it.
+
+    Raises UserError if it is not installed.
+    """
+    make = {"simplejpeg": _simplejpeg, "opencv": _opencv, "torchvision": _torchvision, "ffcv": _ffcv}
+    name = installed(name)
+    return Decoder(name, _by_pillow) if name == "pillow" else make[name](fast=fast)
+
+
+def _simplejpeg(*, fast: bool) -> Decoder:
+    from simplejpeg import decode_jpeg
+
+    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
+        least = {"min_height": _eighths(height, eighths), "min_width": _eighths(width, eighths)} if eighths < 8 else {}
+        # note: for class folders, libjpeg's warnings are no errors, as for Pillow
+        return np.asarray(decode_jpeg(data, fastdct=fast, strict=fast, **least))
+
+    return Decoder("simplejpeg", decode, stops_early=True)
+
+
+def _opencv(*, fast: bool) -> Decoder:
+    import cv2
+
+    reduced = {1: cv2.IMREAD_REDUCED_COLOR_8, 2: cv2.IMREAD_REDUCED_COLOR_4, 4: cv2.IMREAD_REDUCED_COLOR_2}
+
+    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
+        flags = reduced.get(eighths, cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        if pixels is None:
+            raise ValueError("damaged")
+        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
+
+    return Decoder("opencv", decode)
+
+
+def _torchvision(*, fast: bool) -> Decoder:
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
+        try:
+            pixels = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
+        except RuntimeError as error:
+            raise ValueError("damaged") from error
+        return np.asarray(pixels.permute(1, 2, 0))
+
+    return Decoder("torchvision", decode)
+
+
+def _by_pillow(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
+    try:
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
+            if eighths < 8:
+                image.draft("RGB", (max(1, width * eighths // 8), max(1, height * eighths // 8)))
+            return np.array(image.convert("RGB"))
+    except OSError as error:
+        raise ValueError("damaged") from error
+
+
+def _ffcv(*, fast: bool) -> Decoder:
+    import torch
+
+    # note: importing FFCV sets torch to one thread, and spends seconds compiling a typed Dict that a dict can replace
+    threads = torch.get_num_threads()
+    with patch("numba.typed.Dict", dict):
+        from ffcv.libffcv import imdecode
+    torch.set_num_threads(threads)
+
+    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
+        pixels = np.empty((_eighths(height, eighths), _eighths(width, eighths), 3), np.uint8)
+        source = np.frombuffer(data, np.uint8)
+        if imdecode(source, pixels, height, width, height, width, 0, 0, eighths, 8, False, False):
+            raise ValueError("damaged")
+        return pixels
+
+    return Decoder("ffcv", decode)
+
+
+def _eighths(length: int, eighths: int) -> int:
+    return -(-length * eighths // 8)
