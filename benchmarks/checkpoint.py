@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.step import machine
 from launcher.config.compose import compose
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 

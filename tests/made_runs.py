@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from launcher.config.schema import RunConfig
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, MetricsWriter, Record, StartRecord
+from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder, build_sinks
 
 

@@ -23,8 +23,8 @@ import psutil
 from launcher.config.tasks import TaskConfig
 from launcher.errors import DONE, TERMINATED
 from launcher.rank.signs import DEVICE, STOP
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from tests.commands import execute
 from tests.forked import Command, piped
 

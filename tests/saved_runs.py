@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
-from launcher.records.folder import RunFolder, checkpoint_name, create
+from launcher.records.run_folder import RunFolder, checkpoint_name, create
 from launcher.training import checkpoint
 from tests.trainers import alone
 

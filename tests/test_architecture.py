@@ -14,7 +14,7 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.config.resolved import write
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"

@@ -13,7 +13,7 @@ from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.loop import train
 from launcher.training.meters import StepOutcome

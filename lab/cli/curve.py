@@ -32,7 +32,7 @@ from launcher.launch.devices import planned
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
 

@@ -20,8 +20,8 @@ from launcher.config.resolved import read
 from launcher.config.schedules import Polynomial
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, plan_for
-from launcher.records.folder import RunFolder, existing
 from launcher.records.metrics import Row, reached, read_metrics
+from launcher.records.run_folder import RunFolder, existing
 
 EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]
 

@@ -28,9 +28,9 @@ from launcher.config.yaml_file import read_mapping
 from launcher.console import console, table
 from launcher.data.listing import is_file
 from launcher.errors import Problem, UserError
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
+from launcher.records.run_folder import RunFolder
 
 EXAMPLES = [
     "train tune adamw_narrow recipe=mild dataset.path=/data/imagenet --trials 5 --studies 3",

@@ -16,7 +16,7 @@ from launcher.errors import Problem, UserError
 if TYPE_CHECKING:
     from lab.loggers.remote import RemoteSink
     from launcher.config.schema import RunConfig
-    from launcher.records.folder import RunFolder
+    from launcher.records.run_folder import RunFolder
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.errors import one_line
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import EndRecord, Record
+from launcher.records.run_folder import RunFolder
 
 Outcome = Literal["finished", "stopped", "failed"]
 

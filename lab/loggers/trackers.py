@@ -15,8 +15,8 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import Metric
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import Record, Row, read_metrics, scalars
+from launcher.records.run_folder import RunFolder
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12

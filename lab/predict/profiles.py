@@ -25,8 +25,8 @@ from launcher.errors import UserError
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates
 
 

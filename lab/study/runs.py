@@ -19,8 +19,8 @@ from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
 from launcher.errors import UserError, first_few
 from launcher.plan.plan import dilated_epochs
-from launcher.records.folder import RunFolder, noted_datasets
 from launcher.records.metrics import Row, read_rows, without_void
+from launcher.records.run_folder import RunFolder, noted_datasets
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 

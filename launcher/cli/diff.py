@@ -11,7 +11,7 @@ from launcher.config.layers import leaves
 from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.console import console, table, verbatim
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 
 EXAMPLES = [
     "train diff mild hot",

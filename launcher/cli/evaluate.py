@@ -20,7 +20,7 @@ from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
-from launcher.records.folder import RunFolder, existing, noted_datasets
+from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
     from launcher.weights.evaluate_run import CheckpointResult

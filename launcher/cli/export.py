@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.console import console, progress_bars
 from launcher.errors import UserError
-from launcher.records.folder import existing
+from launcher.records.run_folder import existing
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",

@@ -19,7 +19,7 @@ from launcher.data.listing import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder, existing
+from launcher.records.run_folder import RunFolder, existing
 
 if TYPE_CHECKING:
     from launcher.weights.classifier import ClassifiedImage, Classifier

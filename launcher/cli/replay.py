@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.errors import Problem, UserError
-from launcher.records.folder import existing
+from launcher.records.run_folder import existing
 
 EXAMPLES = [
     "train replay runs/hot-imagenet-1120-1 step=18250",

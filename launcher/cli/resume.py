@@ -8,8 +8,8 @@ from pathlib import Path
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, check_new, existing
 from launcher.records.metrics import is_finished
+from launcher.records.run_folder import RunFolder, check_new, existing
 
 LATEST = "latest"
 

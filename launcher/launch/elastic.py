@@ -25,8 +25,8 @@ from launcher.launch.watch import Failure, RankWatch, describe, first_failure
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import COMMAND, DEVICE, remove_semaphores
-from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
+from launcher.records.run_folder import RunFolder
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_RETRIES = 1.0

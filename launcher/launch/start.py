@@ -29,9 +29,9 @@ from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.folder import RunFolder, check_new, create, note_dataset
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
+from launcher.records.run_folder import RunFolder, check_new, create, note_dataset
 from launcher.records.summary import summary_table
 from launcher.training.mirror import mirror_of
 

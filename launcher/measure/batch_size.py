@@ -18,7 +18,7 @@ from launcher.measure.launch import FEWEST_IMAGES, LEAST_STEPS
 from launcher.measure.probes import StepTimer
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks, join_ranks
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training.trainer import build_trainer
 
 # Of the memory that is free at first; the rest is for NCCL, fragmentation and captured graphs.

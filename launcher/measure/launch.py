@@ -23,8 +23,8 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.measure.estimate import REQUEST, RESULT, Measurement
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder
 from launcher.records.progress import TerminalView
+from launcher.records.run_folder import RunFolder
 
 # Of `batch_size=auto`: images that the search starts with, and steps that an epoch keeps.
 FEWEST_IMAGES = 2

@@ -27,7 +27,7 @@ from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
 from launcher.rank.signs import STOP, Requests
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 
 from launcher import atomic
 from launcher.config.tasks import TaskConfig
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
+from launcher.records.run_folder import RunFolder
 
 # Okabe & Ito's colours, which are distinct for colour-blind readers.
 _BLUE, _SKY, _ORANGE, _GREEN, _GREY = "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#666666"

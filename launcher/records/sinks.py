@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from launcher.config.schema import RunConfig
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import EvalRecord, MetricsWriter, Record, ResumeRecord, TrainRecord, scalars
+from launcher.records.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -13,9 +13,9 @@ from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.console import facts
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
+from launcher.records.run_folder import RunFolder
 
 _ESTIMATES = ".estimates"
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from launcher import atomic
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.folder import RunFolder, checkpoint_files
+from launcher.records.run_folder import RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import (
     EndRecord,
     EpochRecord,
@@ -20,6 +19,7 @@ from launcher.records.metrics import (
     StartRecord,
     TrainRecord,
 )
+from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
 from launcher.training.meters import StepMeans

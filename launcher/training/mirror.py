@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, one_line
-from launcher.records.folder import RunFolder, checkpoint_files
+from launcher.records.run_folder import RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
 _RECORDS = ("environment.json", "dataset.json", "skipped.json", "metrics.jsonl", "config.yaml")

@@ -8,8 +8,8 @@ from launcher.data.batch import Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import NO_REQUESTS, Requests
-from launcher.records.folder import RunFolder, checkpoint_files, checkpoint_name
 from launcher.records.metrics import NonFiniteRecord
+from launcher.records.run_folder import RunFolder, checkpoint_files, checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.meters import StepOutcome, StepReport
 from launcher.training.metric_logger import MetricLogger

@@ -16,7 +16,7 @@ from launcher.config.resolved import read
 from launcher.data.unreadable import read_skipped
 from launcher.rank.group import gather, join_ranks
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.folder import RunFolder, checkpoint_files
+from launcher.records.run_folder import RunFolder, checkpoint_files
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome

@@ -19,7 +19,7 @@ from launcher.config.schema import Checkpoint
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
 from launcher.rank.signs import HEARTBEAT
-from launcher.records.folder import RunFolder, checkpoint_name
+from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.mirror import Mirror, Pusher
 

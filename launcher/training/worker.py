@@ -19,7 +19,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run

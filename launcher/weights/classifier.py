@@ -27,7 +27,7 @@ from launcher.errors import UserError
 from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import use_device
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of

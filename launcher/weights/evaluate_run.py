@@ -23,7 +23,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError, one_line
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.weights.classifier import classifier_of, load_checkpoint
 from launcher.weights.gallery import Gallery

@@ -20,8 +20,8 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import Row, read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training.trainer import matching_run
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export

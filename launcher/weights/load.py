@@ -22,7 +22,7 @@ from launcher.config.models import LIBRARIES, BaseModel, TimmModel
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.weights.classifier import load_checkpoint, surgery_of
 from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights

@@ -17,7 +17,7 @@ from launcher.config import resolved
 from launcher.data.identity import identity
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder, checkpoint_name, note_dataset
+from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
 from launcher.training import checkpoint
 from launcher.weights.classifier import trained_network
 from tests.commands import execute, refused

@@ -21,7 +21,7 @@ from launcher.cli.main import main
 from launcher.config import resolved
 from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
-from launcher.records.folder import RunFolder, checkpoint_name
+from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.weights import classifier as predict_module
 from launcher.weights.classifier import model_card, trained_network

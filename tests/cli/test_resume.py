@@ -16,7 +16,7 @@ from launcher.cli.words import read
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from tests.images import write_images
 from tests.made_runs import MakeRun
 from tests.runs import SMALL, Here, same

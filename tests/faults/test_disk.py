@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from tests.runs import SHORT, Here, Train, ended, processes_of, steps_done, wait_for
 

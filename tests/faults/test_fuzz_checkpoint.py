@@ -19,7 +19,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.records.folder import checkpoint_name
+from launcher.records.run_folder import checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import load, newest_valid, prune
 

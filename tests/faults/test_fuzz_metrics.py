@@ -15,10 +15,10 @@ from rich.console import Console
 
 from lab.study.runs import read_run
 from launcher.config.compose import compose
-from launcher.records.folder import RunFolder, create
 from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import read_metrics, record_types
 from launcher.records.progress import ProgressView
+from launcher.records.run_folder import RunFolder, create
 from launcher.records.summary import summary_table
 
 CONFIG = compose(["launch=cpu"]).config

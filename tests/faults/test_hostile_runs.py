@@ -11,7 +11,7 @@ from lab.study.runs import read_run
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, checkpoint_name, create, existing
+from launcher.records.run_folder import RunFolder, checkpoint_name, create, existing
 from launcher.training import checkpoint
 from tests.commands import execute, refused
 

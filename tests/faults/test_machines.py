@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from launcher.config.tasks import TaskConfig
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from tests.forked import Command
 from tests.runs import SHORT, Train, slow_down, steps_done, wait_for

@@ -16,7 +16,7 @@ from typing import Literal
 
 import pytest
 
-from launcher.records.folder import checkpoint_files
+from launcher.records.run_folder import checkpoint_files
 from tests.forked import Command
 from tests.runs import SHORT, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 

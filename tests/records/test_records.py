@@ -21,7 +21,6 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.records import metrics
-from launcher.records.folder import RunFolder, create, existing
 from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import (
     MetricsWriter,
@@ -32,6 +31,7 @@ from launcher.records.metrics import (
     read_metrics,
 )
 from launcher.records.progress import ProgressView, duration
+from launcher.records.run_folder import RunFolder, create, existing
 from launcher.records.sinks import Recorder, TensorBoardSink
 from launcher.records.summary import save_estimate, summary_table
 from launcher.training.meters import Clock
@@ -145,7 +145,7 @@ def test_run_names_are_unique(tmp_path: Path) -> None:
 
 def test_two_processes_cannot_lock_a_folder(folder: RunFolder) -> None:
     code = (
-        "import sys; from pathlib import Path; from launcher.records.folder import RunFolder\n"
+        "import sys; from pathlib import Path; from launcher.records.run_folder import RunFolder\n"
         "with RunFolder(Path(sys.argv[1])).locked(): print('held')"
     )
     command = [sys.executable, "-c", code, str(folder.path)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from tests.runs import SMALL, Train, draw_nothing, same, steps_done, use_tiny, wait_for
 from tests.submit.slurm_cluster import Cluster, missing
 

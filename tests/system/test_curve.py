@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from tests.runs import SMALL, Train, ended, processes_of, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.records.folder import checkpoint_name
+from launcher.records.run_folder import checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
 from tests.runs import same

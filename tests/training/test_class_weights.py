@@ -12,8 +12,8 @@ import torch
 from launcher.config.compose import compose
 from launcher.models import build as building
 from launcher.rank.group import Ranks
-from launcher.records.folder import create
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import create
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import build_trainer
 from launcher.weights.classifier import model_card

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training import trainer as building
 from launcher.training.trainer import Trainer, build_trainer

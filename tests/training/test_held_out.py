@@ -21,8 +21,8 @@ from launcher.data.loaders import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.records.summary import summary_table
 from tests.networks import tiny
 from tests.runs import SMALL, Here, Train

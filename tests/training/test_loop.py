@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.rank.signs import StopFlag
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, loop
 from launcher.training.evaluation import Evaluation
 from launcher.training.metric_logger import MetricLogger

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.mirror import Mirror
 from tests.runs import SMALL, Here, Train, draw_nothing, processes_of, same, slow_down, use_tiny, wait_for

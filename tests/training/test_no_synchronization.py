@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from launcher.config import recipes
 from launcher.config.schema import RunConfig
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training import trainer as building
 from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver

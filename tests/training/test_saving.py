@@ -9,7 +9,7 @@ import torch
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.rank.group import Ranks
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.saving import Saver, copy_to_host
 

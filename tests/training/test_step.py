@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
 from launcher.training import trainer as building
 from launcher.training.precision import LossScaler, Precision
 from tests.networks import tiny

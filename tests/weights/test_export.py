@@ -21,7 +21,7 @@ from launcher.config.compose import compose
 from launcher.config.keys import path_keys
 from launcher.config.validate import validate
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
+from launcher.records.run_folder import RunFolder
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
 from tests.commands import execute

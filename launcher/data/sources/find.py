@@ -28,9 +28,9 @@ from launcher.data.folder import sizes as bytes_of
 from launcher.data.listing import in_class, is_folder
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.formats import NO_COLUMNS
+from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
 from launcher.data.sources.source import Files, Report, Source, below, labelled, quiet
-from launcher.data.sources.tables import TABLES, table_of, table_source
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 

@@ -11,7 +11,6 @@ import pytest
 from lab.cli.mlperf import write_mlperf
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import (
     EndRecord,
     EpochRecord,
@@ -20,6 +19,7 @@ from launcher.records.metrics import (
     ResumeRecord,
     StartRecord,
 )
+from launcher.records.run_folder import RunFolder
 from tests.made_runs import append
 
 RULES = "4.0.0"  # note: the last rules with ResNet-50

@@ -19,7 +19,7 @@ from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
-from launcher.records.folder import RunFolder, create, note_dataset
+from launcher.records.run_folder import RunFolder, create, note_dataset
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
 from tests.made_runs import MakeRun

@@ -12,8 +12,8 @@ from lab.cli.tune import Space, Trial, read_space, results, trials, values_at, w
 from launcher import paths
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import EvalRecord
+from launcher.records.run_folder import RunFolder
 from tests.commands import refused
 from tests.made_runs import append, end
 

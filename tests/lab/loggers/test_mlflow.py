@@ -19,8 +19,8 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
-from launcher.records.folder import create
 from launcher.records.metrics import ResumeRecord
+from launcher.records.run_folder import create
 from launcher.records.sinks import Recorder, build_sinks
 from tests.made_runs import end, evaluation, log
 from tests.runs import Train

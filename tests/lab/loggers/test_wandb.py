@@ -13,8 +13,8 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.records.folder import RunFolder, create, existing
 from launcher.records.metrics import ResumeRecord
+from launcher.records.run_folder import RunFolder, create, existing
 from tests.made_runs import end, evaluation, log
 
 wandb = pytest.importorskip("wandb", reason="wandb is not installed")

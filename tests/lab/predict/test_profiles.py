@@ -14,8 +14,8 @@ from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
-from launcher.records.folder import RunFolder
 from launcher.records.metrics import Record, StartRecord, TrainRecord
+from launcher.records.run_folder import RunFolder
 from launcher.records.summary import save_estimate
 from tests.counted_steps import made_up
 from tests.made_runs import append, end

@@ -23,7 +23,7 @@ from lab.study.ablation import (
 from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
-from launcher.records.folder import RunFolder, note_dataset
+from launcher.records.run_folder import RunFolder, note_dataset
 from tests.curves import Values, curve
 from tests.made_runs import MakeRun
 

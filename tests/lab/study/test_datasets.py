@@ -14,7 +14,7 @@ from lab.study.results import choose_baselines, comparisons, on_front, read_resu
 from lab.study.runs import read_run
 from lab.study.tables import as_json, not_counted
 from launcher.errors import UserError
-from launcher.records.folder import RunFolder, note_dataset
+from launcher.records.run_folder import RunFolder, note_dataset
 from tests.commands import output_of
 from tests.made_runs import MakeRun
 
