@@ -26,6 +26,7 @@ from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
 from launcher.data.identity import COUNTS, identity_if_present
+from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
@@ -227,10 +228,11 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     """
     if not folder.exists():
         return
+    config = with_decoder(config)
     own, run = dict(leaves(as_mapping(config))), read_run(folder)
     differ = [
         key
-        for key in changed(read(RunFolder(folder).config), config)
+        for key in changed(with_decoder(read(RunFolder(folder).config)), config)
         # note: counts that are unknown so far match any
         if not is_free(key) and not (key in COUNTS and own.get(key) is None)
     ]

@@ -36,7 +36,7 @@ def _batch(plan: Plan) -> Iterator[Problem]:
         choices = f"{below} or {below + world}" if below else f"{world}"
         yield Problem(f"not divisible by {world} processes; set {choices}", "batch_size", batch)
     if batch > plan.train_samples:
-        message = f"larger than the data set ({plan.train_samples} training images); set a smaller batch"
+        message = f"larger than the data set (dataset.train_samples={plan.train_samples}); set a smaller batch"
         yield Problem(message, "batch_size", batch)
 
 

@@ -189,7 +189,6 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
     monkeypatch.setattr(elastic.Launcher, "run", lambda launcher: chosen.append(launcher._devices) or 1)
     machine(nvml=2, cuda=2)
     small = ["dataset.train_samples=96", "dataset.val_samples=50", "dataset.native_size=32"]
-    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1, 0.2]\n")
     run = [*small, "run_name=run"]
     for words in (
         ["run", *run],
@@ -198,7 +197,6 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
         ["estimate", *small],
         ["diagnose", *small],
         ["ablate", *small],
-        ["tune", "space.yaml", *small, "--trials", "1"],
     ):
         chosen.clear()
         main(words)

@@ -10,8 +10,8 @@ from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.models.build import build_model
 
-CROSS_ENTROPY = schema.CrossEntropy(name="cross_entropy")
-BCE = schema.BCE(name="bce", log_classes_bias=True)
+CROSS_ENTROPY = compose([]).config.loss
+BCE = compose(["loss=bce"]).config.loss
 
 
 def settings(**values) -> schema.TorchvisionModel:
@@ -110,7 +110,7 @@ def test_torchvision_initialization_is_torchvisions_distribution():
 def test_bce_bias_gives_every_class_the_probability_of_one_in_classes_plus_one(initialization):
     network = build_model(settings(initialization=initialization), 1000, BCE, 42)
     torch.testing.assert_close(network.fc.bias.sigmoid(), torch.full((1000,), 1 / 1001))
-    plain = schema.BCE(name="bce", log_classes_bias=False)
+    plain = replace(BCE, log_classes_bias=False)
     assert not build_model(settings(), 1000, plain, 42).fc.bias.any()
 
 

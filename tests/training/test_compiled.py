@@ -242,7 +242,8 @@ def test_every_recipe_computes_the_same_compiled(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(trainer, "build_model", one_block)
-    words = [f"recipe={name}", *WORDS]
+    # note: Dynamo cannot trace the generator of random erasing's noise
+    words = [f"recipe={name}", *WORDS, *["algorithms.random_erasing.fill=zero"] * name.startswith("efficienttrain")]
     run = compiled_trainer(*words)
     count = compiled.graphs()
     assert steps(run, 3) == pytest.approx(steps(build(*words), 3), rel=1e-4)

@@ -55,7 +55,8 @@ def test_the_best_checkpoint_is_saved_after_an_interrupted_evaluation(
         if epoch == interrupted and not stop.requested:
             stop.requested = True
             return None
-        return Evaluation({"top1": 0.9 if epoch == interrupted else 0.1, "top5": 1.0}, 1.0, 10)
+        top1 = 0.9 if epoch == interrupted else 0.1
+        return Evaluation({"top1": top1, "top5": 1.0, "balanced_accuracy": top1, "macro_f1": top1}, 1.0, 10)
 
     monkeypatch.setattr(Trainer, "evaluate", evaluated)
     first, again = build(*words), build(*words)

@@ -18,7 +18,7 @@ FIRST = Ranks(0, 1, 0, 1, torch.device("cpu"))
 
 def saver(folder: Path, *words: str, ranks: Ranks = FIRST, now=lambda: 0.0) -> Saver:
     (folder / "checkpoints").mkdir(exist_ok=True)
-    return Saver(RunFolder(folder), compose(list(words)).config.checkpoint, ranks, now)
+    return Saver(RunFolder(folder), compose(list(words)).config.checkpoint, ranks, now=now)
 
 
 def files(folder: Path) -> list[str]:

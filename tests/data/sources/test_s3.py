@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,8 @@ def test_prepare_writes_the_bytes_of_local_shards(bucket: Bucket, shards: Path, 
 def test_training_reads_the_same_stream_for_any_number_of_workers_and_from_any_step(
     bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # note: a server of an earlier test would fork workers without the bucket's credentials
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
     words = ("dataloader.shuffle_buffer=10",)
     whole = stream(make_loaders(SHARDS, *words, "dataloader.workers=0"))  # type: ignore[arg-type]
     # note: on another machine, without copies
