@@ -228,11 +228,10 @@ def check_existing(folder: Path, config: RunConfig) -> None:
     """
     if not folder.exists():
         return
-    config = with_decoder(config)
     own, run = dict(leaves(as_mapping(config))), read_run(folder)
     differ = [
         key
-        for key in changed(with_decoder(read(RunFolder(folder).config)), config)
+        for key in changed(with_decoder(read(RunFolder(folder).config)), with_decoder(config))
         # note: counts that are unknown so far match any
         if not is_free(key) and not (key in COUNTS and own.get(key) is None)
     ]
