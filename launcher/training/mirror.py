@@ -37,7 +37,7 @@ class Mirror:
             self.exists = bool(self._system.exists(f"{self._path}/config.yaml"))
         except ImportError as error:
             raise self._problem(f"needs a package ({error}); pip install it into this environment") from None
-        except Exception as error:  # note: each file system has errors of its own
+        except Exception as error:  # note: each file system raises other errors
             raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
         self._pushed: dict[str, tuple[int, int]] = {}
 
@@ -48,15 +48,15 @@ class Mirror:
             OSError: a copy differs from its file.
             Exception: what the file system raises.
         """
-        kept = checkpoint_files(folder.checkpoints)
-        newest = [path for _, path in kept[-1:]]
+        checkpoints = [path for _, path in checkpoint_files(folder.checkpoints)]
+        newest = checkpoints[-1:]
         for path in [*newest, *[folder.best] * folder.best.is_file(), *(folder.path / name for name in _RECORDS)]:
             # note: a later checkpoint may have replaced it meanwhile
             with suppress(FileNotFoundError):
                 self._push_file(path, path.relative_to(folder.path).as_posix())
-        current = {path.name for _, path in kept}
+        # note: a run resumed from an older copy must not remove what it has not computed again
         for remote in self._system.find(f"{self._path}/checkpoints"):
-            if (name := Path(remote).name).startswith("step-") and name not in current:
+            if checkpoints and (name := Path(remote).name).startswith("step-") and name < checkpoints[0].name:
                 self._system.rm_file(remote)
 
     def _push_file(self, path: Path, name: str) -> None:

@@ -113,3 +113,15 @@ def test_a_copy_that_differs_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
         mirror.push(folder)
     with pytest.raises(UserError, match="no run there"):
         mirror.fetch(tmp_path / "fetched")
+
+
+def test_a_push_removes_older_checkpoints_and_no_newer_ones(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.checkpoints.mkdir(parents=True)
+    copies = tmp_path / "bucket" / "run" / "checkpoints"
+    copies.mkdir(parents=True)
+    for step in (2, 9):
+        (copies / f"step-{step:08}.pt").write_bytes(b"")
+    checkpoint.save({"step": 4}, folder.checkpoints / "step-00000004.pt")
+    Mirror(f"file://{tmp_path}/bucket/run").push(folder)
+    assert sorted(path.name for path in copies.iterdir()) == ["step-00000004.pt", "step-00000009.pt"]
