@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
     return interpolate(images, size=size)
 
 
+@cache
 def lanczos(old: int, new: int) -> np.ndarray:
     """Return the weights, float32 [new, old], of Lanczos resampling with three lobes, antialiased as in Pillow."""
     centres = (np.arange(new)[:, None] + 0.5) * old / new
