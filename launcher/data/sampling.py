@@ -58,7 +58,7 @@ def balanced_order(seed: int, epoch: int, labels: np.ndarray) -> np.ndarray:
     """Return sample indices int64 [N], in the order of an epoch that draws each class of `labels` [N] equally often.
 
     It repeats the images of a small class and skips some of a large one; those of a class are drawn equally often too.
-    Equal counts differ by at most one. Draw r of image i has the index i + r * N, and thus a crop of its own.
+    Equal counts differ by at most one. Draw r of image i has the index i + r * N, and thus another crop.
     """
     random, samples = randomness.generator(seed, "balanced", epoch), len(labels)
     _, counts = np.unique(labels, return_counts=True)

@@ -162,4 +162,4 @@ def test_both_loaders_read_the_same_balanced_epochs_for_any_ranks_workers_and_st
     split = [batches(folder, kind, "dataloader.workers=2", rank=rank, world=3) for rank in range(3)]
     joined = [np.concatenate([part[step][2] for part in split]) for step in range(len(whole))]
     assert [indices.tolist() for _, _, indices in whole] == [indices.tolist() for indices in joined]
-    assert {*whole[0][2].tolist()} - {*range(27)}, "repeated images have crops of their own"
+    assert {*whole[0][2].tolist()} - {*range(27)}, "repeated images have other crops"

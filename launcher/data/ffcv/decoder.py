@@ -18,7 +18,7 @@ from launcher.data.jpeg import CONTEXT, Decoder, fewest_eighths, read_frame, sca
 _BLOCK = 16
 _HALVED_CHROMA = b"\x22\x11\x11"
 
-# note: the reader has threads of its own
+# note: the reader starts threads itself
 cv2.setNumThreads(1)
 
 

@@ -1,4 +1,4 @@
-"""Where the bytes of images are: files of their own, or parts of archives; imports no torch."""
+"""Where the bytes of images are: separate files, or parts of archives; imports no torch."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Listed:
-    """Images in files of their own: their `paths`, an array of texts [N]."""
+    """Images in separate files: their `paths`, an array of texts [N]."""
 
     paths: np.ndarray
     is_copied = False
