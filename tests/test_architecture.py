@@ -15,6 +15,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.records.run_folder import RunFolder
+from launcher.weights.card import CARD
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
@@ -36,6 +37,7 @@ TORCH_FREE = (
     "measure/estimate.py",
     "measure/diagnosis.py",
     "rank/signs.py",
+    "weights/card.py",
     "atomic.py",
     "console.py",
     "errors.py",
@@ -144,6 +146,7 @@ INVALID = [
     (["eval", "RUN"], "has no checkpoint yet"),
     (["export", "RUN"], "has no checkpoint yet"),
     (["replay", "RUN", "step=99999"], "step=99999"),
+    (["predict", "EXPORT", "IMAGE"], "has no valid config"),
 ]
 # Run each command in a fork of a process that composed a config; print its output and its slow imports.
 FORKS = """
@@ -174,8 +177,12 @@ for words in json.loads(sys.argv[1]):
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     run = RunFolder(tmp_path_factory.mktemp("run"))
     write(compose(["launch=cpu"]).config, run.config)
+    export = tmp_path_factory.mktemp("export")
+    (export / CARD).write_text('{"config": {"epochs": "many"}, "classes": []}')
+    (image := export / "a.png").touch()
+    real = {"RUN": str(run.path), "EXPORT": str(export), "IMAGE": str(image)}
     lines = [*QUICK, *(words for words, _ in INVALID)]
-    commands = [[str(run.path) if word == "RUN" else word for word in words] for words in lines]
+    commands = [[real.get(word, word) for word in words] for words in lines]
     command = [sys.executable, "-c", FORKS, json.dumps(commands)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {str(words): json.loads(line) for words, line in zip(lines, done.stdout.splitlines(), strict=True)}

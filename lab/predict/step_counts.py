@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -94,7 +93,8 @@ def steps_key(plan: Plan) -> str:
         "mixed": plan.config.precision != "fp32",
         "torch": version("torch"),
     }
-    return hashlib.sha256(json.dumps(computed, sort_keys=True).encode() + _source()).hexdigest()[:32]
+    source = paths.source_digest(Path(__file__).parents[2], _SOURCES)
+    return hashlib.sha256((json.dumps(computed, sort_keys=True) + source).encode()).hexdigest()[:32]
 
 
 def traced_samples(plan: Plan) -> list[StepSample]:
@@ -104,13 +104,3 @@ def traced_samples(plan: Plan) -> list[StepSample]:
 
 def _path(key: str) -> Path:
     return paths.cache() / "steps" / f"{key}.json"
-
-
-@cache
-def _source() -> bytes:
-    """Return a digest of the code that computes a step, so that a new version is traced again."""
-    digest = hashlib.sha256()
-    for pattern in _SOURCES:
-        for path in sorted(Path(__file__).parents[2].glob(pattern)):
-            digest.update(path.read_bytes())
-    return digest.digest()

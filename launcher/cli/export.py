@@ -31,8 +31,9 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
         raise UserError(f"--onnx needs {' and '.join(missing)}; run pip install 'train-launcher[onnx]'")
+    from launcher.weights.card import WEIGHTS
     from launcher.weights.export import export_run
-    from launcher.weights.export_files import ONNX, WEIGHTS
+    from launcher.weights.export_files import ONNX
 
     output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     with progress_bars(console(sys.stderr)) as (_, report):

@@ -20,6 +20,7 @@ from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, existing
+from launcher.weights.card import CARD, WEIGHTS, read_card
 
 if TYPE_CHECKING:
     from launcher.weights.classifier import ClassifiedImage, Classifier
@@ -30,7 +31,6 @@ EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1/export images/a.jpg images/b.jpg --json",
     "train predict runs/mild-imagenet-1120-1 --list images.txt --best",
 ]
-_CARD, _WEIGHTS = "model_card.json", ".safetensors"
 _STDIN = "-"
 
 
@@ -54,7 +54,9 @@ def main(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
     text = _json if arguments.json else _csv if arguments.csv else _line
-    # note: an invalid config is refused before the import of torch, which takes seconds
+    # note: an invalid config or card is refused before the import of torch, which takes seconds
+    if exported:
+        read_card(exported / CARD)
     config = read(folder.config) if folder else compose([]).config
     from launcher.weights.classifier import predictions
 
@@ -73,10 +75,10 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _exported(path: str) -> Path | None:
     """Return the folder of an export from its own path or that of its weights; None for another path."""
-    if is_file(Path(path) / _CARD) and not RunFolder(Path(path)).exists():
+    if is_file(Path(path) / CARD) and not RunFolder(Path(path)).exists():
         return Path(path)
     if is_file(Path(path)):
-        if Path(path).suffix == _WEIGHTS:
+        if Path(path).suffix == Path(WEIGHTS).suffix:
             return Path(path).parent
         raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
     return None

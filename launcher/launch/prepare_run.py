@@ -1,6 +1,6 @@
 """Prepare a composed config for its start: data, devices, plan, checks, precision and pretrained weights.
 
-Torch is imported only for GPUs, models that are not torchvision's, and pretrained weights.
+Torch is imported only for GPUs, pretrained weights, and models that are not torchvision's and were not checked before.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.sources.source import Report, quiet
 from launcher.errors import Problem, UserError
+from launcher.launch.accepted_models import is_accepted, remember
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
@@ -84,10 +85,11 @@ def prepare_run(
         if with_weights and (pretrained := _pretrained(plan.config, data.classes, composed.origins, must_exist)):
             plan = replace(plan, config=pretrained.config)
             check(plan, composed.origins)
-        if not isinstance(plan.config.model, TorchvisionModel):
+        if not isinstance(plan.config.model, TorchvisionModel) and not is_accepted(plan):
             from launcher.training.model_check import check_model  # note: imports torch and timm, which takes seconds
 
             check_model(plan, composed.origins)
+            remember(plan)
         plan = with_precision(plan, devices)
     of_weights = pretrained.notes if pretrained else []
     of_batch = [_measured_note(plan)] if is_measured else []

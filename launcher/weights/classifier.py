@@ -33,7 +33,8 @@ from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import matching_run, set_backend
-from launcher.weights.export_files import CARD, FLIP_AVERAGE, WEIGHTS, network_card, read_card, read_weights
+from launcher.weights.card import CARD, WEIGHTS, read_card
+from launcher.weights.export_files import FLIP_AVERAGE, network_card, read_weights
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(

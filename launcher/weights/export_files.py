@@ -17,13 +17,11 @@ from torch import Tensor
 
 from launcher.config import schema
 from launcher.config.models import VisionTransformerModel
-from launcher.config.schema import RunConfig
-from launcher.config.validate import validate
-from launcher.errors import UserError, one_line
 from launcher.models.build import Surgery
 from launcher.models.vision_transformer import PARTS
+from launcher.weights.card import CARD, WEIGHTS
 
-WEIGHTS, ONNX, MODEL, CARD = "model.safetensors", "model.onnx", "model.py", "model_card.json"
+ONNX, MODEL = "model.onnx", "model.py"
 LOAD = "from model import load; network = load()"
 # In the card, and in an ONNX file's metadata.
 FLIP_AVERAGE = (
@@ -127,26 +125,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
         return tensors, metadata.get("architecture"), None
     plain = {name.removeprefix(_prefix(surgery)): tensor for name, tensor in tensors.items()}
     return plain, metadata.get("architecture"), surgery
-
-
-def read_card(path: Path) -> tuple[RunConfig, list[str]]:
-    """Read the run's config and its class names from a model card.
-
-    Raises:
-        UserError: the card is missing, is not JSON, or lacks a value.
-    """
-    try:
-        card = json.loads(path.read_bytes())
-        config, classes = validate(card["config"]), card["classes"]
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
-    except UserError as error:
-        raise UserError(f"{path} has no valid config: {one_line(str(error))}; export the run again") from None
-    if not isinstance(classes, list) or len(classes) != config.dataset.classes:
-        raise UserError(f"{path} does not list the classes of its config; export the run again")
-    return config, [str(name) for name in classes]
 
 
 def differences(expected: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> list[str]:

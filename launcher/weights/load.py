@@ -24,8 +24,9 @@ from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
+from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.classifier import load_checkpoint, surgery_of
-from launcher.weights.export_files import CARD, WEIGHTS, read_card, read_weights
+from launcher.weights.export_files import read_weights
 
 # The keys of the weights in published files that contain other values too; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")

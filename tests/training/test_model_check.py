@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
+from launcher import paths
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.launch import accepted_models
 from launcher.plan.plan import plan_for
+from launcher.training import model_check
 from launcher.training.model_check import check_model
 from tests.commands import execute
 from tests.trainers import VIT as SMALL_VIT
@@ -112,6 +118,28 @@ def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, 
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    checked = Mock(wraps=check_model)
+    monkeypatch.setattr(model_check, "check_model", checked)
+    plan = ("plan", *SHAPES, VIT, "model.img_size=64")
+
+    def checks(*words: str, code: int = 0) -> int:
+        checked.reset_mock()
+        assert execute(*plan, *words)[0] == code
+        return checked.call_count
+
+    assert (checks(), checks(), checks("epochs=5", "seed=7", "batch_size=16")) == (1, 0, 0)
+    for words in (["algorithms=[blurpool]"], ["dataset.native_size=72"]):
+        assert [checks(*words, code=2) for _ in range(2)] == [1, 1], words
+    for words in (["model.drop_rate=0.1"], ["loss=bce"], ["algorithms=[ema]"], ["dataset.native_size=32"]):
+        assert [checks(*words) for _ in range(2)] == [1, 0], words
+    monkeypatch.setattr(paths, "source_digest", lambda root, patterns: "another version")
+    assert checks() == 1
+    monkeypatch.setattr(accepted_models, "version", lambda name: "0" if name == "timm" else "1")
+    assert checks() == 1
 
 
 def test_sizes_that_patches_do_not_divide_and_missing_blocks_are_refused() -> None:

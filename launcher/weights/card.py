@@ -1,0 +1,32 @@
+"""The model card of an export, read without torch, so that an invalid one is refused at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from launcher.config.schema import RunConfig
+from launcher.config.validate import validate
+from launcher.errors import UserError, one_line
+
+CARD, WEIGHTS = "model_card.json", "model.safetensors"
+
+
+def read_card(path: Path) -> tuple[RunConfig, list[str]]:
+    """Read the run's config and its class names from a model card.
+
+    Raises:
+        UserError: the card is missing, is not JSON, or lacks a value.
+    """
+    try:
+        card = json.loads(path.read_bytes())
+        config, classes = validate(card["config"]), card["classes"]
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
+    except UserError as error:
+        raise UserError(f"{path} has no valid config: {one_line(str(error))}; export the run again") from None
+    if not isinstance(classes, list) or len(classes) != config.dataset.classes:
+        raise UserError(f"{path} does not list the classes of its config; export the run again")
+    return config, [str(name) for name in classes]
