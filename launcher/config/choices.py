@@ -124,6 +124,21 @@ class SOAPConfig(AdamConfig):
 
 
 @dataclass(frozen=True, config=STRICT)
+class ShampooConfig(AdamConfig):
+    """`beta2` also averages the factors of blocks up to `max_side`, whose roots change every `interval` steps.
+
+    `epsilon` is added to the factors and in Adam's step.
+    """
+
+    name: Literal["shampoo"]
+    interval: Count
+    max_side: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return int((step + 1) % self.interval == 0)
+
+
+@dataclass(frozen=True, config=STRICT)
 class ScheduleFreeAdamWConfig(AdamConfig):
     """Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
 

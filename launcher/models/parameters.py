@@ -16,6 +16,8 @@ from torch import Tensor, nn
 Kind = Literal["matrix", "convolution", "head", "norm", "bias", "scale", "embedding"]
 # the name up to the number of a block
 _BLOCK = re.compile(r"(?:.*?\.)?\d+(?=\.)")
+# the names of timm and torch
+_QUERY_KEY_VALUE = re.compile(r"(^|\.)(qkv\.|in_proj_)")
 KERNELS = ("matrix", "convolution", "head")
 
 
@@ -46,6 +48,11 @@ def classifiers(network: nn.Module) -> list[nn.Module]:
     parts = list(own) if isinstance(own, list | tuple | nn.ModuleList) else [own or network]
     layers = [[layer for layer in one.modules() if _is_kernel(layer)] for one in parts if isinstance(one, nn.Module)]
     return [inside[-1] for inside in layers if inside and (own is not None or isinstance(inside[-1], nn.Linear))]
+
+
+def fused_projections(network: nn.Module) -> list[str]:
+    """Return the names of the weights and biases that map to queries, keys and values."""
+    return [name for name, _ in network.named_parameters() if _QUERY_KEY_VALUE.search(name)]
 
 
 def parameters_of_head(network: nn.Module) -> set[str]:

@@ -79,6 +79,21 @@ class Adam(MaskedOptimizer[Values]):
         self._adamw(directions, gradients, (averages, squares), steps, lr=-1.0, beta1=beta1, clip=clip)
         return directions
 
+    def _nadam(
+        self, parameters: list[Tensor], gradients: list[Tensor], steps: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Update the moments; return NAdamW's averages, without bias correction, and its direction without decay."""
+        beta1, beta2 = self.values.beta1, self.values.beta2
+        averages, squares = self._moments(parameters)
+        # note: a learning rate of 0 only updates the moments
+        self._adamw(parameters, gradients, (averages, squares), steps, lr=0.0, beta1=beta1)
+        scales = torch._foreach_sqrt(squares)
+        torch._foreach_div_(scales, (1 - beta2**steps).sqrt())
+        torch._foreach_add_(scales, self.values.epsilon)
+        torch._foreach_mul_(scales, 1 - beta1**steps)
+        ahead = list(torch._foreach_lerp(averages, gradients, 1 - beta1))
+        return ahead, list(torch._foreach_div(ahead, scales))
+
 
 class AdamW(Adam[AdamWConfig]):
     """AdamW (Loshchilov & Hutter 2019), as torch.optim computes it."""
@@ -96,17 +111,8 @@ class NAdamW(Adam[NAdamWConfig]):
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        beta1, beta2 = self.values.beta1, self.values.beta2
         steps = self._count(group, parameters[0].device)
-        averages, squares = self._moments(parameters)
-        # note: a learning rate of 0 only updates the moments
-        self._adamw(parameters, gradients, (averages, squares), steps, lr=0.0, beta1=beta1)
-        scales = torch._foreach_sqrt(squares)
-        torch._foreach_div_(scales, (1 - beta2**steps).sqrt())
-        torch._foreach_add_(scales, self.values.epsilon)
-        torch._foreach_mul_(scales, 1 - beta1**steps)
-        directions = list(torch._foreach_lerp(averages, gradients, 1 - beta1))
-        torch._foreach_div_(directions, scales)
+        _, directions = self._nadam(parameters, gradients, steps)
         self._subtract(parameters, directions, group["lr"], group["weight_decay"])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from launcher.config.choices import SOAPConfig
 from launcher.foreach import Snapshot
 from launcher.optimizers.adam import Adam
-from launcher.optimizers.base import by_shape, unstacked
+from launcher.optimizers.base import by_shape, outer_products, times, unstacked, zeros
 
 
 class SOAP(Adam[SOAPConfig]):
@@ -40,9 +40,9 @@ class SOAP(Adam[SOAPConfig]):
             self._average(averages, weight_gradients, 1 - beta1)
             bases = list(self._bases(weights, self.values.max_side))
             stacked, average = torch.stack(weight_gradients), torch.stack(averages)
-            self._average(squares, unstacked(_rotated(stacked, bases).square(), squares), 1 - beta2)
+            self._average(squares, unstacked(times(stacked, bases).square(), squares), 1 - beta2)
             scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
-            direction = _rotated(_rotated(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
+            direction = times(times(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
             due = self.step_number % self.values.interval == 0
             self._update_bases(weights, stacked, bases, squares, beta2, due=due)
             self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])
@@ -67,9 +67,8 @@ class SOAP(Adam[SOAPConfig]):
     ) -> None:
         """Update the factors by gradients [n, ...] of parameters of one shape, and the bases if `due`."""
         for dim, basis in bases:
-            factors = self._state(parameters, f"factor_{dim}", partial(_zeros, basis.shape[-1]))
-            rows = gradients.movedim(dim, -1).flatten(1, -2)
-            self._average(factors, list((rows.mT @ rows).unbind()), 1 - beta2)
+            factors = self._state(parameters, f"factor_{dim}", partial(zeros, basis.shape[-1]))
+            self._average(factors, list(outer_products(gradients, dim).unbind()), 1 - beta2)
             if due:
                 self._rotate_basis(self._state(parameters, f"basis_{dim}"), squares, torch.stack(factors), basis, dim)
 
@@ -90,15 +89,3 @@ class SOAP(Adam[SOAPConfig]):
 
 def _eye(length: int, like: Tensor) -> Tensor:
     return torch.eye(length, dtype=like.dtype, device=like.device)
-
-
-def _zeros(length: int, like: Tensor) -> Tensor:
-    return like.new_zeros(length, length)
-
-
-def _rotated(tensors: Tensor, bases: list[tuple[int, Tensor]]) -> Tensor:
-    """Multiply each of these dimensions of tensors [n, ...] by its matrices [n, length, length]."""
-    for dim, matrices in bases:
-        moved = tensors.movedim(dim, -1)
-        tensors = (moved.flatten(1, -2) @ matrices).view(moved.shape).movedim(-1, dim)
-    return tensors

@@ -66,7 +66,7 @@ CASES += [("schedule_free_adamw", "itself", precision) for precision in ("fp32",
 def test_a_dropped_step_changes_no_bit(optimizer: str, averaged: str, precision: str) -> None:
     averaging = AVERAGED.get(averaged, ["algorithms=[]"])
     words = [*averaging, f"optimizer={optimizer}", f"precision={precision}", "schedule.warmup=0ba"]
-    words += ["optimizer.interval=1"] * (optimizer == "soap") + [SIZE_FOR_BF16] * (precision == "bf16")
+    words += ["optimizer.interval=1"] * (optimizer in ("soap", "shampoo")) + [SIZE_FOR_BF16] * (precision == "bf16")
     run = build(*words)
     steps(run, BAD)
     for tensor in tensors([run.train_step.model.state_dict(), run.train_step.optimizer.state_dict()["state"]]):
