@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
 
 from launcher import randomness
 from launcher.config import schema
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _TRIES = 10
 _DRAWS = 4 * _TRIES + 1
@@ -21,37 +25,42 @@ _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resamplin
 Box = tuple[int, int, int, int, int]
 
 
-def random_crop(image: schema.Image, height: int, width: int, *, seed: int, epoch: int, index: int) -> Box:
-    """Draw the random resized crop and flip of one sample in one epoch."""
-    sizes = np.array([height]), np.array([width])
-    (box,) = random_crops(image, *sizes, seed=seed, epoch=epoch, indices=np.array([index])).tolist()
-    return tuple(box)
+class Crops:
+    """The random resized crops and flips of some samples in one epoch (Szegedy et al. 2015), for images of any size.
+
+    A crop is the first of ten that fits into its image, with an area uniform in `scale` and an aspect ratio log-uniform
+    in `ratio`, or else the largest centred one within the ratios.
+    """
+
+    def __init__(self, image: schema.Image, seed: int, epoch: int, indices: np.ndarray):
+        self.image = image
+        draws = randomness.uniforms(seed, "crop", epoch, indices, _DRAWS)
+        low, high = (math.log(ratio) for ratio in image.ratio)
+        tries = draws[:, :-1].reshape(len(draws), _TRIES, 4)
+        tries[..., 0] = image.scale[0] + (image.scale[1] - image.scale[0]) * tries[..., 0]
+        tries[..., 1] = np.exp(low + (high - low) * tries[..., 1])
+        self._tries = tries.tolist()
+        self._flips = _flips(image, draws[:, -1], seed, epoch, indices).tolist()
+
+    def box(self, number: int, height: int, width: int) -> Box:
+        """Return the crop of one of the samples, given the size of its image."""
+        mirrored = int(self._flips[number])
+        for share, aspect, top, left in self._tries[number]:
+            area = height * width * share
+            crop_width, crop_height = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+            if 0 < crop_width <= width and 0 < crop_height <= height:
+                places = int(top * (height - crop_height + 1)), int(left * (width - crop_width + 1))
+                return *places, crop_height, crop_width, mirrored
+        return *_centred(self.image, height, width), mirrored
 
 
 def random_crops(
     image: schema.Image, heights: np.ndarray, widths: np.ndarray, *, seed: int, epoch: int, indices: np.ndarray
 ) -> np.ndarray:
-    """Draw the random resized crops and flips of some samples in one epoch (Szegedy et al. 2015).
-
-    Tries ten times an area uniform in `scale` and an aspect ratio log-uniform in `ratio`, then the largest centred box
-    within the ratios. Returns int64 [N, 5]: top, left, height, width, and 1 where the sample is mirrored.
-    """
-    draws = randomness.uniforms(seed, "crop", epoch, indices, _DRAWS)
-    low, high = (math.log(ratio) for ratio in image.ratio)
-    heights, widths = np.asarray(heights, np.int64)[:, None], np.asarray(widths, np.int64)[:, None]
-    area_draw, ratio_draw, top_draw, left_draw = draws[:, :-1].reshape(len(draws), _TRIES, 4).transpose(2, 0, 1)
-    areas = heights * widths * (image.scale[0] + (image.scale[1] - image.scale[0]) * area_draw)
-    aspects = np.exp(low + (high - low) * ratio_draw)
-    crop_widths = np.rint(np.sqrt(areas * aspects)).astype(np.int64)
-    crop_heights = np.rint(np.sqrt(areas / aspects)).astype(np.int64)
-    fits = (crop_widths > 0) & (crop_widths <= widths) & (crop_heights > 0) & (crop_heights <= heights)
-    tops = (top_draw * (heights - crop_heights + 1)).astype(np.int64)
-    lefts = (left_draw * (widths - crop_widths + 1)).astype(np.int64)
-    tries = np.stack([tops, lefts, crop_heights, crop_widths], axis=2)
-    boxes = tries[np.arange(len(tries)), fits.argmax(axis=1)]
-    for number in np.flatnonzero(~fits.any(axis=1)):
-        boxes[number] = _centred(image, int(heights[number, 0]), int(widths[number, 0]))
-    return np.column_stack([boxes, _flips(image, draws[:, -1], seed, epoch, indices)])
+    """Draw the crops of samples in one epoch: int64 [N, 5], top, left, height, width, and 1 where mirrored."""
+    crops = Crops(image, seed, epoch, indices)
+    sizes = zip(heights.tolist(), widths.tolist(), strict=True)
+    return np.array([crops.box(number, *size) for number, size in enumerate(sizes)], np.int64)
 
 
 def _flips(image: schema.Image, draws: np.ndarray, seed: int, epoch: int, indices: np.ndarray) -> np.ndarray:
@@ -98,14 +107,14 @@ def resize_by_torch(pixels: np.ndarray, height: int, width: int, interpolation: 
     """Resize as Pillow-SIMD does, to the same pixels on processors with AVX2; Pillow's differ by the rounding."""
     import torch
 
-    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = torch.nn.functional.interpolate(image, (height, width), mode=interpolation, antialias=True)
+    images, size = _channels_last(pixels), (height, width)
+    resized = torch.nn.functional.interpolate(images, size, mode=interpolation, antialias=True)
     return np.asarray(resized[0].permute(1, 2, 0))
 
 
 def resize_by_pillow(pixels: np.ndarray, height: int, width: int, interpolation: str) -> np.ndarray:
     """Resize by the installed Pillow."""
-    return np.asarray(Image.fromarray(pixels).resize((width, height), _RESAMPLING[interpolation]))
+    return np.array(Image.fromarray(pixels).resize((width, height), _RESAMPLING[interpolation]))
 
 
 def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Resize = resize_by_torch) -> np.ndarray:
@@ -113,7 +122,16 @@ def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Res
     top, left, height, width, mirrored = box
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
     resized = resize(pixels[top : top + height, left : left + width], size, size, interpolation)
-    return np.array(resized[:, ::-1] if mirrored else resized, order="C")
+    # note: torch's flip is vectorized for pixels, NumPy's copy takes as long as the resize
+    mirror = np.asarray(_channels_last(resized).flip(3)[0].permute(1, 2, 0)) if mirrored else resized
+    return np.ascontiguousarray(mirror)
+
+
+def _channels_last(pixels: np.ndarray) -> Tensor:
+    """Return uint8 [H, W, 3] as [1, 3, H, W] with strides that torch takes for channels last, its faster path."""
+    import torch
+
+    return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
 
 
 def centre_cut(pixels: np.ndarray, short: int, size: int, interpolation: str) -> np.ndarray:

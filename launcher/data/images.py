@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, get_worker_info
 
 from launcher.config import schema
 from launcher.data.batch import Loaded
-from launcher.data.crops import Box, centre_cut, cut, random_crop, resize_by_pillow, resize_by_torch
+from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
@@ -148,9 +148,13 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
     def __getitems__(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]] | UserError:
         """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
-            return [self[key] for key in keys]
+            return self.batch(keys)
         except UserError as error:
             return error
+
+    def batch(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]]:
+        """Return the images of a batch, of one epoch and size; raises as `open`."""
+        return [self[key] for key in keys]
 
     def open(self, index: int) -> np.ndarray:
         """Decode one image as RGB uint8 [H, W, 3].
@@ -203,11 +207,17 @@ class TrainImages(Images):
         # note: Pillow-SIMD, where it is installed, resizes too
         self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
-    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
-        epoch, index, size = key
+    def batch(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]]:
+        epoch, _, size = keys[0]
+        # note: one draw for all, which takes as long as for one
+        crops = Crops(self.image, self.seed, epoch, np.array([index for _, index, _ in keys]))
+        return [self._crop(index, partial(crops.box, place), epoch, size) for place, (_, index, _) in enumerate(keys)]
+
+    def _crop(
+        self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int
+    ) -> tuple[np.ndarray, int, int]:
         number = index % len(self.labels)
-        draw = partial(random_crop, self.image, seed=self.seed, epoch=epoch, index=index)
-        image, box = self.part(number, draw, size if self.scaled else None)
+        image, box = self.part(number, box_of, size if self.scaled else None)
         pixels = cut(image, box, size, self.image.interpolation, self.resize)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)

@@ -13,7 +13,7 @@ from PIL import Image
 from scipy import stats
 
 from launcher.config.compose import compose
-from launcher.data.crops import centre_cut, cut, random_crop, random_crops
+from launcher.data.crops import Crops, centre_cut, cut, random_crops
 
 IMAGE = compose([]).config.image
 
@@ -28,7 +28,8 @@ def test_crops_are_distributed_as_torchvisions(height: int, width: int) -> None:
     theirs_of = T.RandomResizedCrop(10)
     blank = torch.empty(3, height, width)
     theirs = [theirs_of.make_params([blank]) for _ in range(3000)]
-    ours = [random_crop(IMAGE, height, width, seed=1, epoch=2, index=i) for i in range(3000)]
+    crops = Crops(IMAGE, seed=1, epoch=2, indices=np.arange(3000))
+    ours = [crops.box(i, height, width) for i in range(3000)]
     for place, name in enumerate(("top", "left", "height", "width")):
         assert stats.ks_2samp([box[place] for box in ours], [c[name] for c in theirs]).pvalue > 1e-3, name
     assert abs(np.mean([box[4] for box in ours]) - 0.5) < 0.05
@@ -49,7 +50,8 @@ def test_alternating_flips_mirror_half_of_the_images_and_then_the_others() -> No
 
 @given(st.integers(1, 600), st.integers(1, 600), st.integers(0, 10**6))
 def test_crops_are_within_any_image(height: int, width: int, index: int) -> None:
-    top, left, box_height, box_width, _ = random_crop(IMAGE, height, width, seed=0, epoch=0, index=index)
+    crops = Crops(IMAGE, seed=0, epoch=0, indices=np.array([index]))
+    top, left, box_height, box_width, _ = crops.box(0, height, width)
     assert 0 <= top < top + box_height <= height
     assert 0 <= left < left + box_width <= width
 

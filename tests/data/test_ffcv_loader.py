@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.crops import centre_boxes, random_crop, random_crops
+from launcher.data.crops import Crops, centre_boxes, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.decoder import cut
@@ -58,7 +58,8 @@ def test_stored_pixels_become_opencvs_area_average_of_the_keyed_crop(smooth: Pat
     for images, _, indices in stream(make_loaders(smooth, *words(0.0, "image.flip=0.5")), epochs=(2,)):
         for got, index in zip(images, indices.tolist(), strict=True):
             source = original(smooth, "train", index)
-            top, left, height, width, flip = random_crop(IMAGE, *source.shape[:2], seed=42, epoch=2, index=index)
+            crops = Crops(IMAGE, seed=42, epoch=2, indices=np.array([index]))
+            top, left, height, width, flip = crops.box(0, *source.shape[:2])
             part = source[top : top + height, left : left + width]
             expected = cv2.resize(part, (32, 32), interpolation=cv2.INTER_AREA)
             expected = expected[:, ::-1] if flip else expected
@@ -239,7 +240,7 @@ def test_crops_of_a_batch_are_those_of_its_samples(samples: list[tuple[int, int,
     heights, widths, indices = np.array(samples).T
     boxes = random_crops(IMAGE, heights, widths, seed=3, epoch=1, indices=indices)
     for box, (height, width, index) in zip(boxes.tolist(), samples, strict=True):
-        assert tuple(box) == random_crop(IMAGE, height, width, seed=3, epoch=1, index=index)
+        assert tuple(box) == Crops(IMAGE, seed=3, epoch=1, indices=np.array([index])).box(0, height, width)
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 400), st.integers(0, 100))
