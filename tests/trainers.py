@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
+from launcher.algorithms.base import Teacher
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
@@ -18,6 +20,7 @@ from launcher.training import checkpoint
 from launcher.training.loop import train
 from launcher.training.meters import StepOutcome
 from launcher.training.metric_logger import MetricLogger
+from launcher.training.networks import teacher_of
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
@@ -35,6 +38,7 @@ VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.m
 # Words that make an algorithm act within a few steps.
 EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
+    "distillation": ["algorithms.distillation.teacher=resnet18"],
     "ema": ["algorithms.ema.update_interval=2ba"],
     "sam": ["algorithms.sam.interval=2"],
     "backbone_freezing": ["algorithms.backbone_freezing.until=2ba"],
@@ -62,7 +66,17 @@ def small_config(name: str, *words: str) -> RunConfig:
 
 def alone(config: RunConfig) -> Trainer:
     """Build the trainer of a run on one rank."""
-    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    return build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")), teacher=teacher(config))
+
+
+def teacher(config: RunConfig) -> Teacher | None:
+    """Return a network that differs from the run's, at another size and normalization, for a run with a teacher."""
+    if config.algorithms.teaching is None:
+        return None
+    known = teacher_of(replace(config, algorithms=compose(["algorithms=[]"]).config.algorithms))
+    for parameter in known.network.parameters():
+        parameter.add_(0.01)
+    return replace(known, size=24, mean=[0.5] * 3, std=[0.25] * 3)
 
 
 def build(*words: str) -> Trainer:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, Transform
+from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Transform
 from launcher.algorithms.engine import Engine, apply_in_turn, on_device
 from launcher.config.declaration import NORMALIZE, Size
 from launcher.config.schema import TorchvisionLoader
@@ -70,8 +70,8 @@ class _Run:
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
         self._task = build_task(config.task, config.loss)
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
-        # note: which samples a step drops depends on the weights then
-        seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ChoosingAlgorithm)}
+        # note: what a forward pass changes depends on the weights then
+        seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ForwardAlgorithm)}
         self._names = [name for name in (*self._in_workers, *self._in_step) if name in seen]
 
     def near(self, step: int, classes: Sequence[int], each: int) -> Iterator[Example]:

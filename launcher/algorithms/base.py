@@ -51,15 +51,26 @@ Sent = tuple[Transform, list[Tensor]]
 
 
 @dataclass(frozen=True)
+class Teacher:
+    """A trained network in evaluation mode; `size` and `mean`, `std` are those of its training images."""
+
+    network: nn.Module
+    size: int
+    mean: Sequence[float]
+    std: Sequence[float]
+
+
+@dataclass(frozen=True)
 class Context:
     """The facts of a run for its algorithms: the plan (with the whole config) and the number of classes.
 
-    `autocast` returns the context of a forward pass in the run's precision.
+    `autocast` returns the context of a forward pass in the run's precision; `teacher` is that of the run, if any.
     """
 
     plan: Plan
     classes: int
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
+    teacher: Teacher | None = None
 
     def fixed_shapes(self, device: torch.device) -> bool:
         """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""
@@ -92,6 +103,10 @@ class Algorithm(Generic[ConfigT]):
     def surgery_values(self) -> dict[str, Any] | None:
         """Return the keywords of `surgery.change`; None if the unchanged network evaluates to the same."""
         return dict(vars(self.values))
+
+    def change_loss(self, loss: Loss) -> Loss:
+        """Return the loss to train on, for targets as `change_batch` makes them."""
+        return loss
 
     def change_order(self, order: np.ndarray) -> np.ndarray:
         """Change the sample indices [N] of an epoch; the length must stay, and index modulo N is the image."""
@@ -136,12 +151,13 @@ class Algorithm(Generic[ConfigT]):
         """Restore a result of `state_dict`."""
 
 
-class ChoosingAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that drops samples of a batch, and sets the batch's `chosen` to the indices of the others.
+class ForwardAlgorithm(Algorithm[ConfigT]):
+    """An algorithm that changes a batch by forward passes of a network, between the transforms of the others.
 
-    Only the device has this choice: later algorithms draw for all `indices` and select the draws of `chosen`.
+    If it drops samples, it sets the batch's `chosen` to the indices of the others. Only the device has this choice:
+    later algorithms draw for all `indices` and select the draws of `chosen`.
     """
 
     @abstractmethod
-    def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        """Return the batch of the samples to learn from."""
+    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        """Return the batch to learn from; loss: that of the task, without `change_loss`."""

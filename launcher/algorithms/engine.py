@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context, Gradients, Loss, Sent, Transform
+from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.models.build import Surgery
@@ -44,6 +44,7 @@ class Engine:
 
     def __init__(self, context: Context):
         self.active = build(context)
+        self.teacher = context.teacher
         self._plan = context.plan
         # note: compiled code can replace it
         self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
@@ -78,6 +79,11 @@ class Engine:
                 surgeries[name] = replace(surgery, values=values)
         return surgeries
 
+    def change_loss(self, loss: Loss) -> Loss:
+        for algorithm in self._at("change_loss"):
+            loss = algorithm.change_loss(loss)
+        return loss
+
     def change_order(self, order: np.ndarray) -> np.ndarray:
         """Return the sample indices [N] of an epoch."""
         for algorithm in self._at("change_order"):
@@ -97,13 +103,13 @@ class Engine:
     def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, normalize: Callable[[Tensor], Tensor]) -> Batch:
         """Augment, normalize and mix a batch of uint8 images.
 
-        All arrays are sent to the device in one copy; those after a choice of samples in a second one.
+        All arrays are sent to the device in one copy; those after a forward pass in a second one.
         """
         names: list[str] = []
         for name in self._acting["change_batch"]:
             algorithm = self.active.get(name)
-            if isinstance(algorithm, ChoosingAlgorithm):
-                batch = algorithm.choose(self._transformed(batch, names, normalize), model, loss)
+            if isinstance(algorithm, ForwardAlgorithm):
+                batch = algorithm.forward_batch(self._transformed(batch, names, normalize), model, loss)
                 names = []
             else:
                 names.append(name)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher import randomness
-from launcher.algorithms.base import ChoosingAlgorithm, Loss
+from launcher.algorithms.base import ForwardAlgorithm, Loss
 from launcher.algorithms.progressive_resizing import interpolate
 from launcher.config.batch_algorithms import SelectiveBackpropConfig
 from launcher.data.batch import Batch, one_hot, to_device
@@ -41,10 +41,10 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
     return losses
 
 
-class SelectiveBackprop(ChoosingAlgorithm[SelectiveBackpropConfig]):
+class SelectiveBackprop(ForwardAlgorithm[SelectiveBackpropConfig]):
     """Keeps a fraction `keep` of every `interval`-th batch between `start` and `end`, and all of the others."""
 
-    def choose(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
         moment, accumulation = batch.moment, self.context.plan.accumulation
         # note: the same on all ranks, and micro-batches of equal size
         count = max(1, int(self.values.keep * len(batch.images)) // accumulation) * accumulation

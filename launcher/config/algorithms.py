@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Literal, Self, get_args, get_type_hints
 
 from pydantic import Field
@@ -10,7 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config import batch_algorithms as batch
 from launcher.config.declaration import NORMALIZE, AlgorithmConfig, RunPlan
-from launcher.config.fields import STRICT, Count, Duration, Positive, Within
+from launcher.config.fields import STRICT, AnyPath, Count, Duration, Positive, Within
+from launcher.config.models import timm_architectures
 from launcher.errors import Problem
 
 _FREEZING_LEVELS = 4
@@ -128,6 +130,32 @@ class SAMConfig(AlgorithmConfig, compute_gradients=10):
         return None
 
 
+# The key of the teacher, for errors.
+TEACHER = "algorithms.distillation.teacher"
+
+
+@dataclass(frozen=True, config=STRICT)
+class DistillationConfig(AlgorithmConfig, change_batch=95, change_loss=10):
+    teacher: AnyPath | None
+    teacher_sha256: str | None
+    form: Literal["soft", "hard"]
+    temperature: Positive
+    weight: Annotated[float, Field(gt=0, le=1)]
+
+    @property
+    def of_timm(self) -> bool:
+        """Return whether the teacher is a model of timm; a path of the same name is written as ./NAME."""
+        return self.teacher in timm_architectures()
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        task = plan.config.task
+        if self.teacher is None:
+            yield Problem("set a run folder, an export, or a model of timm such as resnet50", "teacher", None)
+        if "top1" not in {metric.name for metric in task.metrics}:
+            message = f"needs one class per image, which task={task.name} has not; set algorithms.distillation=off"
+            yield Problem(message, "form", self.form)
+
+
 @dataclass(frozen=True, config=STRICT)
 class GradientClippingConfig(AlgorithmConfig, change_gradients=10):
     kind: Literal["norm", "value", "adaptive"]
@@ -156,6 +184,7 @@ class Algorithms:
     colout: batch.ColOutConfig | None = None
     cutmix: batch.CutMixConfig | None = None
     cutout: batch.CutOutConfig | None = None
+    distillation: DistillationConfig | None = None
     ema: EMAConfig | None = None
     ghost_batchnorm: GhostBatchNormConfig | None = None
     gradient_clipping: GradientClippingConfig | None = None
@@ -172,6 +201,16 @@ class Algorithms:
     stochastic_depth: StochasticDepthConfig | None = None
     swa: SWAConfig | None = None
     trivialaugment: batch.TrivialAugmentConfig | None = None
+
+    @property
+    def teaching(self) -> DistillationConfig | None:
+        """Return the values of the algorithm that has a teacher, if it is on."""
+        return self.distillation
+
+    def taught_by(self, teacher: str, sha256: str | None) -> Self:
+        """Return the algorithms with this teacher."""
+        assert self.distillation is not None
+        return replace(self, distillation=replace(self.distillation, teacher=teacher, teacher_sha256=sha256))
 
     def active(self) -> dict[str, AlgorithmConfig]:
         """Return the declaration of each active algorithm by name."""

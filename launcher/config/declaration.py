@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # The points of the loop, in its order: the methods of `launcher.algorithms.base.Algorithm` that it calls there.
 POINTS = (
     "change_model",  # surgery, before the optimizer and DDP are built
+    "change_loss",  # the loss of outputs and targets, once
     "change_order",  # which sample indices an epoch reads
     "change_image",  # one uint8 image in a loader's worker process, after crop and flip
     "before_step",  # which parameters are trained

@@ -22,6 +22,7 @@ from launcher.launch.accepted_models import is_accepted, remember
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
+from launcher.records.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from launcher.weights.pretrained import Pretrained
@@ -80,21 +81,38 @@ def prepare_run(
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins)
-    pretrained = None
+    pretrained, of_teacher = None, None
     if skipped is None:
         if with_weights and (pretrained := _pretrained(plan.config, data.classes, composed.origins, must_exist)):
             plan = replace(plan, config=pretrained.config)
             check(plan, composed.origins)
+        if with_weights and config.algorithms.teaching:
+            from launcher.weights.teacher import with_teacher
+
+            taught, of_teacher = with_teacher(plan.config, data.classes, with_weights=must_exist)
+            plan = replace(plan, config=taught)
         if not isinstance(plan.config.model, TorchvisionModel) and not is_accepted(plan):
             from launcher.training.model_check import check_model  # note: imports torch and timm, which takes seconds
 
             check_model(plan, composed.origins)
             remember(plan)
         plan = with_precision(plan, devices)
-    of_weights = pretrained.notes if pretrained else []
+    of_weights = [*(pretrained.notes if pretrained else []), *filter(None, [of_teacher])]
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     return Prepared(plan, devices, data.skipped, pretrained, messages)
+
+
+def write_teacher(config: RunConfig, folder: RunFolder) -> None:
+    """Write the teacher of a run, if it has one, into its folder, unless it is there.
+
+    Raises:
+        UserError: it cannot be read, or the run has had another one.
+    """
+    if config.algorithms.teaching and not folder.teacher.exists():
+        from launcher.weights.teacher import copy_teacher
+
+        copy_teacher(config, folder.teacher)
 
 
 def _measured_note(plan: Plan) -> str:

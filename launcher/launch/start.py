@@ -25,7 +25,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
@@ -239,6 +239,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     try:
         folder.failure.unlink(missing_ok=True)
+        write_teacher(config, folder)
         code = Launcher(folder.path, devices, config.launch, view, request=request).run()
     except UserError as error:
         # note: the folder may not be writable

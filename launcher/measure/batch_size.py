@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from launcher.algorithms.base import Teacher
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.measure.estimate import RESULT
@@ -19,6 +20,7 @@ from launcher.measure.probes import StepTimer
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks, join_ranks
 from launcher.records.run_folder import RunFolder
+from launcher.training.networks import read_teacher
 from launcher.training.trainer import build_trainer
 
 # Of the memory that is free at first; the rest is for NCCL, fragmentation and captured graphs.
@@ -27,10 +29,14 @@ _SHARE = 0.9
 
 def work(scratch: Path) -> None:
     """Write the largest number of images of a step of the folder's config that fits on this rank's GPU, or 0."""
-    config = read(RunFolder(scratch).config)
+    folder = RunFolder(scratch)
+    config = read(folder.config)
     assert config.dataset.train_samples is not None
     with join_ranks(config) as ranks:
-        images = largest(lambda images: fits(config, images, ranks), config.dataset.train_samples // LEAST_STEPS)
+        teacher = read_teacher(folder, config, ranks.device)
+        images = largest(
+            lambda images: fits(config, images, ranks, teacher), config.dataset.train_samples // LEAST_STEPS
+        )
     (scratch / RESULT).write_text(json.dumps(images))
 
 
@@ -42,7 +48,7 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return found
 
 
-def fits(config: RunConfig, images: int, ranks: Ranks) -> bool:
+def fits(config: RunConfig, images: int, ranks: Ranks, teacher: Teacher | None = None) -> bool:
     """Return whether two steps of each kind, at its largest image size, leave a tenth of the free memory."""
     # note: an earlier failure's frames no longer hold tensors
     gc.collect()
@@ -50,15 +56,15 @@ def fits(config: RunConfig, images: int, ranks: Ranks) -> bool:
     torch.cuda.reset_peak_memory_stats(ranks.device)
     free, _ = torch.cuda.mem_get_info(ranks.device)
     try:
-        _take_steps(replace(config, batch_size=images), ranks)
+        _take_steps(replace(config, batch_size=images), ranks, teacher)
     except torch.OutOfMemoryError:
         return False
     return torch.cuda.max_memory_reserved(ranks.device) <= _SHARE * free
 
 
-def _take_steps(config: RunConfig, ranks: Ranks) -> None:
+def _take_steps(config: RunConfig, ranks: Ranks, teacher: Teacher | None) -> None:
     """Take two steps of each kind; the optimizer allocates its state at the first."""
-    run = build_trainer(config, ranks)
+    run = build_trainer(config, ranks, teacher=teacher)
     timer = StepTimer(run)
     batch = next(iter(run.loaders.train.epoch(0)))
     samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.image_size"))

@@ -20,7 +20,7 @@ from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
 from launcher.measure.estimate import REQUEST, RESULT, Measurement
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
@@ -110,6 +110,7 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
             write_skipped(folder.skipped, prepared.skipped)
         if prepared.pretrained:
             prepared.pretrained.write(folder.initial)
+        write_teacher(config, folder)
         (folder.path / REQUEST).write_text(json.dumps([seconds, time.time()]))
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()

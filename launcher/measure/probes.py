@@ -31,6 +31,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome
+from launcher.training.networks import read_teacher
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -225,7 +226,8 @@ def write_result(scratch: Path, measure: Callable[[Trainer, float, float], objec
     seconds, requested_at = json.loads((scratch / REQUEST).read_text())
     with join_ranks(config) as ranks:
         initial = read_initial(folder.initial) if folder.initial.exists() else None
-        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
+        teacher = read_teacher(folder, config, ranks.device)
+        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial, teacher)
         try:
             result = measure(run, seconds, requested_at)
         except StopRequested:

@@ -23,11 +23,12 @@ _CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
 class RunFolder:
     """The files of a run folder.
 
-    Several nodes may share it. Before the ranks start, each launcher writes config, skipped, initial and dataset, all
-    with the same content. Rank 0 alone writes environment, metrics, tensorboard, checkpoints and curve. Each rank
-    writes its own log, each node its own lock, and the node of an error writes failure.
+    Several nodes may share it. Before the ranks start, each launcher writes config, skipped, initial, teacher and
+    dataset, all with the same content. Rank 0 alone writes environment, metrics, tensorboard, checkpoints and curve.
+    Each rank writes its own log, each node its own lock, and the node of an error writes failure.
 
     skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; a resume does not read them.
+    teacher: the network of distillation, and the config of its run; every start reads it.
     best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
     deletes it.
     """
@@ -39,6 +40,7 @@ class RunFolder:
         self.dataset = path / "dataset.json"
         self.skipped = path / "skipped.json"
         self.initial = path / "initial.safetensors"
+        self.teacher = path / "teacher.safetensors"
         self.metrics = path / "metrics.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "curve.png"

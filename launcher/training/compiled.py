@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.base import ChoosingAlgorithm, Sent
+from launcher.algorithms.base import ForwardAlgorithm, Sent
 from launcher.algorithms.engine import apply_in_turn
 from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import Problem, UserError, is_of_the_machine
@@ -62,7 +62,7 @@ def compile_run(trainer: Trainer) -> None:
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
         trainer.train_step.engine.apply = apply_in_turn
-        for module in (trainer.train_step.objective, trainer.evaluation_model):
+        for module in (trainer.train_step.objective, trainer.evaluation_model, *_teacher(trainer)):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
@@ -71,10 +71,10 @@ def compile_run(trainer: Trainer) -> None:
 
 def _compile_in_turn(trainer: Trainer) -> str | None:
     """Compile on the first rank of each node, then on the others; return why this rank cannot."""
-    # note: all ranks choose samples together
-    choosing = any(isinstance(one, ChoosingAlgorithm) for one in trainer.train_step.engine.active.values())
+    # note: such passes may wait for all ranks
+    together = any(isinstance(one, ForwardAlgorithm) for one in trainer.train_step.engine.active.values())
     is_first, reason = trainer.ranks.local_rank == 0, None
-    if not (is_first or choosing):
+    if not (is_first or together):
         wait_for_ranks(HEARTBEAT.beat)
     try:
         _compile(trainer)
@@ -82,9 +82,13 @@ def _compile_in_turn(trainer: Trainer) -> str | None:
         if is_of_the_machine(error):
             raise
         reason = _first_line(error)
-    if is_first and not choosing:
+    if is_first and not together:
         wait_for_ranks(HEARTBEAT.beat)
     return reason
+
+
+def _teacher(trainer: Trainer) -> list[nn.Module]:
+    return [one.network] if (one := trainer.train_step.engine.teacher) else []
 
 
 def graphs() -> int:
@@ -126,6 +130,8 @@ def _compile(trainer: Trainer) -> None:
     step, model = trainer.train_step, trainer.evaluation_model
     step.objective._compiled_call_impl = _compiled(step.objective)
     model._compiled_call_impl = forward = _compiled(model)
+    for network in _teacher(trainer):
+        network._compiled_call_impl = _compiled(network)
     # note: the graph of the second size serves all others
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
     step.engine.apply = apply = partial(_apply, transformed)

@@ -20,6 +20,7 @@ from launcher.records.run_folder import RunFolder, checkpoint_files
 from launcher.training import checkpoint
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome
+from launcher.training.networks import read_teacher
 from launcher.training.trainer import Trainer, build_trainer
 
 
@@ -28,7 +29,8 @@ def work(run_folder: Path) -> None:
     step, folder = int(os.environ[REPLAY_STEP]), RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
-        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset))
+        teacher = read_teacher(folder, config, ranks.device)
+        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), teacher=teacher)
         # note: without a checkpoint the run starts from the beginning
         before = [path for done, path in checkpoint_files(folder.checkpoints, "step", "replay") if done <= step]
         if before:

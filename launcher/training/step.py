@@ -66,7 +66,8 @@ class TrainStep:
         self.plan = plan
         self.model = model
         self.task = task
-        self.objective = Objective(model, loss, precision.autocast)
+        self.loss = loss
+        self.objective = Objective(model, engine.change_loss(loss), precision.autocast)
         self._flat = flat
         self._distribute = distribute
         self._wrap()
@@ -181,10 +182,6 @@ class TrainStep:
     def release(self) -> None:
         """Apply steps again after one that was not finite."""
         self._held.zero_()
-
-    @property
-    def loss(self) -> Loss:
-        return self.objective.loss
 
     def prepare(self, batch: Batch) -> Batch:
         """Make the task's targets; augment, normalize, resize and mix in the order of the plan."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Context, Loss
+from launcher.algorithms.base import Context, Loss, Teacher
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
@@ -215,7 +215,11 @@ def matching_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
 
 
 def build_trainer(
-    config: RunConfig, ranks: Ranks, skipped: Collection[str] = (), initial: Mapping[str, Tensor] | None = None
+    config: RunConfig,
+    ranks: Ranks,
+    skipped: Collection[str] = (),
+    initial: Mapping[str, Tensor] | None = None,
+    teacher: Teacher | None = None,
 ) -> Trainer:
     """Build model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
 
@@ -224,7 +228,7 @@ def build_trainer(
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.image_size(0)).autocast
-    engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast))
+    engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher))
     loaders = build_loaders(
         plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )

@@ -26,6 +26,7 @@ from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.mirror import mirror_of
+from launcher.training.networks import read_teacher
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer, build_trainer
@@ -41,7 +42,8 @@ def work(run_folder: Path) -> None:
             write_environment(folder.environment, json.loads(os.environ.get(COMMAND, "[]")), gpus)
         state = newest_on_all_ranks(folder, ranks)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
-        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial)
+        teacher = read_teacher(folder, config, ranks.device)
+        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial, teacher)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)

@@ -24,13 +24,14 @@ from launcher.data.unreadable import reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import UserError
-from launcher.models.build import Surgery, build_model, model_surgeries
+from launcher.models.build import Surgery, model_surgeries
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training import checkpoint
 from launcher.training.evaluation import outputs_of
+from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import matching_run, set_backend
 from launcher.weights.card import CARD, WEIGHTS, read_card
@@ -86,16 +87,6 @@ def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[
     network, surgeries = initial_network(plan)
     network.load_state_dict(state["weights"])
     return network, surgeries
-
-
-def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
-    """Return the run's network with initial weights, on the CPU, and its surgeries."""
-    config = plan.config
-    outputs = config.task.outputs(config.dataset)
-    engine = Engine(Context(plan, outputs))
-    network = build_model(config.model, outputs, config.loss, config.seed)
-    engine.change_model(network)
-    return network, model_surgeries(config.model) | engine.surgeries()
 
 
 def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:

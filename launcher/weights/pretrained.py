@@ -24,7 +24,8 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
 from launcher.plan.plan import plan_for
-from launcher.weights.classifier import initial_network, surgery_of
+from launcher.training.networks import initial_network
+from launcher.weights.classifier import surgery_of
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights, problem
 

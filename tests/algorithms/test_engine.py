@@ -12,7 +12,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.base import Algorithm, ChoosingAlgorithm, Context
+from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm
 from launcher.algorithms.engine import Engine, class_of
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
@@ -30,7 +30,7 @@ def test_an_algorithm_overrides_exactly_its_declared_points(name: str) -> None:
     assert bound
     overridden = {point for point in POINTS if getattr(bound, point) is not getattr(Algorithm, point)}
     assert (
-        overridden | ({"change_batch"} if issubclass(bound, ChoosingAlgorithm) else set())
+        overridden | ({"change_batch"} if issubclass(bound, ForwardAlgorithm) else set())
         == ALGORITHMS[name].places.keys()
     )
 

@@ -1,0 +1,66 @@
+"""Distillation (Hinton et al. 2015; Touvron et al. 2021, DeiT): train also towards a teacher's outputs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from launcher.algorithms.base import ForwardAlgorithm, Loss
+from launcher.algorithms.progressive_resizing import interpolate
+from launcher.config.algorithms import DistillationConfig
+from launcher.data.batch import Batch, constant, one_hot
+
+
+def divergence(outputs: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
+    """Return T^2 times the mean KL divergence [] of softmax(outputs / T) from probabilities, both [B, classes]."""
+    logs = F.log_softmax(outputs.float() / temperature, dim=1)
+    return F.kl_div(logs, probabilities, reduction="batchmean") * temperature**2
+
+
+class Distillation(ForwardAlgorithm[DistillationConfig]):
+    """Appends the teacher's class weights to those of the labels: float32 targets [B, 2 * classes].
+
+    The teacher has the images of the step, after mixing (Beyer et al. 2022), at its own size and normalization; one
+    pass serves all passes of a step.
+    """
+
+    @torch.no_grad()
+    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        # note: micro-batches, to need no more memory than the step
+        parts = [self._outputs(images) for images in batch.images.chunk(self.context.plan.accumulation)]
+        outputs = torch.cat(parts).float()
+        if self.values.form == "soft":
+            taught = (outputs / self.values.temperature).softmax(1)
+        else:
+            taught = one_hot(outputs.argmax(1), self.context.classes)
+        return replace(batch, targets=torch.cat([one_hot(batch.targets, self.context.classes), taught], 1))
+
+    def _outputs(self, images: Tensor) -> Tensor:
+        """Return the teacher's outputs for normalized images [B, 3, H, W]."""
+        teacher, dataset = self.context.teacher, self.context.plan.config.dataset
+        assert teacher is not None
+        if images.shape[2:] != (teacher.size, teacher.size):
+            images = interpolate(images, size=(teacher.size, teacher.size))
+        if (list(teacher.mean), list(teacher.std)) != (list(dataset.mean), list(dataset.std)):
+            own = zip(dataset.mean, dataset.std, teacher.mean, teacher.std, strict=True)
+            shift, scale = zip(*(((m - mean) / std, s / std) for m, s, mean, std in own), strict=True)
+            images = images * constant(scale, images.dtype, images.device) + constant(
+                shift, images.dtype, images.device
+            )
+        with self.context.autocast():
+            outputs: Tensor = teacher.network(images)
+        return outputs
+
+    def change_loss(self, loss: Loss) -> Loss:
+        classes, weight = self.context.classes, self.values.weight
+
+        def distilled(outputs: Tensor, targets: Tensor) -> Tensor:
+            labels, taught = targets[:, :classes], targets[:, classes:]
+            hard = self.values.form == "hard"
+            towards = loss(outputs, taught) if hard else divergence(outputs, taught, self.values.temperature)
+            return (1 - weight) * loss(outputs, labels) + weight * towards
+
+        return distilled

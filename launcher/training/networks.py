@@ -1,0 +1,82 @@
+"""Networks built from the config of a run: with its initial weights, or as the teacher of another run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from launcher.algorithms.base import Context, Teacher
+from launcher.algorithms.engine import Engine
+from launcher.config.algorithms import TEACHER
+from launcher.config.resolved import portable
+from launcher.config.schema import RunConfig
+from launcher.config.validate import validate
+from launcher.errors import Problem, UserError
+from launcher.models.build import Surgery, build_model, model_surgeries
+from launcher.plan.plan import Plan, plan_for
+from launcher.records.run_folder import RunFolder
+
+
+def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
+    """Return the run's network with initial weights, on the CPU, and its surgeries."""
+    config = plan.config
+    outputs = config.task.outputs(config.dataset)
+    engine = Engine(Context(plan, outputs))
+    network = build_model(config.model, outputs, config.loss, config.seed)
+    engine.change_model(network)
+    return network, model_surgeries(config.model) | engine.surgeries()
+
+
+def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -> Teacher:
+    """Return the network that a run of this config trains as a teacher, on the CPU; weights: None for initial ones."""
+    plan = plan_for(config, 1)
+    network, _ = initial_network(plan)
+    if weights is not None:
+        network.load_state_dict(dict(weights))
+    return Teacher(network.eval().requires_grad_(False), plan.train_size, config.dataset.mean, config.dataset.std)
+
+
+def teacher_file(config: RunConfig, weights: Mapping[str, Tensor]) -> bytes:
+    """Return the content of `teacher.safetensors`: the weights, and the config of the run that trained them."""
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    return save(tensors, {"config": json.dumps(portable(config))})
+
+
+def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
+    """Return the digest of a teacher's file.
+
+    Raises:
+        UserError: the run has had another teacher.
+    """
+    values, digest = config.algorithms.teaching, hashlib.sha256(content).hexdigest()
+    assert values is not None
+    if values.teacher_sha256 not in (None, digest):
+        message = f"{origin} is another teacher than that of this run (teacher_sha256={values.teacher_sha256})"
+        raise UserError(Problem(f"{message}; restore its file, or start a new run", TEACHER, values.teacher))
+    return digest
+
+
+def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> Teacher | None:
+    """Return the teacher in a run's folder on the device; None for a run without one.
+
+    Raises:
+        UserError: the file is missing, damaged or another than at the start of the run.
+    """
+    if config.algorithms.teaching is None:
+        return None
+    try:
+        content = folder.teacher.read_bytes()
+        check_teacher(config, content, folder.teacher)
+        with safe_open(folder.teacher, framework="pt") as file:
+            own = validate(json.loads(file.metadata()["config"]))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder.teacher} cannot be read ({error}); delete it, and resume the run") from None
+    teacher = teacher_of(own, load(content))
+    teacher.network.to(device)
+    return teacher

@@ -1,0 +1,115 @@
+"""Find the teacher of a run: another run, an export, or a model of timm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from launcher import atomic
+from launcher.config.algorithms import TEACHER
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.errors import Problem, UserError
+from launcher.plan.plan import plan_for
+from launcher.training.networks import check_teacher, initial_network, teacher_file, teacher_of
+from launcher.weights.load import SourceWeights, load_weights
+
+
+def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
+    """Return the weights, config and classes of a run's teacher; with_weights=False: without those of timm.
+
+    Raises:
+        UserError: it does not exist or cannot be read.
+    """
+    values = config.algorithms.teaching
+    assert values is not None
+    assert values.teacher is not None
+    if not values.of_timm and not Path(values.teacher).exists():
+        message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
+        raise UserError(Problem(message, TEACHER, values.teacher))
+    own = _of_timm(values.teacher) if values.of_timm else None
+    if own and not with_weights:
+        return SourceWeights(values.teacher, {}, config=own)
+    try:
+        source = load_weights(own.model if own else replace(config.model, weights=str(Path(values.teacher).absolute())))
+    except UserError as error:
+        raise UserError(*(replace(one, key=TEACHER, value=values.teacher) for one in error.problems)) from None
+    if (trained := own or source.config) is None:
+        message = "has weights without a config; set a run folder or an export"
+        raise UserError(Problem(message, TEACHER, values.teacher))
+    return replace(source, config=trained)
+
+
+def _of_timm(architecture: str) -> RunConfig:
+    """Return a config with timm's values of a pretrained model."""
+    from timm.models import get_pretrained_cfg  # note: takes a second
+
+    config = compose(["dataset=imagenet", "algorithms=[]", "model=timm", f"model.architecture={architecture}"]).config
+    known: Any = get_pretrained_cfg(architecture)
+    size, numbers = known.input_size[-1], {"mean": list(known.mean), "std": list(known.std)}
+    return replace(
+        config,
+        model=replace(config.model, weights="timm"),
+        image=replace(config.image, reference=size, train_size=size),
+        dataset=replace(config.dataset, native_size=size, classes=known.num_classes, **numbers),
+    )
+
+
+def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: bool) -> tuple[RunConfig, str]:
+    """Return the config with the absolute path and the digest of its teacher, and a note on its cost.
+
+    Raises:
+        UserError: the teacher does not exist, or has other classes than the run.
+    """
+    values, source = config.algorithms.teaching, find_teacher(config, with_weights=with_weights)
+    own = source.config
+    assert own
+    assert values
+    assert values.teacher
+    theirs, ours = (one.task.outputs(one.dataset) for one in (own, config))
+    reason = f"has {theirs} outputs of task={own.task.name}, and the run {ours} of task={config.task.name}"
+    if own.task == config.task and theirs == ours:
+        pairs = zip(source.classes or (), classes or (), strict=False)
+        different = ((number, *pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])
+        reason = next((f"has other classes: number {n} is {its} there and {our} here" for n, its, our in different), "")
+    if reason:
+        message = f"{reason}; set a teacher of the same classes in the same order"
+        raise UserError(Problem(message, TEACHER, values.teacher))
+    digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
+    path = values.teacher if values.of_timm else str(Path(values.teacher).absolute())
+    return replace(config, algorithms=config.algorithms.taught_by(path, digest)), _note(config, own)
+
+
+def copy_teacher(config: RunConfig, path: Path) -> None:
+    """Write the file of a run's teacher.
+
+    Raises:
+        UserError: it cannot be read, or the run has had another one.
+    """
+    source = find_teacher(config)
+    assert source.config
+    content = teacher_file(source.config, source.tensors)
+    check_teacher(config, content, source.origin)
+    with atomic.writing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def _note(config: RunConfig, own: RunConfig) -> str:
+    plan, teacher = plan_for(config, 1), teacher_of(own)
+    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan)[0], plan.train_size) / 3
+    return (
+        f"the teacher, {own.model.architecture} at {teacher.size} px, adds {added:.0%} to the operations of a step of "
+        f"{plan.train_size} px"
+    )
+
+
+def _operations(network: nn.Module, size: int) -> int:
+    """Count the operations of a forward pass of one image."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network.to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
+    return counter.get_total_flops()
