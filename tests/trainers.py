@@ -73,7 +73,8 @@ def teacher(config: RunConfig) -> Teacher | None:
     """Return a network that differs from the run's, at another size and normalization, for a run with a teacher."""
     if config.algorithms.teaching is None:
         return None
-    known = teacher_of(replace(config, algorithms=compose(["algorithms=[]"]).config.algorithms))
+    with patch("launcher.models.build.get_model", tiny):
+        known = teacher_of(replace(config, algorithms=compose(["algorithms=[]"]).config.algorithms))
     for parameter in known.network.parameters():
         parameter.add_(0.01)
     return replace(known, size=24, mean=[0.5] * 3, std=[0.25] * 3)

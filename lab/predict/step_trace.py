@@ -25,8 +25,10 @@ from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
+from launcher.training.networks import teacher_of
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
+from launcher.weights.teacher import find_teacher
 
 # Kind of kernel -> its kind in the counts; all others count as `other`.
 _WORKS = {"matmul": "matrix", "attention": "matrix", "batch norm": "batch norm", "pool": "pool"}
@@ -44,7 +46,13 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
     config = plan.config
     plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
     assert config.dataset.classes is not None
-    step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, config.dataset.classes)))
+    teacher = None
+    if config.algorithms.teaching:
+        trained = find_teacher(config, with_weights=False).config
+        assert trained
+        teacher = teacher_of(trained)
+    context = Context(plan, config.dataset.classes, teacher=teacher)
+    step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(context))
     if config.precision != "fp32":
         # note: fp16 and bf16 have the same bytes and operations, and a CPU traces only bf16; a config with bf16 and
         # small images is refused on a CPU, because its gradients would be wrong

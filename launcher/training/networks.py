@@ -76,7 +76,9 @@ def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> 
         with safe_open(folder.teacher, framework="pt") as file:
             own = validate(json.loads(file.metadata()["config"]))
     except (OSError, SafetensorError) as error:
-        raise UserError(f"{folder.teacher} cannot be read ({error}); delete it, and resume the run") from None
+        raise UserError(
+            f"{folder.teacher} cannot be read ({error}); remove it if it is there, and resume the run"
+        ) from None
     teacher = teacher_of(own, load(content))
     teacher.network.to(device)
     return teacher

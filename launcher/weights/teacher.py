@@ -51,12 +51,12 @@ def _of_timm(architecture: str) -> RunConfig:
 
     config = compose(["dataset=imagenet", "algorithms=[]", "model=timm", f"model.architecture={architecture}"]).config
     known: Any = get_pretrained_cfg(architecture)
-    size, numbers = known.input_size[-1], {"mean": list(known.mean), "std": list(known.std)}
+    size, mean, std = known.input_size[-1], list(known.mean), list(known.std)
     return replace(
         config,
         model=replace(config.model, weights="timm"),
         image=replace(config.image, reference=size, train_size=size),
-        dataset=replace(config.dataset, native_size=size, classes=known.num_classes, **numbers),
+        dataset=replace(config.dataset, native_size=size, classes=known.num_classes, mean=mean, std=std),
     )
 
 
@@ -112,4 +112,4 @@ def _operations(network: nn.Module, size: int) -> int:
     """Count the operations of a forward pass of one image."""
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         network.to("meta").eval()(torch.empty(1, 3, size, size, device="meta"))
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())

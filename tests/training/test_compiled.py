@@ -147,6 +147,7 @@ def test_more_graphs_than_sizes_and_kinds_are_an_error(monkeypatch: pytest.Monke
         ["model=timm", "model.architecture=test_vit", "model.img_size=32"],
         ["model=timm", "model.architecture=test_convnext", "dataset.native_size=32"],
         VIT,
+        [*VIT, "algorithms=[distillation]", *EARLY["distillation"], "device_batch_size=4"],
     ],
 )
 def test_other_models_compute_the_same_compiled(

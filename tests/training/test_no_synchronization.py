@@ -25,7 +25,7 @@ from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import ALGORITHMS, OPTIMIZERS, small_config, train_all
+from tests.trainers import ALGORITHMS, OPTIMIZERS, small_config, teacher, train_all
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
@@ -90,7 +90,7 @@ def no_synchronization() -> Iterator[Callable[[], AbstractContextManager[None]]]
 def train_without_synchronization(config: RunConfig, ranks: Ranks, folder: Path) -> Trainer:
     """Train a run to its end; only evaluation, checkpoints and the loader may read values."""
     folder.mkdir(exist_ok=True)
-    run, run_folder = build_trainer(config, ranks), RunFolder(folder)
+    run, run_folder = build_trainer(config, ranks, teacher=teacher(config)), RunFolder(folder)
     with (
         no_synchronization() as allowed,
         pytest.MonkeyPatch.context() as patched,

@@ -20,7 +20,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, VIT, steps
+from tests.trainers import EARLY, SMALL, VIT, steps, teacher
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
@@ -45,7 +45,7 @@ def config_of(name: str) -> RunConfig:
 
 def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
     """Return the parameters that differ between a resumed and an uninterrupted run."""
-    whole = build_trainer(config, ranks)
+    whole = build_trainer(config, ranks, teacher=teacher(config))
     steps(whole, SAVED)
     state = whole.state_dict()
     if ranks.is_first:
@@ -56,7 +56,7 @@ def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
     first = torch.cat(parameters)
     dist.broadcast(first, src=0)
     assert torch.equal(first, torch.cat(parameters)), "parameters are equal on all ranks"
-    resumed = build_trainer(config, ranks)
+    resumed = build_trainer(config, ranks, teacher=teacher(config))
     resumed.load_state_dict(checkpoint.load(path))
     steps(resumed, END - SAVED)
     pairs = zip(resumed.train_step.model.named_parameters(), whole.train_step.model.parameters(), strict=True)
