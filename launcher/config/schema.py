@@ -57,11 +57,15 @@ class Image:
 
 @dataclass(frozen=True, config=STRICT)
 class Columns:
-    """Columns of a table of images (CSV, JSONL, Parquet): null tries the usual names."""
+    """Columns of a table of images (CSV, JSONL, Parquet): null tries the usual names.
+
+    A task with several labels or numbers an image reads lists, texts with a `separator`, or a list of columns.
+    """
 
     image: str | None
-    label: str | None
+    label: str | Annotated[list[str], Field(min_length=1)] | None
     split: str | None
+    separator: Annotated[str, Field(min_length=1)]
 
 
 @dataclass(frozen=True, config=STRICT)

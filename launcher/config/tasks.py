@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic.dataclasses import dataclass
 
@@ -14,7 +14,7 @@ from launcher.config.fields import STRICT, target_parts
 from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from launcher.config.schema import BCE, CrossEntropy, Dataset, RunConfig, Stop
+    from launcher.config.schema import BCE, Columns, CrossEntropy, Dataset, RunConfig, Stop
 
 
 class Metric(NamedTuple):
@@ -84,10 +84,12 @@ class TaskConfig(Declaration):
 
     metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
     weighs_classes: its loss has `loss.class_weights`.
+    labelled: what the label of an image is: one class, several, or numbers.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
     weighs_classes: ClassVar[bool] = False
+    labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
 
     name: str
 
@@ -100,6 +102,17 @@ class TaskConfig(Declaration):
         """Return the number of outputs per image."""
         assert dataset.classes is not None
         return dataset.classes
+
+    def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
+        """Return the names of classes or numbers, and for each text of a label its class, or its row of all names.
+
+        Raises:
+            UserError: a text is no label of the task.
+        """
+        if "" in texts or isinstance(columns.label, list):
+            message = f"task={self.name} needs one class an image; set one column without empty rows"
+            raise UserError(Problem(message, "dataset.columns.label", columns.label))
+        return [*texts], [*range(len(texts))]
 
     def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
         """Return the function from outputs to class probabilities; None if an export has none."""

@@ -11,10 +11,11 @@ import numpy as np
 
 from launcher import page, randomness
 from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.data.classes import class_counts, read_labels
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder
-from launcher.data.sources.find import splits
+from launcher.data.sources.find import read_splits
 from launcher.data.sources.pieces import Piece
 from launcher.data.unreadable import reason
 from launcher.probe import usable_cores
@@ -26,7 +27,7 @@ _MOST_IMAGES, _MOST_BYTES = 1000, 128 << 20
 
 @dataclass(frozen=True)
 class Census:
-    """The classes and the labels of training and validation images, int64 [N].
+    """The classes and the labels of training and validation images, int64 [N] or rows [N, K].
 
     `sizes`, int64 [M, 2], are widths and heights of `checked` training images, and `bad` maps those that cannot be
     decoded to reasons. `images` are the training images; None for FFCV files.
@@ -61,8 +62,9 @@ def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
         names = train.manifest.classes if train.manifest else [*map(str, range(max(train.classes, val.classes)))]
         heights, widths = train.sizes(np.arange(train.samples))
         sizes = np.column_stack([widths, heights]).astype(np.int64)
-        return Census(names, train.rows["f1"], val.rows["f1"], sizes, train.samples, {}, None)
-    images, held = splits(config.dataset, config.seed, skipped)
+        names, labels = read_labels(config, names)
+        return Census(names, labels[train.rows["f1"]], labels[val.rows["f1"]], sizes, train.samples, {}, None)
+    images, held = read_splits(config, skipped)
     drawn: list[Piece] = []
     left = _MOST_BYTES
     for number in randomness.generator(config.seed, "census").permutation(len(images.files))[:_MOST_IMAGES].tolist():
@@ -104,7 +106,7 @@ def images_section(facts: Census, notes: Iterable[str]) -> str:
 
 def classes_section(facts: Census, classes: Sequence[int], seed: int) -> str:
     """Return a page's section of the images of some classes."""
-    train, val = (np.bincount(labels, minlength=len(facts.classes)) for labels in (facts.train, facts.val))
+    train, val = (class_counts(labels, len(facts.classes)) for labels in (facts.train, facts.val))
     some = f"{len(classes)} of {len(facts.classes):,} classes, drawn by seed={seed}; "
     hint = some * (len(classes) < len(facts.classes)) + "training images per class: "
     hint += f"{train.min():,} to {train.max():,}, median {np.median(train):,.0f}"

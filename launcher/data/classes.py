@@ -8,10 +8,32 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import ClassWeights, RunConfig
+from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError, first_few
 
 # Note classes if the largest has so many times the images of the smallest.
 _UNEQUAL = 10
+_TYPES = {"class": np.int64, "classes": np.uint8, "numbers": np.float32}
+
+
+def read_labels(config: RunConfig, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Return the names of a task's classes or numbers, and its label of each text: int64 [T], or rows [T, names].
+
+    Rows are uint8 for several classes an image, float32 for numbers. Raises UserError if a text is no such label.
+    """
+    names, rows = config.task.read_labels(texts, config.dataset.columns)
+    return names, np.array(rows, _TYPES[config.task.labelled])
+
+
+def blank_labels(task: TaskConfig, outputs: int) -> np.ndarray:
+    """Return a label for each output of a task, as `read_labels` does: that class or number alone."""
+    kind = _TYPES[task.labelled]
+    return np.arange(outputs) if task.labelled == "class" else np.eye(outputs, dtype=kind)
+
+
+def class_counts(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Return the number of images of each class, int64 [C], from labels int64 [N] or rows uint8 [N, C]."""
+    return labels.sum(0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
 
 
 def class_weights(values: ClassWeights, counts: np.ndarray) -> np.ndarray | None:
@@ -52,17 +74,32 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
     return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' * (len(used) == 2)}"]
 
 
+def check_labels(
+    config: RunConfig,
+    names: Sequence[str],
+    train: np.ndarray,
+    val: np.ndarray,
+    key: str,
+    value: Path | str | int | None,
+) -> list[str]:
+    """Return notes on the labels of training and validation images, for any task; raises as `check_classes`."""
+    if config.task.labelled == "numbers":
+        return []
+    notes = check_classes(names, train, val, key, value)
+    return notes + imbalance_notes(config, names, class_counts(train, len(names)))
+
+
 def check_classes(
     classes: Sequence[str], train: np.ndarray, val: np.ndarray, key: str, value: Path | str | int | None
 ) -> list[str]:
-    """Return notes on classes that are not evaluated; `train` and `val` are labels int64, errors are about `key`.
+    """Return notes on classes that are not evaluated; `train` and `val` are labels, errors are about `key`.
 
     Raises UserError if there is only one class, or a class has no training images.
     """
     if len(classes) < 2:
         message = f"only one class, {classes[0]}; a classifier needs at least two, each in a folder of its own"
         raise UserError(Problem(message, key, value))
-    trained, evaluated = (np.bincount(labels, minlength=len(classes)) for labels in (train, val))
+    trained, evaluated = (class_counts(labels, len(classes)) for labels in (train, val))
     if untrained := np.flatnonzero(trained == 0).tolist():
         message = (
             f"{_number(untrained)} no training images: {named(classes, untrained, evaluated, 'validation')}; add "

@@ -65,7 +65,9 @@ class Folder:
         return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
 
-def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
+def splits(
+    path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (), *, by_class: bool = True
+) -> tuple[Folder, Folder]:
     """List a folder's training and validation images, with the same classes, without those `skipped` (below `path`).
 
     With `dataset.val_split`, that fraction of each class is held out for validation; classes may be in `path` itself.
@@ -86,7 +88,7 @@ def splits(path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (
         raise problem(path, message)
     else:
         whole = _without_ffcv(_scan(path, path, "train"))
-    return divided(without(whole, skipped), dataset.val_split, seed)
+    return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
 
 
 def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
@@ -254,16 +256,16 @@ def without(folder: Folder, skipped: Collection[str]) -> Folder:
     return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
 
 
-def divided(whole: Folder, fraction: float, seed: int) -> tuple[Folder, Folder]:
-    """Split off a fraction of each class for validation: at least one image, but never all.
+def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Folder, Folder]:
+    """Split off a fraction of each class, or of all images, for validation: at least one image, but never all.
 
     The choice depends on the seed and the file names, so adding or removing an image changes little.
     """
     names = np.array([zlib.crc32(os.fsencode(file)) for file in whole.files], np.int64)
     chances = randomness.uniforms(seed, "val_split", 0, names, 1)[:, 0]
     in_val = np.zeros(len(names), bool)
-    bounds = np.searchsorted(whole.labels, np.arange(len(whole.classes) + 1))
-    for first, beyond in itertools.pairwise(bounds.tolist()):
+    bounds = np.searchsorted(whole.labels, np.arange(len(whole.classes) + 1)).tolist() if by_class else [0, len(names)]
+    for first, beyond in itertools.pairwise(bounds):
         count = min(max(1, round(fraction * (beyond - first))), beyond - first - 1)
         in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
     return part(whole, ~in_val), replace(part(whole, in_val), split="val")

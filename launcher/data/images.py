@@ -38,7 +38,10 @@ ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
 
 
 class Reader(ABC):
-    """Reads the images of one split, with `labels` int64 [samples]; `classes` are their names, if available."""
+    """Reads the images of one split, with `labels` of the task; `classes` are the names of their values, if available.
+
+    labels: classes int64 [samples], or rows [samples, K]: uint8 for several classes, float32 for numbers.
+    """
 
     labels: np.ndarray
     classes: list[str] | None = None
@@ -51,7 +54,7 @@ class Reader(ABC):
 
     @abstractmethod
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        """Yield uint8 images [B, 3, H, W], int64 labels [B] and int64 sample indices [B] on the CPU, in order."""
+        """Yield uint8 images [B, 3, H, W], their labels and int64 sample indices [B] on the CPU, in order."""
 
     def name(self, index: int) -> str:
         """Return the name of a sample's image."""
@@ -124,10 +127,12 @@ def _content(path: Path) -> bytes:
 
 # epoch, sample index, size in pixels
 Key = tuple[int, int, int]
+# uint8 pixels [H, W, 3], label, sample index
+Sample = tuple[np.ndarray, Any, int]
 
 
-class Images(Dataset[tuple[np.ndarray, int, int]]):
-    """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`; labels int64."""
+class Images(Dataset[Sample]):
+    """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`, with labels."""
 
     decoder = "auto"
 
@@ -145,14 +150,14 @@ class Images(Dataset[tuple[np.ndarray, int, int]]):
         self.files = np.array([os.fsencode(file) for file in files])
         self.reading = Reading(1)
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]] | UserError:
+    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError:
         """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
             return self.batch(keys)
         except UserError as error:
             return error
 
-    def batch(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]]:
+    def batch(self, keys: Sequence[Key]) -> list[Sample]:
         """Return the images of a batch, of one epoch and size; raises as `open`."""
         return [self[key] for key in keys]
 
@@ -207,7 +212,7 @@ class TrainImages(Images):
         # note: Pillow-SIMD, where it is installed, resizes too
         self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
-    def batch(self, keys: Sequence[Key]) -> list[tuple[np.ndarray, int, int]]:
+    def batch(self, keys: Sequence[Key]) -> list[Sample]:
         epoch, _, size = keys[0]
         # note: one draw for all, which takes as long as for one
         crops = Crops(self.image, self.seed, epoch, np.array([index for _, index, _ in keys]))
@@ -215,13 +220,13 @@ class TrainImages(Images):
 
     def _crop(
         self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int
-    ) -> tuple[np.ndarray, int, int]:
+    ) -> Sample:
         number = index % len(self.labels)
         image, box = self.part(number, box_of, size if self.scaled else None)
         pixels = cut(image, box, size, self.image.interpolation, self.resize)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)
-        return pixels, int(self.labels[number]), index
+        return pixels, self.labels[number], index
 
 
 class EvalImages(Images):
@@ -238,21 +243,21 @@ class EvalImages(Images):
         super().__init__(root, files, labels, upright=values["exif_orientation"], stored=stored)
         self.resize, self.interpolation = values["resize"], values["interpolation"]
 
-    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
+    def __getitem__(self, key: Key) -> Sample:
         _, index, size = key
         pixels = centre_cut(self.open(index), self.resize, size, self.interpolation)
-        return pixels, int(self.labels[index]), index
+        return pixels, self.labels[index], index
 
 
 class ReadableImages(EvalImages):
     """As EvalImages, but an unreadable image is black and its label is UNREADABLE."""
 
-    def __getitem__(self, key: Key) -> tuple[np.ndarray, int, int]:
+    def __getitem__(self, key: Key) -> Sample:
         _, index, size = key
         try:
             return super().__getitem__(key)
         except UserError:
-            return np.zeros((size, size, 3), np.uint8), UNREADABLE, index
+            return np.zeros((size, size, 3), np.uint8), np.int64(UNREADABLE), index
 
 
 def evaluation_input(plan: Plan) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import check_classes, imbalance_notes, named
+from launcher.data.classes import check_labels, named, read_labels
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import VAL, Folder, is_remote, numbered, part, scan_evaluation, skipped_notes, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES
-from launcher.data.sources.find import find_skipped, is_in_class_folders, splits
+from launcher.data.sources.find import find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError, first_few
@@ -120,7 +120,7 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
             raise UserError(Problem(message, "dataset", dataset.name))
         if config.dataloader.name == "synthetic":
             return Inspection(config, [])
-        return Inspection(config, _check_shapes(dataset), classes=sorted(FIGURES))
+        return Inspection(config, _check_shapes(config), classes=sorted(FIGURES))
     if counted and not must_exist:
         return Inspection(config, [])
     if isinstance(config.dataloader, FFCVLoader):
@@ -128,15 +128,14 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     if dataset.path is None or not _exists(dataset.path):
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
-    train, val = splits(dataset, config.seed, bad if skipped is None else skipped, report)
+    train, val = read_splits(config, bad if skipped is None else skipped, report)
     skipped_files = [*_unreadable_notes(bad), *skipped_notes([train] if train.root == val.root else [train, val])]
     try:
-        notes = check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+        notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
     except UserError as error:
         # note: images may be missing because they are skipped
         (wrong,) = error.problems
         raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
-    notes += imbalance_notes(config, train.classes, np.bincount(train.labels))
     if is_in_class_folders(dataset.path):
         notes += _layout(Path(dataset.path), dataset, train, val)
     notes += skipped_files
@@ -207,6 +206,9 @@ def _inspect_files(config: RunConfig) -> Inspection:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
         message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
         raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
+    if config.task.labelled != "class" and not train.manifest:
+        message = f"{train.path.name} has one class an image, but task={config.task.name} needs others; write it by "
+        raise UserError(Problem(f"{message}train prepare", "dataloader.folder", where))
     in_train, in_val = train.rows["f1"], val.rows["f1"]
     if train.manifest and val.manifest:
         names = train.manifest.classes
@@ -215,20 +217,22 @@ def _inspect_files(config: RunConfig) -> Inspection:
         numbers = np.union1d(in_train, in_val)
         names = [str(number) for number in numbers]
         in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
-    notes = check_classes(names, in_train, in_val, "dataloader.folder", where)
-    notes += imbalance_notes(config, names, np.bincount(in_train))
-    counted = _counted(config, where, (max(train.classes, val.classes), train.samples, val.samples), notes)
-    return replace(counted, classes=train.manifest.classes if train.manifest else None)
+    names, labels = read_labels(config, names)
+    notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
+    classes = len(names) if train.manifest else max(train.classes, val.classes)
+    counted = _counted(config, where, (classes, train.samples, val.samples), notes)
+    return replace(counted, classes=names if train.manifest else None)
 
 
-def _check_shapes(dataset: Dataset) -> list[str]:
+def _check_shapes(config: RunConfig) -> list[str]:
     """Check the values of the built-in images, drawn or not; class k has every tenth image."""
+    dataset = config.dataset
     for key, value, usual in (("classes", dataset.classes, len(FIGURES)), ("val_split", dataset.val_split, None)):
         if value != usual:
             message = f"the built-in images have {len(FIGURES)} classes and their own validation split; remove the key"
             raise UserError(Problem(message, f"dataset.{key}", value))
     train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
-    return check_classes([*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
+    return check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
 
 def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
@@ -238,8 +242,9 @@ def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int],
         message = f"{where} has {classes} classes; set dataset.classes={classes}, or null to count them"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
-        drawn = f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {train + val:,} images, "
-        notes = [drawn + f"drawn from each class by seed={config.seed}", *notes]
+        drawn = f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {train + val:,} images, drawn "
+        each = "from each class " * (config.task.labelled == "class")
+        notes = [f"{drawn}{each}by seed={config.seed}", *notes]
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
     )

@@ -12,11 +12,12 @@ import torch
 from launcher import randomness
 from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
+from launcher.data.classes import blank_labels
 from launcher.data.folder import Folder
 from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluation_input
 from launcher.data.inspection import check_counts
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
-from launcher.data.sources.find import splits
+from launcher.data.sources.find import read_splits
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.plan.plan import Plan
@@ -100,7 +101,7 @@ def build_loaders(
         train, val = open_readers(plan, values, shard, change_image)
         evaluate = _evaluation(plan, shard, val)
     else:
-        folder, val_folder = splits(config.dataset, config.seed, skipped)
+        folder, val_folder = read_splits(config, skipped)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
         upright = config.dataset.exif_orientation
         images = TrainImages(folder, config.image, values, seed=config.seed, upright=upright, change_image=change_image)
@@ -132,12 +133,13 @@ class Noise(Reader):
     """A few batches of noise on the device, used in turn, to measure the step without loading."""
 
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
-        self.labels = np.arange(samples) % (plan.config.dataset.classes or 1)
+        blank = blank_labels(plan.config.task, plan.config.dataset.classes or 1)
+        self.labels = blank[np.arange(samples) % len(blank)]
         self._batches = []
         for number in numbers:
             random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
             pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
-            labels = torch.from_numpy(random.integers(0, plan.config.dataset.classes or 1, count))
+            labels = torch.from_numpy(blank[random.integers(0, len(blank), count)])
             self._batches.append((pixels.permute(0, 3, 1, 2).to(shard.device), labels.to(shard.device)))
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:

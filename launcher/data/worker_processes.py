@@ -16,7 +16,7 @@ import torch
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
-from launcher.data.images import Images, Key, Reader, Reading
+from launcher.data.images import Images, Key, Reader, Reading, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed
 from launcher.data.workers import clean_processes, follow_parent
@@ -104,12 +104,12 @@ class _Keys:
         return iter(self.batches)
 
 
-def _collate(samples: list[tuple[np.ndarray, int, int]] | UserError) -> Loaded | UserError:
+def _collate(samples: list[Sample] | UserError) -> Loaded | UserError:
     """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded."""
     if isinstance(samples, UserError):
         return samples
     pixels, labels, indices = zip(*samples, strict=True)
-    images, classes = torch.from_numpy(np.stack(pixels)), torch.tensor(labels)
+    images, classes = torch.from_numpy(np.stack(pixels)), torch.from_numpy(np.stack(labels))
     if (worker := get_worker_info()) is not None:
         try:
             # note: otherwise the queue's thread would do so later, and drop the batch on failure

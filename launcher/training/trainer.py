@@ -18,7 +18,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
-from launcher.data.classes import class_weights
+from launcher.data.classes import class_counts, class_weights
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
@@ -232,9 +232,7 @@ def build_trainer(
     loaders = build_loaders(
         plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )
-    weights = class_weights(
-        config.loss, np.bincount(loaders.train.reader.labels, minlength=config.dataset.classes or 0)
-    )
+    weights = class_weights(config.loss, class_counts(loaders.train.reader.labels, config.dataset.classes or 0))
     step = build_step(plan, ranks, engine, initial, weights)
     HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None

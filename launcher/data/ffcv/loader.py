@@ -18,6 +18,7 @@ from torch import Tensor
 
 from launcher.config.schema import FFCVLoader, Image, RunConfig
 from launcher.data.batch import Loaded
+from launcher.data.classes import read_labels
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
@@ -60,12 +61,13 @@ def open_readers(
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
     small = files.open_small(train)
-    check_counts(plan, max(train.classes, val.classes), train.samples, train.path)
+    named = read_labels(config, train.manifest.classes) if train.manifest else None
+    check_counts(plan, len(named[0]) if named else max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val, small) if file is not None]
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
-    pool = partial(DecodingPool, shard=shard, preload=preload)
+    pool = partial(DecodingPool, shard=shard, preload=preload, named=named)
     pool = partial(pool, decoder=values.decoder)
     crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
     centres = pool(val, partial(_centres, config.image, plan, val))
@@ -89,8 +91,9 @@ def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndar
 class DecodingPool(Reader):
     """Read requested batches of one file, a few ahead, in a shard's number of threads.
 
-    `boxes` returns int64 [B, 5] for a request's images. The threads are independent of other libraries', so several
-    pools can run at once, with more threads than cores.
+    `boxes` returns int64 [B, 5] for a request's images. `named` are the names of labels, and those of the numbers in
+    the file. The threads are independent of other libraries', so several pools can run at once, with more threads than
+    cores.
     """
 
     def __init__(
@@ -104,8 +107,10 @@ class DecodingPool(Reader):
         only_crop: bool = False,
         scaled: bool = False,
         change_image: ChangeImage | None = None,
+        named: tuple[list[str], np.ndarray] | None = None,
     ):
-        self.labels, self.classes = file.rows["f1"], file.manifest.classes if file.manifest else None
+        numbers = file.rows["f1"]
+        self.classes, self.labels = (named[0], named[1][numbers]) if named else (None, numbers)
         self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))

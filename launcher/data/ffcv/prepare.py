@@ -48,7 +48,7 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     files += [("train", small_path, small)] if small_path and small else []
     sources = {}
     if not all(_is_written(path) for _, path, _ in files):
-        train, val = open_sources(dataset, data.seed, _where(dataset), report)
+        train, val = open_sources(dataset, data.seed, _where(dataset), report, by_class=data.by_class)
         known_as = _known_as(dataset, train, val)
         sources = {source.split: dataclasses.replace(source, known_as=known_as) for source in (train, val)}
     workers = usable_cores() if loader.workers == "auto" else loader.workers

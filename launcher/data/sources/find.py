@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from launcher.config.schema import Columns, Dataset
+from launcher.config.schema import Columns, Dataset, RunConfig
 from launcher.data import folder
-from launcher.data.classes import check_classes
+from launcher.data.classes import check_classes, read_labels
 from launcher.data.folder import (
     FFCV,
     VAL,
@@ -35,17 +35,34 @@ from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 
 
-def splits(dataset: Dataset, seed: int, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
-    """Find the training and validation images of a data set, with the same classes, without those `skipped`.
+def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
+    """Find the images of `splits` with the labels of the task, int64 [N] or rows [N, K], and the names of these.
+
+    Raises UserError also if a label is none of the task.
+    """
+    by_class = config.task.labelled == "class"
+    train, val = splits(config.dataset, config.seed, skipped, report, by_class=by_class)
+    names, labels = read_labels(config, train.classes)
+    return replace(train, classes=names, labels=labels[train.labels]), replace(
+        val, classes=names, labels=labels[val.labels]
+    )
+
+
+def splits(
+    dataset: Dataset, seed: int, skipped: Collection[str] = (), report: Report = quiet, *, by_class: bool = True
+) -> tuple[Folder, Folder]:
+    """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
+
+    With `dataset.val_split` the split is drawn from each class, or from all images.
 
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them.
     """
     path = str(dataset.path) if dataset.kind == "folder" else str(ensure_folder(dataset))
     if is_in_class_folders(path):
-        return folder.splits(Path(path), dataset, seed, skipped)
+        return folder.splits(Path(path), dataset, seed, skipped, by_class=by_class)
     if dataset.val_split is not None:
         whole = _as_folder(open_source(path, "", report, dataset.columns, is_prepared=False))
-        return divided(without(whole, skipped), dataset.val_split, seed)
+        return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
     sources = (open_source(path, split, report, dataset.columns, is_prepared=False) for split in ("train", "val"))
     train, val = (without(replace(_as_folder(one), place=f"{one.split}/"), skipped) for one in sources)
     return same_classes(train, val)
@@ -71,7 +88,9 @@ def is_in_class_folders(path: str) -> bool:
     return not archives and table_of(path, "train") is None
 
 
-def open_sources(dataset: Dataset, seed: int, path: str, report: Report) -> tuple[Source, Source]:
+def open_sources(
+    dataset: Dataset, seed: int, path: str, report: Report, *, by_class: bool = True
+) -> tuple[Source, Source]:
     """Find the training and validation images of a data set for `train prepare`, of the same classes.
 
     With `dataset.skip_bad`, the validation split is drawn from the readable images.
@@ -81,12 +100,13 @@ def open_sources(dataset: Dataset, seed: int, path: str, report: Report) -> tupl
     if dataset.val_split is None:
         train, val = same_classes(*(open_source(path, split, report, dataset.columns) for split in ("train", "val")))
     else:
-        whole = splits(dataset, seed, report=report)
+        whole = splits(dataset, seed, report=report, by_class=by_class)
         bad = unreadable(whole, report) if dataset.skip_bad else {}
-        train, val = map(folder_source, splits(dataset, seed, bad, report))
+        train, val = map(folder_source, splits(dataset, seed, bad, report, by_class=by_class))
         skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
         train = replace(train, skipped=skipped)
-    check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
+    if by_class:
+        check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
     return train, val
 
 

@@ -6,7 +6,8 @@ import importlib
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO
 
@@ -21,7 +22,7 @@ from launcher.errors import Problem, UserError, first_few
 _ROWS = 256
 _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)
 _MOST_OF_A_CLASS = 1000
-NO_COLUMNS = Columns(None, None, None)
+NO_COLUMNS = Columns(None, None, None, "|")
 # Column names that are tried in turn if none is set.
 _IMAGE, _LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("label", "labels", "class", "target")
 _USUAL = {"image": _IMAGE, "label": _LABEL}
@@ -51,6 +52,20 @@ def class_name(label: object) -> str:
     """Return the name of a class; numbers get four digits, so that they sort by value."""
     text = str(label).strip()
     return text.zfill(4) if text.isdecimal() else text
+
+
+def label_text(values: Sequence[object], columns: Columns) -> str:
+    """Return the text of a label from the values of its columns; several, and those of a list, are joined."""
+    if len(values) == 1 and not isinstance(values[0], list):
+        return "" if values[0] is None else class_name(values[0])
+    parts = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    return columns.separator.join("" if one is None else class_name(one) for one in parts)
+
+
+def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[str]:
+    """Return the columns of the labels of a table; raises as `column_of`."""
+    several = columns.label if isinstance(columns.label, list) else [columns.label]
+    return [column_of(names, "label", replace(columns, label=one), where) for one in several]
 
 
 def column_of(names: Sequence[str], what: str, columns: Columns, where: str) -> str:
@@ -110,10 +125,11 @@ def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     """List the rows of a Parquet file as Hugging Face's data sets have it; places are those of `parquet_bytes`."""
     table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
     listing, start = Listing(is_table=True), 0
-    image, label, classes = _chosen(table.schema_arrow, archive, columns)
-    for batch in table.iter_batches(_ROWS, columns=[image, label]):
+    image, labels, classes = _chosen(table.schema_arrow, archive, columns)
+    add = partial(_add_rows, listing, columns, labels, classes)
+    for batch in table.iter_batches(_ROWS, columns=[image, *labels]):
         sizes = np.diff(_offsets(batch.column(image)))
-        _add_rows(listing, batch.column(image), batch.column(label), classes, start + np.cumsum(sizes) - sizes, sizes)
+        add(batch, batch.column(image), start + np.cumsum(sizes) - sizes, sizes)
         start += int(sizes.sum())
     return listing
 
@@ -137,15 +153,16 @@ def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     ipc = _pyarrow("pyarrow.ipc", archive)
     is_file = whole[:6].to_pybytes() == b"ARROW1"
     reader = (ipc.open_file if is_file else ipc.open_stream)(pyarrow.BufferReader(whole))
-    image, label, classes = _chosen(reader.schema, archive, columns)
+    image, labels, classes = _chosen(reader.schema, archive, columns)
     listing = Listing(is_table=True)
+    add = partial(_add_rows, listing, columns, labels, classes)
     batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
     for batch in batches:
         offsets = _offsets(batch.column(image))
         start = _bytes(batch.column(image)).buffers()[2].address - whole.address
         if not 0 <= start < whole.size:
             raise problem(archive, "is compressed, so single images cannot be read from it; write it without")
-        _add_rows(listing, batch.column(image), batch.column(label), classes, start + offsets[:-1], np.diff(offsets))
+        add(batch, batch.column(image), start + offsets[:-1], np.diff(offsets))
     return listing
 
 
@@ -157,11 +174,13 @@ def _pyarrow(module: str, archive: str) -> Any:
         raise problem(archive, message) from None
 
 
-def _chosen(schema: Any, archive: str, columns: Columns) -> tuple[str, str, list[str]]:
+def _chosen(schema: Any, archive: str, columns: Columns) -> tuple[str, list[str], list[str]]:
     """Return the columns of images and labels, and the names of the classes if the schema has them."""
-    image, label = (column_of(schema.names, what, columns, archive) for what in ("image", "label"))
+    image, labels = column_of(schema.names, "image", columns, archive), label_columns(schema.names, columns, archive)
     features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return image, label, features.get(label, {}).get("names") or []
+    feature = features.get(labels[0], {})
+    # note: those of a list are one level deeper
+    return image, labels, feature.get("names") or feature.get("feature", {}).get("names") or []
 
 
 def _bytes(images: Any) -> Any:
@@ -178,13 +197,31 @@ def _offsets(images: Any) -> np.ndarray:
 
 
 def _add_rows(
-    listing: Listing, images: Any, labels: Any, classes: list[str], starts: np.ndarray, sizes: np.ndarray
+    listing: Listing,
+    columns: Columns,
+    labels: list[str],
+    classes: list[str],
+    batch: Any,
+    images: Any,
+    starts: np.ndarray,
+    sizes: np.ndarray,
 ) -> None:
     paths = images.field("path").to_pylist() if "path" in str(images.type) else [None] * len(images)
-    for path, label, start, size in zip(paths, labels.to_pylist(), starts.tolist(), sizes.tolist(), strict=True):
+    values = zip(*(batch.column(label).to_pylist() for label in labels), strict=True)
+    for path, row, start, size in zip(paths, values, starts.tolist(), sizes.tolist(), strict=True):
         name = path or f"{len(listing.names):06d}"
-        if not isinstance(label, int | str) or (isinstance(label, int) and label < 0):
-            message = f"{name} has the label {label}, which is no class; remove such rows or set dataset.columns.label"
-            raise UserError(Problem(message, "dataset.columns.label", None))
-        listing.add(name, classes[label] if classes and isinstance(label, int) else class_name(label), start, size)
-    listing.order[:] = classes
+        for one in (one for value in row for one in (value if isinstance(value, list) else [value])):
+            if not isinstance(one, int | float | str) or (classes and isinstance(one, int) and one < 0):
+                message = f"{name} has the label {one}, which is no class; remove such rows"
+                raise UserError(Problem(f"{message} or set dataset.columns.label", "dataset.columns.label", None))
+        names = [_named(value, classes) for value in row]
+        listing.add(name, label_text(names, columns), start, size)
+    # note: lists have other texts than their classes
+    listing.order[:] = classes if {*classes}.issuperset(map(str, listing.classes)) else []
+
+
+def _named(value: Any, classes: list[str]) -> Any:
+    """Return a label or a list of them with the names of classes, if there are any."""
+    if isinstance(value, list):
+        return [_named(one, classes) for one in value]
+    return classes[value] if classes and isinstance(value, int) else value

@@ -12,7 +12,7 @@ import numpy as np
 from launcher.config.schema import Columns
 from launcher.data.folder import VAL, problem
 from launcher.data.listing import is_file, unreadable_path
-from launcher.data.sources.formats import class_name, column_of
+from launcher.data.sources.formats import class_name, column_of, label_columns, label_text
 from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import name_in_class
 from launcher.data.sources.source import Files, Source, labelled
@@ -38,7 +38,7 @@ def table_source(path: str, split: str, columns: Columns) -> Source | None:
     if not rows:
         raise problem(table, "has no rows; add some")
     head = [*rows[0]]
-    image, label = (column_of(head, what, columns, str(table)) for what in ("image", "label"))
+    image, labels = column_of(head, "image", columns, str(table)), label_columns(head, columns, str(table))
     if split:
         column = columns.split or _SPLIT
         if column not in head:
@@ -49,7 +49,8 @@ def table_source(path: str, split: str, columns: Columns) -> Source | None:
         rows = [row for row in rows if str(row.get(column)).strip().lower() == name]
         if name is None:
             raise problem(table, f"has no rows whose {column} is {split}; add some, or set dataset.val_split=0.1")
-    return _source(table, split or names[0], [(_text(table, row, image), _text(table, row, label)) for row in rows])
+    texts = [label_text([row.get(label) for label in labels], columns) for row in rows]
+    return _source(table, split or names[0], [*zip([_text(table, row, image) for row in rows], texts, strict=True)])
 
 
 def table_of(path: str, split: str) -> Path | None:
