@@ -22,6 +22,7 @@ from lab.predict.trace import Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Moment
+from launcher.data.classes import blank_labels
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
@@ -45,13 +46,12 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
     warnings.filterwarnings("ignore")
     config = plan.config
     plan = replace(plan, config=replace(config, precision="fp32", compile="off", cuda_graphs="off"))
-    assert config.dataset.classes is not None
     teacher = None
     if config.algorithms.teaching:
         trained = find_teacher(config, with_weights=False).config
         assert trained
         teacher = teacher_of(trained)
-    context = Context(plan, config.dataset.classes, teacher=teacher)
+    context = Context(plan, config.task.outputs(config.dataset), teacher=teacher)
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(context))
     if config.precision != "fp32":
         # note: fp16 and bf16 have the same bytes and operations, and a CPU traces only bf16; a config with bf16 and
@@ -103,7 +103,8 @@ def _as_on_a_gpu() -> Iterator[None]:
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
     size = plan.loaded_size(number)
     pixels = torch.empty(plan.rank_batch, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    return pixels, torch.zeros(plan.rank_batch, dtype=torch.int64)
+    label = blank_labels(plan.config.task, plan.config.dataset.classes or 1)[0]
+    return pixels, torch.from_numpy(np.stack([label] * plan.rank_batch))
 
 
 def _counted(sample: StepSample, trace: Trace) -> CountedStep:

@@ -12,7 +12,7 @@ from launcher.data.batch import Batch, one_hot
 
 
 def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
-    """Compute `(1 - s) y + s / C`, float32 [B, C], of class indices int64 [B] or class weights [B, C]."""
+    """Compute `(1 - s) y + s / classes`, float32 [B, C], of class indices int64 [B] or class weights [B, C]."""
     weights = one_hot(targets, classes)
     return weights * (1 - smoothing) + smoothing / classes
 
@@ -21,5 +21,7 @@ class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     """Smooths the targets of each training batch."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        smoothing, classes = self.values.smoothing, self.context.classes
+        smoothing, several = self.values.smoothing, self.context.plan.config.task.labelled == "classes"
+        # note: of several classes each is a distribution over yes and no
+        classes = 2 if several else self.context.classes
         return Transform((), lambda batch: replace(batch, targets=smooth(batch.targets, smoothing, classes)))

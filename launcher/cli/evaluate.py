@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     result = checkpoint.result
     if arguments.json:
-        classes = _classes(checkpoint) if arguments.by_class else {}
+        classes = checkpoint.details.values() if arguments.by_class else {}
         print(json.dumps({"step": checkpoint.step, **vars(result), **classes}))
     else:
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
@@ -102,32 +102,21 @@ def _other(config: RunConfig, folder: RunFolder) -> Path | None:
     return Path(str(config.dataset.path))
 
 
-def _classes(checkpoint: CheckpointResult) -> dict[str, object]:
-    from launcher.weights.evaluate_run import by_class
-
-    rows = [asdict(row) for row in by_class(checkpoint.classes, checkpoint.confusion)]
-    return {"by_class": rows, "classes": checkpoint.classes, "confusion": checkpoint.confusion.tolist()}
-
-
 def _print(checkpoint: CheckpointResult) -> None:
-    from launcher.weights.evaluate_run import by_class
-
-    numbers = ("images", "recall (top-1)", "precision")
-    cells = table("class", *numbers, "most confused with", numbers=numbers)
-    for row in by_class(checkpoint.classes, checkpoint.confusion):
-        shares = ("-" if share is None else f"{share:.1%}" for share in (row.top1, row.precision))
-        confused = f"{row.confused_with} ({row.confused:,})" if row.confused_with is not None else "-"
-        cells.add_row(verbatim(row.name), f"{row.images:,}", *shares, verbatim(confused))
+    heading, rows = checkpoint.details.table()
+    cells = table(*heading, numbers=heading[1:4])
+    for row in rows:
+        cells.add_row(*map(verbatim, row))
     console().print(cells)
 
 
 def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
-    from launcher.weights.evaluate_run import write_by_class
-
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        written = write_by_class(checkpoint.classes, checkpoint.confusion, folder, title)
-        page.write(folder / _GALLERY, title, checkpoint.gallery)
+        written = checkpoint.details.write(folder, title)
+        if checkpoint.gallery:
+            page.write(folder / _GALLERY, title, checkpoint.gallery)
+            written.append(folder / _GALLERY)
     except OSError as error:
         raise UserError(Problem(f"cannot be written ({error.strerror}); pass another", "--output", folder)) from None
-    print(*written, folder / _GALLERY, sep="\n", file=sys.stderr)
+    print(*written, sep="\n", file=sys.stderr)

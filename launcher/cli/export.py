@@ -8,6 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
+from launcher.config.resolved import read
 from launcher.console import console, progress_bars
 from launcher.errors import UserError
 from launcher.records.run_folder import existing
@@ -39,7 +40,8 @@ def main(arguments: argparse.Namespace) -> int:
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
         checked = export_run(folder, output, best=arguments.best, report=show, onnx=arguments.onnx)
-    result = "same logits as the run" if checked.top1 is None else f"top-1 {checked.top1:.2%}"
+    primary = read(folder.config).task.primary
+    result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
     print(output / (ONNX if arguments.onnx else WEIGHTS))
     return 0

@@ -60,7 +60,7 @@ def _facts(plan: Plan) -> Table:
     sizes = f"{plan.scaled_size(config.image.eval_resize)} -> {plan.scaled_size(config.image.eval_size)} px"
     rows = (
         ("recipe", config.recipe or "none"),
-        ("model", f"{config.model.architecture}, {config.dataset.classes} classes"),
+        ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),

@@ -38,11 +38,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder, or an export of it (train export RUN)")
     parser.add_argument("images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth")
     parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="classes per image (default: 5)")
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="most classes per image (default: 5)")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one line of JSON per image")
-    form.add_argument("--csv", action="store_true", help="one row per class: file, rank, class, probability")
+    form.add_argument("--csv", action="store_true", help="one row per class or number")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -53,22 +53,23 @@ def main(arguments: argparse.Namespace) -> int:
     files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
-    text = _json if arguments.json else _csv if arguments.csv else _line
+    form = _json if arguments.json else _csv if arguments.csv else _line
     # note: an invalid config or card is refused before the import of torch, which takes seconds
     if exported:
         read_card(exported / CARD)
     config = read(folder.config) if folder else compose([]).config
     from launcher.weights.classifier import predictions
 
-    failed = 0
+    failed, classifier = 0, _classifier(exported, folder, config, best=arguments.best)
+    titles = classifier.task.values.predicted
     if arguments.csv:
-        print("file,rank,class,probability")
-    for prediction in predictions(_classifier(exported, folder, config, best=arguments.best), files, arguments.top):
+        print("file,rank", *titles, sep=",")
+    for prediction in predictions(classifier, files, arguments.top):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
-        if row := text(prediction):
+        if row := form(prediction, *titles):
             print(row)
     return FAILED if failed else DONE
 
@@ -107,19 +108,21 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _json(image: ClassifiedImage) -> str:
-    rows = [{"class": name, "probability": score} for name, score in image.classes]
+def _json(image: ClassifiedImage, name: str, value: str) -> str:
+    rows = [{name: one, value: score} for one, score in image.classes]
     return json.dumps({"file": image.file, **({"error": image.unreadable} if image.unreadable else {"classes": rows})})
 
 
-def _csv(image: ClassifiedImage) -> str:
+def _csv(image: ClassifiedImage, name: str, value: str) -> str:
     text = io.StringIO()
     file, classes = csv_cell(image.file), enumerate(image.classes, 1)
-    rows = ([file, rank, csv_cell(name), f"{p:.6f}"] for rank, (name, p) in classes)
+    digits = ".6f" if value == "probability" else ".9g"
+    rows = ([file, rank, csv_cell(one), f"{p:{digits}}"] for rank, (one, p) in classes)
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().removesuffix("\n")
 
 
-def _line(image: ClassifiedImage) -> str:
-    classes = "  ".join(f"{name} {score:.2%}" for name, score in image.classes)
-    return one_line(f"{image.file}: {classes}") if classes else ""
+def _line(image: ClassifiedImage, name: str, value: str) -> str:
+    digits = ".2%" if value == "probability" else ".6g"
+    classes = "  ".join(f"{one} {score:{digits}}" for one, score in image.classes)
+    return "" if image.unreadable else one_line(f"{image.file}: {classes or f'no {name}'}")

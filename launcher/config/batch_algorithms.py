@@ -209,12 +209,19 @@ class SelectiveBackpropConfig(
 class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
     smoothing: Probability
 
+    needs_classes = "numbers have no uniform distribution to mix them with"
+
 
 @dataclass(frozen=True, config=STRICT)
 class MixingConfig(AlgorithmConfig):
     alpha: Positive
     probability: Probability
     smoothed: Literal["both", "first"]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.smoothed == "first" and plan.config.task.labelled != "class":
+            message = f"needs one class an image, unlike task={plan.config.task.name}; set both"
+            yield Problem(message, "smoothed", "first")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -224,7 +231,10 @@ class MixUpConfig(MixingConfig, change_batch=60):
 
 @dataclass(frozen=True, config=STRICT)
 class CutMixConfig(MixingConfig, change_batch=70):
+    needs_classes = "a part of an image does not have that part of its numbers"
+
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        yield from super().problems(plan)
         mixup = plan.config.algorithms.mixup
         if mixup and mixup.probability + self.probability > 1:
             message = (

@@ -1,4 +1,4 @@
-"""The config of each optimizer and each logger."""
+"""The config of each optimizer, each loss and each logger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import Declaration, RunPlan
-from launcher.config.fields import STRICT, Count, Duration, NotNegative, Positive, Probability
+from launcher.config.fields import STRICT, Count, Duration, Fraction, NotNegative, OnePerClass, Positive, Probability
 from launcher.errors import Problem
 
 if TYPE_CHECKING:
@@ -186,6 +186,51 @@ if TYPE_CHECKING:
     Optimizer = OptimizerConfig
 else:
     Optimizer = by_name(*declared(OptimizerConfig))
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClassWeights:
+    """Values of all losses: weights of classes with n training images, or a list of numbers in the order of the names.
+
+    `auto` is n ^ -power, `effective` is (1 - beta) / (1 - beta^n) (Cui et al. 2019); their mean over training images is
+    1. The loss remains the sum over samples divided by their number, in an evaluation without weights.
+    """
+
+    class_weights: Literal["none", "auto", "effective"] | OnePerClass
+    class_weights_power: NotNegative
+    class_weights_beta: Annotated[float, Field(ge=0, lt=1)]
+
+
+@dataclass(frozen=True, config=STRICT)
+class CrossEntropy(ClassWeights):
+    name: Literal["cross_entropy"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class BCE(ClassWeights):
+    """Targets above `target_threshold` count as 1 and others as 0, as in timm; null keeps mixed and smoothed ones."""
+
+    name: Literal["bce"]
+    log_classes_bias: bool
+    target_threshold: Fraction | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class MSE:
+    name: Literal["mse"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class L1:
+    name: Literal["l1"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Huber:
+    """Squares errors up to `delta` standard deviations of the training targets; above it, the loss is linear."""
+
+    name: Literal["huber"]
+    delta: Positive
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -77,11 +77,13 @@ class AlgorithmConfig(Declaration):
     places: its place at each point of the loop where it acts, in ascending order.
     needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
+    needs_classes: why it has no meaning for numbers of an image.
     """
 
     places: ClassVar[Mapping[str, int]] = {}
     needs_pretrained: ClassVar[bool] = False
     in_channels_last: ClassVar[bool] = False
+    needs_classes: ClassVar[str | None] = None
 
     def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:
         cls.places, cls.excludes = places, excludes or {}

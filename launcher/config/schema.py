@@ -8,16 +8,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import Jsonl, Optimizer, Records, TensorBoard, by_name
+from launcher.config.choices import BCE as BCE
+from launcher.config.choices import L1, MSE, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
+from launcher.config.choices import ClassWeights as ClassWeights
+from launcher.config.choices import CrossEntropy as CrossEntropy
 from launcher.config.fields import (
     STRICT,
     AnyPath,
     Count,
     Duration,
     FolderName,
-    Fraction,
     NotNegative,
-    OnePerClass,
     Positive,
     PositiveRange,
     Probability,
@@ -79,7 +80,7 @@ class Dataset:
     """
 
     name: str
-    kind: Literal["shapes", "folder"]
+    kind: Literal["shapes", "scenes", "folder"]
     path: AnyPath | None
     columns: Columns
     classes: Count | None
@@ -154,33 +155,6 @@ class SyntheticLoader:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ClassWeights:
-    """Values of all losses: weights of classes with n training images, or a list of numbers in the order of the names.
-
-    `auto` is n ^ -power, `effective` is (1 - beta) / (1 - beta^n) (Cui et al. 2019); their mean over training images is
-    1. The loss remains the sum over samples divided by their number, in an evaluation without weights.
-    """
-
-    class_weights: Literal["none", "auto", "effective"] | OnePerClass
-    class_weights_power: NotNegative
-    class_weights_beta: Annotated[float, Field(ge=0, lt=1)]
-
-
-@dataclass(frozen=True, config=STRICT)
-class CrossEntropy(ClassWeights):
-    name: Literal["cross_entropy"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class BCE(ClassWeights):
-    """Targets above `target_threshold` count as 1 and others as 0, as in timm; null keeps mixed and smoothed ones."""
-
-    name: Literal["bce"]
-    log_classes_bias: bool
-    target_threshold: Fraction | None
-
-
-@dataclass(frozen=True, config=STRICT)
 class Launch:
     """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
 
@@ -252,7 +226,7 @@ class NonFinite:
 
 Model = Annotated[TorchvisionModel | TimmModel | VisionTransformerModel, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
-Loss = Annotated[CrossEntropy | BCE, Field(discriminator="name")]
+Loss = Annotated[CrossEntropy | BCE | MSE | L1 | Huber, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
 if TYPE_CHECKING:
     Logger = Records

@@ -3,79 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import by_name, declared
 from launcher.config.declaration import Declaration, RunPlan
 from launcher.config.fields import STRICT, target_parts
+from launcher.config.goals import Goal as Goal
+from launcher.config.goals import Metric as Metric
+from launcher.config.goals import Patience as Patience
 from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from launcher.config.schema import BCE, Columns, CrossEntropy, Dataset, RunConfig, Stop
-
-
-class Metric(NamedTuple):
-    """A metric of an evaluation; shares are in [0, 1] and printed in percent.
-
-    name: in records, checkpoints and `target`. title: in text. in_line: whether an evaluation's line has it; `if_other`
-    than the primary metric.
-    """
-
-    name: str
-    title: str
-    better: Literal["higher", "lower"] = "higher"
-    is_share: bool = True
-    in_line: Literal["always", "if_other", "never"] = "always"
-
-    def is_better(self, value: float, other: float) -> bool:
-        """Return whether a value is better than another; False if one is NaN."""
-        return value > other if self.better == "higher" else value < other
-
-    def gain(self, value: float, other: float) -> float:
-        """Return by how much a value is better than another; NaN if one is NaN."""
-        return value - other if self.better == "higher" else other - value
-
-    def best(self, values: Iterable[float | None]) -> float | None:
-        """Return the best value, ignoring None; None without a value."""
-        choose = max if self.better == "higher" else min
-        return choose((value for value in values if value is not None), default=None)
-
-    def text(self, value: float | None, digits: int = 2) -> str:
-        """Format a value with its unit."""
-        value = math.nan if value is None else value
-        return f"{value:.{digits}%}" if self.is_share else f"{value:.{digits + 2}g}"
-
-
-class Goal(NamedTuple):
-    """A metric's value that ends a run: `target=top1:0.759`."""
-
-    metric: Metric
-    value: float
-
-    def is_reached(self, metrics: Mapping[str, float | None]) -> bool:
-        """Return whether an evaluation's metrics reach the goal."""
-        value = metrics.get(self.metric.name)
-        return value is not None and (value == self.value or self.metric.is_better(value, self.value))
-
-
-class Patience(NamedTuple):
-    """So many evaluations in a row without a gain of more than `min_delta` in a metric end a run (early stopping)."""
-
-    metric: Metric
-    evaluations: int
-    min_delta: float
-
-    def is_over(self, history: Iterable[Mapping[str, float | None]]) -> bool:
-        """Return whether the last evaluations of a run, all of whose metrics are given in order, have no gain."""
-        best, without = -math.inf if self.metric.better == "higher" else math.inf, 0
-        for metrics in history:
-            value = metrics.get(self.metric.name)
-            value = math.nan if value is None else value
-            best, without = (value, 0) if self.metric.gain(value, best) > self.min_delta else (best, without + 1)
-        return without >= self.evaluations
+    from launcher.config.schema import Columns, Dataset, Loss, RunConfig, Stop
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,11 +27,16 @@ class TaskConfig(Declaration):
     metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
     weighs_classes: its loss has `loss.class_weights`.
     labelled: what the label of an image is: one class, several, or numbers.
+    losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
+    gathers: its metrics need the outputs for all images at once (`launcher.tasks.Task.metrics_of_all`), not sums.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
     weighs_classes: ClassVar[bool] = False
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
+    losses: ClassVar[tuple[str, ...]] = ("cross_entropy", "bce")
+    predicted: ClassVar[tuple[str, str]] = ("class", "probability")
+    gathers: ClassVar[bool] = False
 
     name: str
 
@@ -114,8 +61,20 @@ class TaskConfig(Declaration):
             raise UserError(Problem(message, "dataset.columns.label", columns.label))
         return [*texts], [*range(len(texts))]
 
-    def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"] | None:
-        """Return the function from outputs to class probabilities; None if an export has none."""
+    def of_training(self, labels: Any) -> dict[str, Any]:
+        """Return what the task computes from the training labels, as keywords of its implementation."""
+        return {}
+
+    def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        """Return what the task computes in an evaluation, as keywords of its implementation."""
+        return {}
+
+    def counted(self, outputs: int | None) -> str:
+        """Return a number of outputs with their name, such as `10 classes`."""
+        return f"{outputs:,} {'numbers' if self.labelled == 'numbers' else 'classes'}"
+
+    def scores(self, loss: Loss) -> Literal["softmax", "sigmoid", "numbers"] | None:
+        """Return the function from outputs to class probabilities, or `numbers`; None if an export has none."""
         return None
 
     def means(self, sums: Sequence[float], samples: int) -> list[float]:
@@ -195,13 +154,107 @@ class ClassificationConfig(TaskConfig):
         f1 = [2 * hit / (n + m) for hit, n, m in zip(hits, images, predicted, strict=True) if n + m]
         return [top1 / samples, top5 / samples, sum(recalls) / len(recalls), sum(f1) / len(f1)]
 
-    def scores(self, loss: CrossEntropy | BCE) -> Literal["softmax", "sigmoid"]:
+    def scores(self, loss: Loss) -> Literal["softmax", "sigmoid"]:
         return "sigmoid" if loss.name == "bce" else "softmax"
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if plan.config.dataset.classes == 1:
             message = "needs at least two classes"
             yield Problem(message, "dataset.classes", 1)
+
+
+@dataclass(frozen=True, config=STRICT)
+class MultilabelConfig(TaskConfig):
+    """Any number of the classes in each image.
+
+    mAP is the mean average precision over classes with images, as scikit-learn's. F1 counts all labels together
+    (micro), at the threshold of the probabilities that has the highest F1 on the evaluated images.
+    """
+
+    metrics = (Metric("map", "mAP"), Metric("f1", "F1"), Metric("threshold", "threshold"))
+    weighs_classes = True
+    labelled = "classes"
+    losses = ("bce",)
+    gathers = True
+
+    name: Literal["multilabel"]
+
+    def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
+        rows = [[part.strip() for part in text.split(columns.separator)] for text in texts]
+        if isinstance(columns.label, list):
+            return columns.label, [[_is_set(part, columns.label) for part in row] for row in rows]
+        present = [{part.zfill(4) if part.isdecimal() else part for part in row if part} for row in rows]
+        names = sorted(set().union(*present))
+        return names, [[name in row for name in names] for row in present]
+
+    def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        return {"threshold": metrics["threshold"]}
+
+    def scores(self, loss: Loss) -> Literal["sigmoid"]:
+        return "sigmoid"
+
+
+def _is_set(text: str, columns: list[str]) -> bool:
+    """Return whether a column's value states that an image has its label.
+
+    Raises:
+        UserError: it is neither 0 nor 1.
+    """
+    states = {
+        **dict.fromkeys(("1", "0001", "1.0", "true"), True),
+        **dict.fromkeys(("", "0", "0000", "0.0", "false"), False),
+    }
+    if (state := states.get(text.lower())) is None:
+        raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))
+    return state
+
+
+@dataclass(frozen=True, config=STRICT)
+class RegressionConfig(TaskConfig):
+    """One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
+
+    MAE is the mean absolute error, R2 the coefficient of determination as scikit-learn's; both are means over numbers.
+    """
+
+    metrics = (Metric("mae", "MAE", better="lower", is_share=False), Metric("r2", "R2", is_share=False))
+    labelled = "numbers"
+    losses = ("mse", "l1", "huber")
+    predicted = ("name", "value")
+
+    name: Literal["regression"]
+
+    def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
+        key, name = "dataset.columns.label", columns.label
+        rows = []
+        for text in texts:
+            try:
+                rows.append([float(part) for part in text.split(columns.separator)])
+            except ValueError:
+                message = f"has {text!r}, which is no number; set a column of numbers, or a list of such columns"
+                raise UserError(Problem(message, key, name)) from None
+            width = len(name) if isinstance(name, list) else len(rows[0])
+            if len(rows[-1]) != width or not all(map(math.isfinite, rows[-1])):
+                message = f"has {text!r}, but needs {width} finite numbers; add them, or remove the row"
+                raise UserError(Problem(message, key, name))
+        if isinstance(name, list):
+            return name, rows
+        name = name or "value"
+        return [name] if len(rows[0]) == 1 else [f"{name} {number}" for number in range(len(rows[0]))], rows
+
+    def of_training(self, labels: Any) -> dict[str, Any]:
+        mean, std = labels.mean(0, dtype="float64"), labels.std(0, dtype="float64")
+        # note: a number that never changes has no scale
+        return {"shift": mean.tolist(), "scale": [value or 1.0 for value in std.tolist()]}
+
+    def means(self, sums: Sequence[float], samples: int) -> list[float]:
+        parts = len(sums) // 4
+        absolute, squared, total, squares = (sums[part * parts : (part + 1) * parts] for part in range(4))
+        around = [square - one**2 / samples for one, square in zip(total, squares, strict=True)]
+        r2 = [1 - error / of if of > 0 else math.nan for error, of in zip(squared, around, strict=True)]
+        return [sum(absolute) / len(absolute) / samples, sum(r2) / len(r2)]
+
+    def scores(self, loss: Loss) -> Literal["numbers"]:
+        return "numbers"
 
 
 if TYPE_CHECKING:

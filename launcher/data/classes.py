@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config.schema import ClassWeights, RunConfig
+from launcher.config.schema import ClassWeights, Loss, RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError, first_few
 
@@ -36,12 +36,14 @@ def class_counts(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels.sum(0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
 
 
-def class_weights(values: ClassWeights, counts: np.ndarray) -> np.ndarray | None:
+def class_weights(values: Loss, counts: np.ndarray) -> np.ndarray | None:
     """Return the weights of classes in the loss, float64 [C], for their numbers of training images; None without any.
 
     The mean over images of `auto` and `effective` is 1: with power 1 `auto` is samples / (classes * counts), as
     scikit-learn's "balanced".
     """
+    if not isinstance(values, ClassWeights):
+        return None
     if isinstance(values.class_weights, list):
         return np.array(values.class_weights, np.float64)
     counts = np.maximum(counts, 1)
@@ -61,7 +63,7 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
     if counts[high] < _UNEQUAL * counts[low]:
         return []
     facts = f"the largest class, {classes[high]}, has {counts[high]:,} training images and the smallest, {classes[low]}"
-    used, weights, kind = [], class_weights(config.loss, counts), config.loss.class_weights
+    used, weights, kind = [], class_weights(config.loss, counts), getattr(config.loss, "class_weights", "none")
     if config.dataset.sampling == "balanced":
         times = counts.sum() / len(counts) / counts[low]
         used.append(f"dataset.sampling=balanced draws an image of {classes[low]} {times:.2g} times an epoch")
@@ -70,7 +72,10 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
         used.append(f"{name} weighs {classes[high]} by {weights[high]:.2g} and {classes[low]} by {weights[low]:.2g}")
     if not used:
         used = ["loss.class_weights=auto weighs rare classes more", "dataset.sampling=balanced draws them more often"]
-        return [f"{facts}, {counts[low]:,}: {', '.join(used)}; balanced_accuracy counts each class equally"]
+        end = "; balanced_accuracy counts each class equally"
+        if config.task.labelled == "classes":
+            used, end = used[:1], ""
+        return [f"{facts}, {counts[low]:,}: {', '.join(used)}{end}"]
     return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' * (len(used) == 2)}"]
 
 

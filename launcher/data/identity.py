@@ -46,7 +46,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
 def identity_if_present(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
     """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
-    if path is not None and config.dataset.kind == "shapes" and not is_folder(Path(path)):
+    if path is not None and config.dataset.kind != "folder" and not is_folder(Path(path)):
         return None
     try:
         return identity(config, skipped)
@@ -60,7 +60,7 @@ def _built_in(config: RunConfig) -> str | None:
     if isinstance(config.dataloader, SyntheticLoader):
         counts = (dataset.classes, dataset.train_samples, dataset.val_samples)
         return "-".join(["synthetic", *map(str, counts), str(config.dataloader.batches)])
-    if dataset.kind != "shapes" or dataset.path is not None:
+    if dataset.kind == "folder" or dataset.path is not None:
         return None
     return _of_splits(drawn_as(dataset), drawn_as(dataset))
 

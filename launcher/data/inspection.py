@@ -15,7 +15,7 @@ from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import VAL, Folder, is_remote, numbered, part, scan_evaluation, skipped_notes, without
 from launcher.data.listing import is_file, is_folder
-from launcher.data.shapes import FIGURES
+from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
@@ -114,13 +114,14 @@ def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: R
 def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     dataset = config.dataset
     counted = None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
-    if config.dataloader.name != "ffcv" and (dataset.kind == "shapes" or config.dataloader.name == "synthetic"):
+    if config.dataloader.name != "ffcv" and (dataset.kind != "folder" or config.dataloader.name == "synthetic"):
         if not counted:
             message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
             raise UserError(Problem(message, "dataset", dataset.name))
         if config.dataloader.name == "synthetic":
             return Inspection(config, [])
-        return Inspection(config, _check_shapes(config), classes=sorted(FIGURES))
+        names, notes = _check_built_in(config)
+        return Inspection(config, notes, classes=names)
     if counted and not must_exist:
         return Inspection(config, [])
     if isinstance(config.dataloader, FFCVLoader):
@@ -224,15 +225,26 @@ def _inspect_files(config: RunConfig) -> Inspection:
     return replace(counted, classes=names if train.manifest else None)
 
 
-def _check_shapes(config: RunConfig) -> list[str]:
-    """Check the values of the built-in images, drawn or not; class k has every tenth image."""
-    dataset = config.dataset
-    for key, value, usual in (("classes", dataset.classes, len(FIGURES)), ("val_split", dataset.val_split, None)):
+def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
+    """Check the values of built-in images, drawn or not; return the names of their labels, and notes.
+
+    Image k of dataset=shapes has class k modulo ten.
+    """
+    dataset, columns = config.dataset, config.dataset.columns.label
+    names, labelled = sorted(FIGURES), "class" if dataset.kind == "shapes" else "classes"
+    if dataset.kind == "scenes" and isinstance(columns, list) and {*columns} <= {*NUMBERS}:
+        names, labelled = columns, "numbers"
+    if config.task.labelled != labelled:
+        message = "has other labels; set dataset=shapes for task=classification, dataset=scenes for task=multilabel, "
+        raise UserError(Problem(f"{message}dataset=scene_colours for task=regression", "dataset", dataset.name))
+    for key, value, usual in (("classes", dataset.classes, len(names)), ("val_split", dataset.val_split, None)):
         if value != usual:
-            message = f"the built-in images have {len(FIGURES)} classes and their own validation split; remove the key"
-            raise UserError(Problem(message, f"dataset.{key}", value))
+            message = f"the built-in images have {config.task.counted(len(names))} and their own validation split; "
+            raise UserError(Problem(f"{message}remove the key", f"dataset.{key}", value))
+    if labelled != "class":
+        return names, []
     train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
-    return check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
+    return names, check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
 
 def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:

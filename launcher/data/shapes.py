@@ -1,10 +1,12 @@
-"""The built-in data set: ten kinds of figures, drawn with a seed; imports no torch.
+"""The built-in data sets: ten kinds of figures, drawn with a seed; imports no torch.
 
 The figure is the class; colour, position, size, angle, strokes and background are random, so only shape identifies it.
+Scenes have one to three figures, and a table with their names and with colour, place and size of the largest one.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import itertools
 import math
@@ -26,6 +28,9 @@ _OVERSAMPLING = 2
 _DARK, _LIGHT = 130, 120
 
 Points = list[tuple[float, float]]
+Colour = tuple[int, int, int]
+# Columns of the table of scenes, after image and label.
+NUMBERS = ("red", "green", "blue", "x", "y", "radius")
 
 
 def _corners(radii: list[float]) -> Points:
@@ -62,7 +67,7 @@ _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 def ensure_folder(dataset: Dataset) -> Path:
     """Return a local data set's folder; draw the built-in images on first use, by one process."""
     folder = shapes_folder(dataset)
-    if dataset.kind == "shapes" and not (folder / "val").is_dir():
+    if dataset.kind != "folder" and not (folder / "val").is_dir():
         _draw_all(dataset, folder)
     return folder
 
@@ -75,7 +80,7 @@ def shapes_folder(dataset: Dataset) -> Path:
 def drawn_as(dataset: Dataset) -> str:
     """Return a name that identifies the images by the data set's values."""
     facts = (_VERSION, dataset.train_samples, dataset.val_samples, dataset.native_size)
-    return f"shapes-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
+    return f"{dataset.kind}-{hashlib.sha256(repr(facts).encode()).hexdigest()[:12]}"
 
 
 def _draw_all(dataset: Dataset, folder: Path) -> None:
@@ -88,6 +93,9 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
             drawn = Path(temporary) / "shapes"
             for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
+                if dataset.kind == "scenes":
+                    _draw_scenes(drawn, split, samples or 0, dataset.native_size)
+                    continue
                 for name in FIGURES:
                     (drawn / split / name).mkdir(parents=True)
                 for index, name in zip(range(samples or 0), itertools.cycle(FIGURES), strict=False):
@@ -99,6 +107,40 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
         if not (folder / "val").is_dir():
             message = f"cannot write the built-in images to {folder} ({error.strerror}); set an empty folder"
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
+
+
+def _draw_scenes(folder: Path, split: str, samples: int, size: int) -> None:
+    """Draw the scenes of a split, and write their table."""
+    (folder / split).mkdir(parents=True)
+    with (folder / f"{split}.csv").open("w", newline="") as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["image", "label", *NUMBERS])
+        for index in range(samples):
+            image, names, numbers = draw_scene(size, split, index)
+            path = f"{split}/{index:06d}.jpg"
+            image.save(folder / path, quality=_QUALITY)
+            table.writerow([path, "|".join(sorted({*names})), *(f"{number:.4g}" for number in numbers)])
+
+
+def draw_scene(size: int, split: str, index: int) -> tuple[Image.Image, list[str], list[float]]:
+    """Draw one RGB image [size, size] of one to three figures, the largest last and thus in front.
+
+    Returns their names, and `NUMBERS` of the largest: its colour of 0 to 255, its centre and radius as fractions of the
+    size.
+    """
+    random = randomness.generator(_SEED, f"scenes-{split}", index)
+    large = size * _OVERSAMPLING
+    ground = random.integers(0, _DARK, 3)
+    image = _painted(random, ground, large)
+    pen = ImageDraw.Draw(image)
+    names = [sorted(FIGURES)[number] for number in random.integers(0, len(FIGURES), random.integers(1, 4))]
+    for name in names[:-1]:
+        _place(random, pen, name, ground, large, (0.12, 0.2))
+    colour, *place = _place(random, pen, names[-1], ground, large, (0.24, 0.36))
+    image = image.resize((size, size), Image.Resampling.BOX)
+    noise = random.normal(0, random.uniform(2, 14), (size, size, 3))
+    pixels = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
+    return Image.fromarray(pixels), names, [*colour, *(number / large for number in place)]
 
 
 def draw_figure(name: str, size: int, split: str, index: int) -> Image.Image:
@@ -123,24 +165,33 @@ def _painted(random: np.random.Generator, ground: np.ndarray, size: int) -> Imag
     return Image.fromarray(patches).resize((size, size), Image.Resampling.BICUBIC)
 
 
-def _colour(random: np.random.Generator) -> tuple[int, int, int]:
+def _colour(random: np.random.Generator) -> Colour:
     """Return a random colour lighter than any background, so that a small model learns within minutes."""
     red, green, blue = (int(c) for c in random.integers(_LIGHT, 256, 3))
     return red, green, blue
 
 
-def _place(random: np.random.Generator, pen: ImageDraw.ImageDraw, name: str, ground: np.ndarray, size: int) -> None:
-    """Draw the filled figure at a random position, rotated and stretched."""
-    radius = size * random.uniform(0.24, 0.44)
+def _place(
+    random: np.random.Generator,
+    pen: ImageDraw.ImageDraw,
+    name: str,
+    ground: np.ndarray,
+    size: int,
+    radii: tuple[float, float] = (0.24, 0.44),
+) -> tuple[Colour, float, float, float]:
+    """Draw the filled figure at a random position, rotated and stretched; return its colour, centre and radius."""
+    radius = size * random.uniform(*radii)
     centre = random.uniform(radius * 0.9, size - radius * 0.9, 2)
     angle = random.uniform(-0.5, 0.5)
     stretch = random.uniform(0.8, 1.25)
     cos, sin = math.cos(angle), math.sin(angle)
-    fills = ((FIGURES[name], _colour(random)), (_HOLES.get(name), tuple(int(c) for c in ground)))
+    colour = _colour(random)
+    fills = ((FIGURES[name], colour), (_HOLES.get(name), tuple(int(c) for c in ground)))
     for outline, fill in fills:
         if outline is not None:
             turned = [(x * stretch * cos - y * sin, x * stretch * sin + y * cos) for x, y in outline]
             pen.polygon([(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned], fill=fill)
+    return colour, float(centre[0]), float(centre[1]), radius
 
 
 def _distract(random: np.random.Generator, pen: ImageDraw.ImageDraw, size: int) -> None:

@@ -73,7 +73,7 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Check the data set's files and decode all images of class folders; yield one finding per fault."""
     name = config.dataset.name
-    if config.dataset.kind == "shapes" or config.dataloader.name == "synthetic":
+    if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
         yield ok("data set", f"{name}, built in")
         return
     try:
@@ -83,7 +83,8 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         yield from (problem("data set", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
         return
     dataset = inspection.config.dataset
-    counts = f"{dataset.classes:,} classes, {dataset.train_samples:,} training and {dataset.val_samples:,} validation"
+    classes, train, val = config.task.counted(dataset.classes), dataset.train_samples, dataset.val_samples
+    counts = f"{classes}, {train:,} training and {val:,} validation"
     in_files = isinstance(config.dataloader, FFCVLoader)
     where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
     now = "" if in_files else "; decoding all of them now"

@@ -42,7 +42,13 @@ def _batch(plan: Plan) -> Iterator[Problem]:
 
 def _task(plan: Plan) -> Iterator[Problem]:
     task, target = plan.config.task, plan.config.target
-    problems = Problems()
+    problems, config = Problems(), plan.config
+    if config.loss.name not in task.losses:
+        message = f"task={task.name} has no such loss; set loss={' or loss='.join(task.losses)}"
+        yield Problem(message, "loss", config.loss.name)
+    if config.dataset.sampling == "balanced" and task.labelled != "class":
+        message = f"task={task.name} has no single class an image to balance; set uniform"
+        yield Problem(message, "dataset.sampling", "balanced")
     with problems.collected():
         task.patience(plan.config.stop)
     if target is not None:
@@ -89,7 +95,8 @@ def _weights(plan: Plan) -> Iterator[Problem]:
 
 
 def _class_weights(plan: Plan) -> Iterator[Problem]:
-    key, value, task = "loss.class_weights", plan.config.loss.class_weights, plan.config.task
+    key, task = "loss.class_weights", plan.config.task
+    value = getattr(plan.config.loss, "class_weights", "none")
     if value != "none" and not task.weighs_classes:
         yield Problem(f"task={task.name} has no weights of classes; set {key}=none", key, value)
     elif isinstance(value, list) and len(value) != (classes := plan.config.dataset.classes):
@@ -110,6 +117,11 @@ def _declared(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms.active(), plan.config.optimizer
     yield from (*plan.config.task.problems(plan), *optimizer.problems(plan))
     for name, values in active.items():
+        if values.needs_classes and plan.config.task.labelled == "numbers":
+            message = (
+                f"has no meaning with task={plan.config.task.name}: {values.needs_classes} (algorithms.{name}=off)"
+            )
+            yield Problem(message, f"algorithms.{name}", "on")
         for other, reason in values.excludes.items():
             if other in active:
                 message = f"cannot be combined with {other}: {reason} (algorithms.{other}=off or algorithms.{name}=off)"

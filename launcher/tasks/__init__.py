@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.config.tasks import TaskConfig
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
 
-    from launcher.config.schema import BCE, CrossEntropy
+    from launcher.config.schema import Loss
+    from launcher.data.loaders import EvaluationLoader
+
+
+class Details(Protocol):
+    """What an evaluation by one rank shows besides the metrics, by class or number."""
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch, in the order of the images."""
+        ...
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        """Return the heading and the rows of a table; the three after the first have numbers."""
+        ...
+
+    def values(self) -> dict[str, object]:
+        """Return the values of the table for JSON."""
+        ...
+
+    def write(self, folder: Path, title: str) -> list[Path]:
+        """Write the table and a drawing into a folder, atomically; return the files."""
+        ...
+
+    def sections(self, loader: EvaluationLoader) -> str:
+        """Return the markup of some of the images, with pixels from the loader; empty without any."""
+        ...
 
 
 class Task(Protocol):
-    """The functions of a task for training and evaluation; none of them reads a value from the device.
+    """The functions of a task for training and evaluation, its base class; none of them reads a value from the device.
 
     outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
     after algorithms that mix them they are class weights, float32 [B, C].
@@ -24,7 +51,7 @@ class Task(Protocol):
     values: TaskConfig
 
     def targets(self, labels: Tensor) -> Tensor:
-        """Return the targets of images with these labels, the numbers of their class folders, int64 [B]."""
+        """Return the targets of images with these labels, classes int64 [B] or rows [B, K] (`data.classes`)."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -38,15 +65,36 @@ class Task(Protocol):
         """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
         ...
 
+    def details(self, names: Sequence[str], *, with_images: bool) -> Details:
+        """Return what collects the details of an evaluation, with or without images to show: hits of classes here."""
+        from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need
+
+        return Confusion(self, names, with_images=with_images)
+
+    def raw(self, predicted: Tensor) -> Tensor:
+        """Return the network's outputs from what `predict` of an export returns."""
+        return predicted
+
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
-        """Return at most `top` class names of each image with their probabilities, likeliest first."""
+        """Return the names that are predicted for each image with their probabilities, or numbers; likeliest first.
+
+        top: the most classes, where the task itself does not decide how many.
+        """
         ...
 
 
-def build_task(config: TaskConfig, loss: CrossEntropy | BCE) -> Task:
+class GatheringTask(Task, Protocol):
+    """A task whose declaration `gathers`: its metrics are not sums."""
+
+    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
+        """Return the metrics, in the order of the declaration, of all images of all ranks, on the CPU."""
+        ...
+
+
+def build_task(config: TaskConfig, loss: Loss, facts: Mapping[str, Any] | None = None) -> Task:
     """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
 
-    loss: the values of the run's loss.
+    loss: the values of the run's loss. facts: those of `of_training` and `of_evaluation`, if they are known.
     """
     kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
-    return kind(config, loss)  # type: ignore[no-any-return]
+    return kind(config, loss, **facts or {})  # type: ignore[no-any-return]

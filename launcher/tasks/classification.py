@@ -9,19 +9,20 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from launcher.config.schema import BCE, CrossEntropy
+from launcher.config.schema import BCE, Loss
 from launcher.config.tasks import ClassificationConfig
 from launcher.data.batch import one_hot
+from launcher.tasks import Task
 
 TOP = 5
 
 
-class Classification:
+class Classification(Task):
     """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes]."""
 
-    def __init__(self, values: ClassificationConfig, loss: CrossEntropy | BCE):
+    def __init__(self, values: ClassificationConfig, loss: Loss):
         self.values, self.is_sigmoid = values, loss.name == "bce"
-        self._loss = cross_entropy if loss.name == "cross_entropy" else partial(bce, threshold=loss.target_threshold)
+        self._loss = partial(bce, threshold=loss.target_threshold) if isinstance(loss, BCE) else cross_entropy
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels

@@ -166,7 +166,9 @@ def _rehearse(trainer: Trainer) -> None:
             learning.add(step.learning())
         if len(learning) > 1:
             raise RuntimeError(f"{step.engine.changing_parameters[0]} changes which parameters learn at many steps")
-        images, numbers = _black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+        images = _black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+        labels = trainer.loaders.train.reader.labels[np.zeros(len(images), np.int64)]
+        numbers = torch.from_numpy(labels).to(images.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
         images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
@@ -197,15 +199,14 @@ def _differentiate(step: TrainStep, images: Tensor, targets: Tensor) -> None:
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
     size = plan.scaled_size(plan.config.image.eval_size)
-    images, _ = _black_images(plan.rank_eval_batch, size, trainer.ranks.device)
+    images = _black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(trainer.train_step.normalize(images))
 
 
-def _black_images(count: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return images uint8 [count, 3, size, size] in the loaders' memory order, and labels int64 [count]."""
-    images = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
-    return images, torch.zeros(count, dtype=torch.long, device=device)
+def _black_images(count: int, size: int, device: torch.device) -> Tensor:
+    """Return images uint8 [count, 3, size, size] in the loaders' memory order."""
+    return torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
 
 
 def _first_line(error: Exception) -> str:

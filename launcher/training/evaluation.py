@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from launcher.errors import UserError
 from launcher.rank.signs import HEARTBEAT
-from launcher.tasks import Task
+from launcher.tasks import GatheringTask, Task
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def evaluate(
 ) -> Evaluation | None:
     """Evaluate on this rank's samples and sum over ranks; return None if any rank requested a stop.
 
-    loader: batches of uint8 images [B, 3, H, W], labels int64 [B] for the task's targets, and sample indices; ranks may
-    have different numbers of batches, and every sample is on exactly one rank.
+    loader: batches of uint8 images [B, 3, H, W], labels for the task's targets, and sample indices; ranks may have
+    different numbers of batches, and every sample is on exactly one rank.
     prepare: converts uint8 images on the device to the model's input.
     flip_average: average the outputs of each image and its mirror image.
     observe: receives the outputs and targets of each batch on the device.
@@ -49,11 +49,9 @@ def evaluate(
     Raises:
         UserError: no rank has samples.
     """
-    was_training = model.training
+    totals, was_training = Totals(task, device), model.training
     model.eval()
-    # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
-    sums = torch.zeros(0, dtype=torch.float64, device=device)
-    samples, interrupted = 0, False
+    interrupted = False
     try:
         for images, labels, _ in loader:
             HEARTBEAT.beat()
@@ -63,14 +61,11 @@ def evaluate(
             images = prepare(images.to(device, non_blocking=True))
             targets = task.targets(labels.to(device, non_blocking=True))
             outputs = outputs_of(model, images, autocast, flip_average=flip_average)
-            values = (*task.metrics(outputs, targets), task.loss(outputs, targets) * len(images))
-            batch = torch.cat([value.double().view(-1) for value in values])
-            sums = sums + batch if len(sums) else batch
+            totals.add(outputs, targets)
             observe(outputs, targets)
-            samples += len(images)
     finally:
         model.train(was_training)
-    return _over_ranks(task, sums, samples, interrupted)
+    return totals.over_ranks(interrupted=interrupted)
 
 
 def outputs_of(
@@ -82,7 +77,58 @@ def outputs_of(
         return (outputs + model(images.flip(3)).float()) / 2 if flip_average else outputs
 
 
-def _over_ranks(task: Task, sums: Tensor, samples: int, interrupted: bool) -> Evaluation | None:
+class Totals:
+    """Sums of a task's metrics and loss over the batches of this rank, or all outputs if the metrics are no sums."""
+
+    def __init__(self, task: Task, device: torch.device):
+        self._task, self._samples = task, 0
+        # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
+        self._sums = torch.zeros(0, dtype=torch.float64, device=device)
+        self._rows: list[Tensor] = []
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        """Add a batch: outputs float32 [B, ...], and the task's targets."""
+        task, count = self._task, len(outputs)
+        values = (*task.metrics(outputs, targets), task.loss(outputs, targets) * count)
+        batch = torch.cat([value.double().view(-1) for value in values])
+        self._sums = self._sums + batch if len(self._sums) else batch
+        self._samples += count
+        if task.values.gathers:
+            self._rows.append(torch.stack([outputs, targets], 1))
+
+    def over_ranks(self, *, interrupted: bool = False) -> Evaluation | None:
+        """Return the results over all ranks; None if any is interrupted. Raises UserError if no rank has samples."""
+        totals = _summed(self._sums, self._samples, interrupted)
+        if totals is None:
+            return None
+        (*sums, loss), samples = totals
+        names = [metric.name for metric in self._task.values.metrics]
+        if self._task.values.gathers:
+            outputs, targets = _gathered(self._rows, self._sums.device).unbind(1)
+            metrics = cast(GatheringTask, self._task).metrics_of_all(outputs, targets)
+        else:
+            metrics = self._task.values.means(sums, samples)
+        return Evaluation(dict(zip(names, metrics, strict=True)), loss / samples, samples)
+
+
+def _gathered(rows: list[Tensor], device: torch.device) -> Tensor:
+    """Return the rows [N, 2, K] of the batches of all ranks, on the CPU."""
+    mine = torch.cat(rows) if rows else torch.zeros(0, 2, 0, device=device)
+    if not dist.is_initialized():
+        return mine.cpu()
+    shapes = [torch.zeros(2, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
+    dist.all_gather(shapes, torch.tensor([len(mine), mine.shape[2]], device=device))
+    counts = torch.stack(shapes).cpu()
+    most, width = counts.amax(0).tolist()
+    # note: all ranks send equally many rows
+    padded = nn.functional.pad(mine, (0, width - mine.shape[2], 0, 0, 0, most - len(mine))).contiguous()
+    parts = [torch.empty_like(padded) for _ in shapes]
+    dist.all_gather(parts, padded)
+    return torch.cat([part[:count] for part, count in zip(parts, counts[:, 0].tolist(), strict=True)]).cpu()
+
+
+def _summed(sums: Tensor, samples: int, interrupted: bool) -> tuple[list[float], int] | None:
+    """Return the sums of all ranks and their number of samples; None if any is interrupted."""
     if dist.is_initialized():
         # note: a rank without images does not know the number of sums
         length = torch.tensor(len(sums)).to(sums.device)
@@ -97,7 +143,4 @@ def _over_ranks(task: Task, sums: Tensor, samples: int, interrupted: bool) -> Ev
         return None
     if not samples:
         raise UserError("the validation set has no images; add some, or check dataset.path")
-    *sums_of_metrics, loss = values
-    means = task.values.means(sums_of_metrics, samples)
-    names = (metric.name for metric in task.values.metrics)
-    return Evaluation(dict(zip(names, means, strict=True)), loss / samples, int(samples))
+    return values, int(samples)

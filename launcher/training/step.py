@@ -90,7 +90,7 @@ class TrainStep:
     ) -> StepOutcome:
         """Take one step on this rank's samples of the global batch.
 
-        images: uint8 [B, 3, H, W], on the device; targets: labels int64 [B], there; indices: int64 [B] on the CPU.
+        images: uint8 [B, 3, H, W], on the device; targets: labels, there; indices: int64 [B] on the CPU.
         """
         if isinstance(self.plan.config.model, TimmModel):
             # note: timm's dropout and stochastic depth draw from torch's generators

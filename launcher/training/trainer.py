@@ -38,7 +38,8 @@ from launcher.training.step import TrainStep
 class Trainer:
     """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device.
 
-    `history` has the metrics of all evaluations, in order; `class_weights` are those of the loss [C], if any.
+    `history` has the metrics of all evaluations, in order; `class_weights` are those of the loss [C], if any; `facts`
+    are what the task computed from the training labels.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class Trainer:
     history: list[dict[str, float]] = field(default_factory=list)
     skipped_in_a_row: int = 0
     class_weights: list[float] | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def config(self) -> RunConfig:
@@ -162,6 +164,7 @@ class Trainer:
             "weights": self.weights(),
             **self.loaders.facts(),
             "class_weights": self.class_weights,
+            "task": self.facts | (self.config.task.of_evaluation(self.history[-1]) if self.history else {}),
             "evaluated_step": self.evaluated_step,
             "best": dict(self.best),
             "best_step": self.best_step,
@@ -232,14 +235,19 @@ def build_trainer(
     loaders = build_loaders(
         plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
     )
-    weights = class_weights(config.loss, class_counts(loaders.train.reader.labels, config.dataset.classes or 0))
-    step = build_step(plan, ranks, engine, initial, weights)
+    labels, weights = loaders.train.reader.labels, None
+    if config.task.weighs_classes:
+        weights = class_weights(config.loss, class_counts(labels, config.dataset.classes or 0))
+    facts = config.task.of_training(labels)
+    step = build_step(plan, ranks, engine, initial, weights, facts)
     HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     clock = Clock(synchronize)
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
     numbers = None if weights is None else weights.tolist()
-    return Trainer(plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters, class_weights=numbers)
+    return Trainer(
+        plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters, class_weights=numbers, facts=facts
+    )
 
 
 def build_step(
@@ -248,13 +256,14 @@ def build_step(
     engine: Engine,
     initial: Mapping[str, Tensor] | None = None,
     class_weights: np.ndarray | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> TrainStep:
     """Build the training step with weights from the seed, or with `initial` ones, equal on all ranks.
 
-    class_weights: of the loss, [C].
+    class_weights: of the loss, [C]. facts: what the task computed from the training labels.
     """
     config = plan.config
-    task = build_task(config.task, config.loss)
+    task = build_task(config.task, config.loss, facts)
     if class_weights is None:
         loss: Loss = task.loss
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
@@ -12,15 +13,15 @@ from launcher.errors import UserError, one_line
 CARD, WEIGHTS = "model_card.json", "model.safetensors"
 
 
-def read_card(path: Path) -> tuple[RunConfig, list[str]]:
-    """Read the run's config and its class names from a model card.
+def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
+    """Read the run's config, its class names, and what its task has computed from a model card.
 
     Raises:
         UserError: the card is missing, is not JSON, or lacks a value.
     """
     try:
         card = json.loads(path.read_bytes())
-        config, classes = validate(card["config"]), card["classes"]
+        config, classes, facts = validate(card["config"]), card["classes"], dict(card.get("task", {}))
     except FileNotFoundError:
         raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
@@ -29,4 +30,11 @@ def read_card(path: Path) -> tuple[RunConfig, list[str]]:
         raise UserError(f"{path} has no valid config: {one_line(str(error))}; export the run again") from None
     if not isinstance(classes, list) or len(classes) != config.dataset.classes:
         raise UserError(f"{path} does not list the classes of its config; export the run again")
-    return config, [str(name) for name in classes]
+    numbers = {name: [value] * len(classes) if isinstance(value, float) else value for name, value in facts.items()}
+    if set(facts) - set(config.task.facts) or not all(_are_numbers(one, len(classes)) for one in numbers.values()):
+        raise UserError(f"{path} has other values of its task than {', '.join(config.task.facts)}; export the run again")
+    return config, [str(name) for name in classes], facts
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    return isinstance(values, list) and len(values) == count and all(isinstance(one, float) for one in values)

@@ -35,7 +35,7 @@ from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import matching_run, set_backend
 from launcher.weights.card import CARD, WEIGHTS, read_card
-from launcher.weights.export_files import FLIP_AVERAGE, network_card, read_weights
+from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(
@@ -61,7 +61,7 @@ class Classifier:
 
     @torch.inference_mode()
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
-        """Return the `top` likeliest class names of each image uint8 [B, 3, H, W], with their probabilities."""
+        """Return the task's predictions of images uint8 [B, 3, H, W]: names with probabilities or numbers."""
         images, mirrored = self.normalize(pixels), self.card["flip_average"]
         outputs = outputs_of(self.network, images, self.precision.autocast, flip_average=mirrored)
         return self.task.predictions(outputs, self.card["classes"], top)
@@ -78,7 +78,8 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     set_backend(config)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
-    precision, task = choose_precision(config, device, plan.image_size(0)), build_task(config.task, config.loss)
+    precision = choose_precision(config, device, plan.image_size(0))
+    task = build_task(config.task, config.loss, state.get("task"))
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
 
@@ -100,22 +101,23 @@ def model_card(
 ) -> dict[str, Any]:
     """Describe a checkpoint's network; class names come from the checkpoint, else `classes`, else they are numbers."""
     config, dataset = plan.config, plan.config.dataset
+    notes = {FLIP_AVERAGE: config.image.eval_flip_average, IN_UNIT: "scale" in state.get("task", {})}
     return {
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
         "input": evaluation_input(plan),
         "flip_average": config.image.eval_flip_average,
-        "note": FLIP_AVERAGE if config.image.eval_flip_average else None,
+        "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),
+        "task": state.get("task", {}),
         "recipe": config.recipe,
         "dataset": dataset.name,
         "loader": config.dataloader.name,
         "step": state["step"],
         "class_weights": state.get("class_weights"),
         "averaged": config.algorithms.acting("evaluation_weights"),
-        "top1": None,
-        "top5": None,
+        **dict.fromkeys(metric.name for metric in config.task.metrics),
         "images": None,
         "precision": None,
         "config": portable(config),
@@ -138,7 +140,7 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ClassifiedImage:
-    """The likeliest classes of a file with their probabilities, likeliest first; or the reason it cannot be read."""
+    """The task's prediction of a file: names with probabilities or numbers; or the reason it cannot be read."""
 
     file: str
     classes: list[tuple[str, float]]
@@ -152,12 +154,12 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
         UserError: a file is missing, damaged, or belongs to another network.
         MachineError: the GPU cannot be used.
     """
-    config, classes = read_card(folder / CARD)
+    config, classes, facts = read_card(folder / CARD)
     try:
         weights, _, surgery = read_weights(folder / WEIGHTS)
     except ValueError as error:
         raise UserError(f"{folder / WEIGHTS} {error}; export the run again") from None
-    state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config)}
+    state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config), "task": facts}
     classifier = classifier_of(plan_for(config, 1), state, kind)
     if surgery != classifier.card["surgery"]:
         raise UserError(f"{folder / WEIGHTS} does not belong to the network in {CARD}; export the run again")
@@ -165,7 +167,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
-    """Yield the `top` likeliest classes of each file, in the order of the files."""
+    """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
     images = ReadableImages(Path(), files, np.zeros(len(files), np.int64), classifier.card["input"])
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)

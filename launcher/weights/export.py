@@ -22,6 +22,7 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.run_folder import RunFolder
+from launcher.tasks import build_task
 from launcher.training.trainer import matching_run
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
@@ -38,7 +39,7 @@ def export_run(
     """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, with a module that loads them.
 
     The files move to `output` only after a process without this project has loaded them and computed the run's logits
-    and, if the validation images are present, its top-1. Calls `report` with the images checked and their total.
+    and, if the validation images are present, its first metric. Calls `report` with the images checked and their total.
 
     Raises:
         UserError: the run has no valid checkpoint, the folder cannot be written, the model differs from the run's, or
@@ -46,20 +47,23 @@ def export_run(
     """
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
-        raise UserError(Problem("has no class scores; export a run of task=classification", "task", config.task.name))
+        raise UserError(
+            Problem("has no predictions without this project; export a run of another task", "task", config.task.name)
+        )
     state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     with _validation_images(plan, folder) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
-        recorded = _add_recorded(card, read_metrics(folder.metrics))
+        recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
             card["load"] = LOAD
             write_onnx(network.eval(), staged, card)
         else:
             write_export(state["weights"], staged, card, surgeries)
-        check = check_export(staged, network, plan, images, recorded, report)
+        task = build_task(config.task, config.loss, card["task"])
+        check = check_export(staged, network, plan, task, images, recorded, report)
         write_card(staged, card | {"checked": vars(check)})
     return check
 
@@ -77,15 +81,15 @@ def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoad
         yield loaders.evaluate
 
 
-def _add_recorded(card: dict[str, Any], rows: list[Row]) -> tuple[float, int] | None:
-    """Add the run's recorded metrics of these weights to the card; return their top-1 and number of images."""
+def _add_recorded(card: dict[str, Any], rows: list[Row], primary: str) -> tuple[float, int] | None:
+    """Add the run's recorded metrics of these weights to the card; return the primary one and the number of images."""
     evaluations = [row for row in rows if row["kind"] == "eval" and row["step"] == card["step"]]
     starts = [row for row in rows if row["kind"] == "start"]
-    if not evaluations or not starts or "top1" not in evaluations[-1]["metrics"]:
+    if not evaluations or not starts or (value := evaluations[-1]["metrics"].get(primary)) is None:
         return None
     row = evaluations[-1]
     card |= {**row["metrics"], "images": row["samples"], "precision": starts[-1]["precision"]}
-    return row["metrics"]["top1"], row["samples"]
+    return value, row["samples"]
 
 
 @contextmanager

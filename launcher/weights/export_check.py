@@ -20,6 +20,8 @@ from launcher.data.batch import Loaded, normalize
 from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
+from launcher.tasks import Task
+from launcher.training.evaluation import Totals
 from launcher.weights.export_files import ONNX
 
 # Error of a logit relative to the image's largest one; ResNet-18, 50 and 152 reach 10 * 2^-24.
@@ -55,11 +57,11 @@ while True:
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """The images that an export was checked on, their number, and its top-1 in [0, 1]; None on noise."""
+    """The images that an export was checked on, their number, and its primary metric; None on noise."""
 
     on: Literal["validation images", "noise"]
     images: int
-    top1: float | None
+    value: float | None
 
 
 class _ExportedModel:
@@ -107,40 +109,45 @@ def check_export(
     path: Path,
     network: nn.Module,
     plan: Plan,
+    task: Task,
     loader: EvaluationLoader | None,
     recorded: tuple[float, int] | None,
     report: Callable[[int, int], None],
 ) -> ExportCheck:
-    """Compare the logits of an export or an ONNX file with those of the run's network, and its top-1 with the recorded.
+    """Compare the outputs of an export or ONNX file with those of the run's network, and its metric with the recorded.
 
     Both average over mirror images if the run does; an export's `predict` is what is compared.
     network: the one that the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
-    recorded: the run's top-1 in [0, 1], and its number of images.
+    recorded: the run's primary metric, and its number of images.
 
     Raises:
-        UserError: logits differ by more than rounding, or top-1 by more than a hundredth.
+        UserError: outputs differ by more than rounding, or the metric by more than a hundredth.
     """
-    correct = images = 0
+    images, totals, primary = 0, Totals(task, torch.device("cpu")), plan.config.task.primary
     onnx = (path / ONNX).exists()
     with _ExportedModel(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as exported:
         for pixels, labels, indices in loader if loader else _noise(plan):
             if not images:
-                _compare(exported, network.eval(), plan, pixels, _files(loader, indices), exact=not onnx)
-            logits, _ = exported.compute(pixels)
-            correct += int((logits.argmax(1) == labels).sum())
-            images += len(labels)
+                _compare(exported, network.eval(), plan, task, pixels, _files(loader, indices), exact=not onnx)
+            outputs, _ = exported.compute(pixels)
+            if loader is not None:
+                totals.add(task.raw(outputs), task.targets(labels))
+            images += len(pixels)
             report(images, plan.config.dataset.val_samples or images)
     if loader is None:
         return ExportCheck("noise", images, None)
-    top1 = correct / images
-    before, samples = recorded or (top1, images)
-    if samples == images and abs(top1 - before) > max(_MOST_DIFFERENT, 1.01 / images):
+    result = totals.over_ranks()
+    assert result is not None
+    value = result.metrics[primary.name]
+    before, samples = recorded or (value, images)
+    most = max(_MOST_DIFFERENT, 1.01 / images) * (1 if primary.is_share else abs(before))
+    if samples == images and abs(value - before) > most:
         raise UserError(
-            f"the exported model has a top-1 of {top1:.2%} on the {images:,} validation images, but the run recorded "
-            f"{before:.2%}; no file was written; if the images have changed, restore them or move them away to compare "
-            "only logits, which are equal"
+            f"the exported model has {primary.title} {primary.text(value)} on the {images:,} validation images, but "
+            f"the run recorded {primary.text(before)}; no file was written; if the images have changed, restore them "
+            "or move them away to compare only logits, which are equal"
         )
-    return ExportCheck("validation images", images, top1)
+    return ExportCheck("validation images", images, value)
 
 
 def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
@@ -149,7 +156,14 @@ def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
 
 
 def _compare(
-    exported: _ExportedModel, network: nn.Module, plan: Plan, pixels: Tensor, files: list[Path], *, exact: bool
+    exported: _ExportedModel,
+    network: nn.Module,
+    plan: Plan,
+    task: Task,
+    pixels: Tensor,
+    files: list[Path],
+    *,
+    exact: bool,
 ) -> None:
     """Compare the logits of a batch and of its first images, and the inputs from its files; `exact` up to rounding."""
     dataset = plan.config.dataset
@@ -159,7 +173,7 @@ def _compare(
         expected = (expected + network(images.flip(3))) / 2
     whole, inputs = exported.compute(pixels, files)
     for logits in (whole, *(exported.compute(pixels[:count])[0] for count in _COUNTS)):
-        ours = expected[: len(logits)]
+        logits, ours = task.raw(logits), expected[: len(logits)]
         # note: the bound stays the same for logits below 1, such as those of an untrained network
         most = _ONNX_ROUNDING * ours.abs().max().clamp(max=1)
         if not (_close(logits, ours) if exact else (logits - ours).abs().max() <= most):

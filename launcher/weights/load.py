@@ -175,7 +175,7 @@ def _of_safetensors(path: Path) -> SourceWeights:
         raise problem(path, str(error)) from None
     if weights.surgery is None or not (path.parent / CARD).is_file():
         return weights
-    config, classes = read_card(path.parent / CARD)
+    config, classes, _ = read_card(path.parent / CARD)
     return replace(
         weights, classes=classes, mean=list(config.dataset.mean), std=list(config.dataset.std), config=config
     )

@@ -41,8 +41,14 @@ def normalize(pixels: np.ndarray) -> np.ndarray:
     return (pixels.astype(np.float32) / 255 - mean) / std
 
 
+def in_unit(outputs: np.ndarray) -> np.ndarray:
+    """Return logits as they are, and normalized numbers [B, K] in the unit of the training data, float64."""
+    facts = CARD["task"]
+    return outputs * np.array(facts["scale"]) + np.array(facts["shift"]) if "scale" in facts else outputs
+
+
 def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Print the likeliest classes of the image files on the command line."""
+    """Print the predictions of the image files on the command line: the likeliest classes, or numbers."""
     if not sys.argv[1:]:
         sys.exit("usage: python model.py IMAGE ...")
     for path in sys.argv[1:]:
@@ -52,8 +58,12 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
         except OSError as error:
             sys.exit(f"{path} cannot be read: {error}")
         logits = logits_of(image[None])[0].astype(np.float64)
+        print(path)
+        if CARD["scores"] == "numbers":
+            print(*(f"{value:12.6g}  {name}" for name, value in zip(CLASSES, logits, strict=True)), sep="\n")
+            continue
         raised = np.exp(logits - logits.max())
         scores = 1 / (1 + np.exp(-logits)) if CARD["scores"] == "sigmoid" else raised / raised.sum()
-        print(path)
-        for number in np.argsort(-scores, kind="stable")[:5]:
+        least = CARD["task"].get("threshold")
+        for number in np.argsort(-scores, kind="stable")[: 5 if least is None else int((scores >= least).sum())]:
             print(f"{scores[number]:8.2%}  {CLASSES[number]}")

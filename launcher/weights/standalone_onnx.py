@@ -4,7 +4,7 @@ from model import CLASSES, load, predict, transform
 network = load()
 logits = predict(network, transform(Image.open("image.jpg"))[None])
 
-python model.py image.jpg                               # prints its likeliest classes
+python model.py image.jpg                               # prints its likeliest classes, or numbers
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from launcher.weights.standalone import CARD, FOLDER, main, prepare
+from launcher.weights.standalone import CARD, FOLDER, in_unit, main, prepare
 
 transform = prepare
 
@@ -25,9 +25,11 @@ def load() -> Any:
 
 
 def predict(network: Any, images: np.ndarray) -> np.ndarray:
-    """Return logits [B, classes] of images [B, 3, H, W], averaged with their mirror images if the run did so."""
+    """Return logits [B, classes] or numbers [B, K] of images [B, 3, H, W], also of mirror images if the run did so."""
     logits: np.ndarray = network.run(["logits"], {"images": images})[0]
-    return (logits + network.run(["logits"], {"images": images[..., ::-1]})[0]) / 2 if CARD["flip_average"] else logits
+    if CARD["flip_average"]:
+        logits = (logits + network.run(["logits"], {"images": images[..., ::-1]})[0]) / 2
+    return in_unit(logits)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from model import CLASSES, load, predict, transform
 network = load()                                          # in evaluation mode
 logits = predict(network, transform(Image.open("image.jpg"))[None])
 
-python model.py image.jpg                               # prints its likeliest classes
+python model.py image.jpg                               # prints its likeliest classes, or numbers
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model
 from torchvision.models import resnet as resnet  # note: for surgeries
 
-from launcher.weights.standalone import CARD, CLASSES, FOLDER, main, prepare
+from launcher.weights.standalone import CARD, CLASSES, FOLDER, in_unit, main, prepare
 
 # The network if it is not from a library.
 NETWORK: Callable[..., nn.Module] | None = None
@@ -73,10 +73,11 @@ def transform(image: Image.Image) -> Tensor:
 
 @torch.inference_mode()
 def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
-    """Return logits [B, classes] of images [B, 3, H, W], averaged with their mirror images if the run did so."""
+    """Return logits [B, classes] or numbers [B, K] of images [B, 3, H, W], also of mirror images if the run did so."""
     images = torch.as_tensor(images)
     logits: Tensor = network(images)
-    return (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits
+    logits = (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits
+    return torch.from_numpy(in_unit(logits.cpu().numpy())) if "scale" in CARD["task"] else logits
 
 
 if __name__ == "__main__":

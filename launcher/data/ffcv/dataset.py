@@ -89,7 +89,7 @@ class FFCVDataset:
     def _folder(self) -> Path:
         if self.loader.folder is not None:
             return Path(self.loader.folder)
-        if self.dataset.kind == "shapes":
+        if self.dataset.kind != "folder":
             return shapes_folder(self.dataset) / FFCV
         message = "missing; set dataloader.folder to the FFCV files or dataset.path to the images"
         if self.dataset.path is not None:

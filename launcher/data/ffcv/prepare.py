@@ -78,7 +78,7 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
 
 def _known_as(dataset: Dataset, train: Source, val: Source) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
-    if dataset.kind == "shapes" and dataset.path is None:
+    if dataset.kind != "folder" and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
     if dataset.val_split is None:
@@ -95,7 +95,7 @@ def _where(dataset: Dataset) -> str:
     if dataset.kind == "folder" and dataset.path is None:
         message = "missing; set a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, a folder of tar files, or a bucket"
         raise UserError(Problem(message, "dataset.path", None))
-    return str(ensure_folder(dataset)) if dataset.kind == "shapes" else str(dataset.path)
+    return str(ensure_folder(dataset)) if dataset.kind != "folder" else str(dataset.path)
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ def splits(
 
 def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
     """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
-    if not dataset.skip_bad or dataset.kind == "shapes":
+    if not dataset.skip_bad or dataset.kind != "folder":
         return {}
     return unreadable(splits(dataset, seed, report=report), report)
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from launcher.weights.evaluate_run import by_class, count_confused, most_confused, write_by_class
+from launcher.tasks.confusion import by_class, count_confused, most_confused, write_by_class
 
 CLASSES = ["ant", "bee", "cat", "dog"]
 # three of five ants are correct; there are no cats, and three of the predicted cats are bees; no dog is correct

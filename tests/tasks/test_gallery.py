@@ -12,7 +12,7 @@ from launcher import page
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.tasks.classification import Classification
-from launcher.weights.gallery import Gallery
+from launcher.tasks.gallery import Gallery
 from tests.html import Page
 
 CLASSES = ["<b>ant", "bee"]

@@ -1,0 +1,134 @@
+"""Several classes an image: each is a probability of its own; metrics are exact over all images and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from launcher.config.schema import BCE, Loss
+from launcher.config.tasks import MultilabelConfig
+from launcher.data.loaders import EvaluationLoader
+from launcher.tasks import Task
+from launcher.tasks.confusion import write_rows
+
+
+class Multilabel(Task):
+    """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
+
+    threshold: the least probability of a class that is predicted; that of the last evaluation.
+    """
+
+    def __init__(self, values: MultilabelConfig, loss: Loss, threshold: float = 0.5):
+        self.values, self.threshold = values, threshold
+        self._above = loss.target_threshold if isinstance(loss, BCE) else None
+
+    def targets(self, labels: Tensor) -> Tensor:
+        return labels.float()
+
+    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the binary cross-entropy, summed over classes, each by its weight [C], and averaged over samples."""
+        targets = targets if self._above is None else (targets > self._above).float()
+        total = F.binary_cross_entropy_with_logits(outputs.float(), targets, weights, reduction="sum")
+        return total / len(outputs)
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
+        return ()
+
+    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
+        scores, truth = outputs.sigmoid().numpy(), targets.numpy() > 0
+        precisions = [average_precision(*column) for column in zip(scores.T, truth.T, strict=True)]
+        return [float(np.nanmean(precisions)) if truth.any() else float("nan"), *best_threshold(scores, truth)]
+
+    def details(self, names: Sequence[str], *, with_images: bool) -> ByLabel:
+        return ByLabel(names, self.threshold)
+
+    def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
+        """Return all classes from the threshold on, likeliest first."""
+        ranked = outputs.float().sigmoid().sort(1, descending=True, stable=True)
+        rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
+        return [[(names[n], p) for n, p in zip(*row, strict=True) if p >= self.threshold] for row in rows]
+
+
+def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """Return the sum of precision times gain in recall over the distinct scores [N], falling; NaN without a true one.
+
+    As scikit-learn's `average_precision_score`; equal for any order of the images.
+    """
+    ends, hits = _by_threshold(scores, truth)
+    return float((np.diff(hits, prepend=0) * hits / (ends + 1)).sum() / hits[-1]) if hits[-1] else float("nan")
+
+
+def best_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
+    """Return the highest F1 of all labels together, and a threshold of the probabilities [N, C] that has it.
+
+    It lies in the middle between two scores, so that rounding in another program changes no prediction.
+    """
+    scores = scores.reshape(-1)
+    ends, hits = _by_threshold(scores, truth.reshape(-1))
+    f1 = 2 * hits / (ends + 1 + hits[-1])
+    best = int(f1.argmax())
+    distinct = np.append(np.sort(scores)[::-1][ends].astype(np.float64), 0.0)
+    return float(f1[best]), float(distinct[best : best + 2].mean())
+
+
+def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last place of each distinct score, falling, and the number of true ones up to there, int64 [T]."""
+    order = np.argsort(-scores, kind="stable")
+    ends = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
+    return ends, np.cumsum(truth[order], dtype=np.int64)[ends]
+
+
+class ByLabel:
+    """Average precision, precision, recall and F1 of each class at a threshold."""
+
+    def __init__(self, names: Sequence[str], threshold: float):
+        self._names, self._threshold = names, threshold
+        self._batches: list[tuple[Tensor, Tensor]] = []
+
+    def add(self, outputs: Tensor, targets: Tensor) -> None:
+        self._batches.append((outputs.float().sigmoid(), targets))
+
+    def rows(self) -> list[dict[str, str | float | None]]:
+        """Return the values of each class, lowest average precision first; None where they are undefined."""
+        scores, truth = (torch.cat(parts).cpu().numpy() for parts in zip(*self._batches, strict=True))
+        rows: list[dict[str, str | float | None]] = []
+        for name, score, true in zip(self._names, scores.T, truth.T > 0, strict=True):
+            predicted, images = score >= self._threshold, int(true.sum())
+            hits, count = int((predicted & true).sum()), int(predicted.sum())
+            rows.append(
+                {
+                    "name": name,
+                    "images": images,
+                    "average_precision": average_precision(score, true) if images else None,
+                    "recall": hits / images if images else None,
+                    "precision": hits / count if count else None,
+                    "f1": 2 * hits / (images + count) if images + count else None,
+                }
+            )
+        return sorted(rows, key=lambda row: (row["average_precision"] is None, row["average_precision"]))
+
+    def table(self) -> tuple[Sequence[str], list[list[str]]]:
+        rows = [[_shown(name, value) for name, value in row.items()] for row in self.rows()]
+        return ("class", "images", "average precision", "recall", "precision", "F1"), rows
+
+    def values(self) -> dict[str, object]:
+        return {"by_class": self.rows(), "threshold": self._threshold}
+
+    def write(self, folder: Path, title: str) -> list[Path]:
+        write_rows(folder / "by_class.csv", self.rows())
+        return [folder / "by_class.csv"]
+
+    def sections(self, loader: EvaluationLoader) -> str:
+        return ""
+
+
+def _shown(name: str, value: str | float | None) -> str:
+    """Return the text of a cell."""
+    if value is None or isinstance(value, str):
+        return value or "-"
+    return f"{value:,}" if name == "images" else f"{value:.1%}"
