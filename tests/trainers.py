@@ -35,6 +35,18 @@ SMALL = [
 SIZE_FOR_BF16 = "dataset.native_size=32"
 # A vision transformer of the same size.
 VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.mlp_width=48", "model.patch_size=8"]
+# Each task besides classification, with algorithms that change its targets.
+TASKS = {
+    "multilabel": [
+        *("dataset=scenes", "task=multilabel", "loss=bce", "loss.class_weights=auto"),
+        *(
+            "algorithms=[mixup,cutmix,label_smoothing]",
+            "algorithms.mixup.probability=0.5",
+            "algorithms.cutmix.probability=0.5",
+        ),
+    ],
+    "regression": ["dataset=scene_colours", "task=regression", "loss=huber", "algorithms=[mixup,ema]"],
+}
 # Words that make an algorithm act within a few steps.
 EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],

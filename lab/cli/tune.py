@@ -23,7 +23,7 @@ from launcher import paths
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, did_you_mean, nearest_key
 from launcher.config.overrides import word_of
-from launcher.config.tasks import Goal
+from launcher.config.tasks import Goal, Metric
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console, table
 from launcher.data.listing import is_file
@@ -75,24 +75,24 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.json and (code := train_all([*cells.values()], Counter())) is not None:
         return code
     goal = common.task.goal(common.target) if common.target else None
-    ordered = results(all_trials, runs, goal)
+    ordered = results(all_trials, runs, goal, common.task.primary)
     if arguments.json:
         print(
             json.dumps([{**asdict(result), "command": cells[result.trial.name].words} for result in ordered], indent=2)
         )
     else:
-        console().print(_table(ordered, common.target))
+        console().print(_table(ordered, common.target, common.task.primary))
     return 0
 
 
-def _table(ordered: list[TrialResult], target: str | None) -> Table:
+def _table(ordered: list[TrialResult], target: str | None, primary: Metric) -> Table:
     first = ordered[0].trial.values
     varied = [key for key in first if len({str(result.trial.values[key]) for result in ordered}) > 1]
     seconds = f"to {target}" if target else "training"
-    cells = table("trial", *varied, "best top-1", seconds)
+    cells = table("trial", *varied, f"best {primary.title}", seconds)
     for result in ordered:
         values = (_shown(result.trial.values[key]) for key in varied)
-        top1 = "-" if result.top1 is None else f"{result.top1:.2%}"
+        top1 = "-" if result.top1 is None else primary.text(result.top1)
         cells.add_row(result.trial.name, *values, top1, "-" if result.seconds is None else duration(result.seconds))
     return cells
 
@@ -125,7 +125,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A trial's best top-1 in [0, 1] so far, and its training seconds: to the target, or to the last evaluation."""
+    """A trial's best value of the task's first metric so far, and its training seconds: to the target, or to the last evaluation."""
 
     trial: Trial
     run: str
@@ -191,13 +191,13 @@ def words(trial: Trial, seed: int) -> list[str]:
     return [*(f"{key}={_word(value)}" for key, value in trial.values.items()), f"seed={seed + trial.study - 1}"]
 
 
-def results(trials: Sequence[Trial], runs: Path, goal: Goal | None) -> list[TrialResult]:
+def results(trials: Sequence[Trial], runs: Path, goal: Goal | None, primary: Metric) -> list[TrialResult]:
     """Return the results, the best first, or with a goal the fastest first."""
-    unordered = [_result(trial, RunFolder(runs / trial.name), goal) for trial in trials]
+    unordered = [_result(trial, RunFolder(runs / trial.name), goal, primary) for trial in trials]
 
     def order(result: TrialResult) -> tuple[float, float]:
         seconds = math.inf if goal is None or result.seconds is None else result.seconds
-        return seconds, -(result.top1 or 0.0)
+        return seconds, math.inf if result.top1 is None else primary.gain(0.0, result.top1)
 
     return sorted(unordered, key=order)
 
@@ -245,8 +245,8 @@ def _word(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) and math.isfinite(value) else str(value)
 
 
-def _result(trial: Trial, folder: RunFolder, goal: Goal | None) -> TrialResult:
+def _result(trial: Trial, folder: RunFolder, goal: Goal | None, primary: Metric) -> TrialResult:
     evaluations = [row for row in read_metrics(folder.metrics) if row["kind"] == "eval"]
     at = reached(evaluations, goal) if goal is not None else evaluations[-1] if evaluations else None
-    top1 = max(map(quality, evaluations), default=None)
+    top1 = primary.best(map(quality, evaluations))
     return TrialResult(trial, str(folder.path), is_finished(folder.metrics), top1, at["train_seconds"] if at else None)

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from lab.study.records import TOP1
 from lab.study.runs import RunSummary
 from launcher import paths
 from launcher.config.layers import leaves
@@ -81,6 +82,7 @@ class Curve:
     setting: StudySetting
     points: tuple[CurvePoint, ...]
     source: str | None = None  # of published points
+    metric: str = TOP1
 
     def on(self, axis: Cost) -> list[CurvePoint]:
         """Return the points with a known cost, cheapest first."""
@@ -89,6 +91,12 @@ class Curve:
     def label(self, across: Collection[str]) -> str:
         """Return the name, with the fields that differ in a comparison across settings."""
         return ", ".join([self.name, *(getattr(self.setting, name) for what, name in ACROSS.items() if what in across)])
+
+
+def metric_of(curves: Iterable[Curve]) -> str:
+    """Return the title of the metric of curves; `quality` if they have several."""
+    titles = {curve.metric for curve in curves} or {TOP1}
+    return titles.pop() if len(titles) == 1 else "quality"
 
 
 def deviation(values: Iterable[float]) -> float | None:
@@ -106,9 +114,14 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     datasets = dataset_names(runs)
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
     for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.mixed]):
-        groups[StudySetting(datasets[run.identity], run.model, run.hardware), key].append(run)
+        # note: other metrics are not compared with top-1
+        dataset = ", ".join([datasets[run.identity], *[run.metric] * (run.metric != TOP1)])
+        groups[StudySetting(dataset, run.model, run.hardware), key].append(run)
     names = _names(groups)
-    curves = [Curve(names[key], group[0].recipe, key[0], _points(group)) for key, group in groups.items()]
+    curves = [
+        Curve(names[key], group[0].recipe, key[0], _points(group), metric=group[0].metric)
+        for key, group in groups.items()
+    ]
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.hardware, curve.setting.dataset))
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from launcher.config.choices import declared
+from launcher.config.tasks import TaskConfig
 from launcher.records.metrics import Row, without_void
+
+TOP1 = "top-1 %"
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class Evaluated:
 
     epoch: float
     clock_minutes: float
-    top1: float  # percent
+    top1: float  # percent, or another task's primary metric, negative if lower is better
 
 
 @dataclass(frozen=True)
@@ -34,13 +38,23 @@ NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "
 
 
 def quality(row: Row) -> float:
-    """Return the primary (first) metric of an `eval` or `test` record, in [0, 1].
+    """Return the primary (first) metric of an `eval` or `test` record.
 
     Raises:
         KeyError, TypeError, ValueError, AttributeError: the record lacks it.
     """
     primary, *_ = row["metrics"].values()
     return float(primary)
+
+
+def comparable(start: Row) -> tuple[str, float]:
+    """Return the title of a run's primary metric, and a factor after which higher is better, and shares are percent."""
+    metrics = {metric.name: metric for task in declared(TaskConfig) for metric in task.metrics}
+    if (metric := metrics.get(str(start.get("primary")))) is None:
+        return TOP1, 100.0
+    is_lower = metric.better == "lower"
+    title = "-" * is_lower + metric.title + " %" * metric.is_share
+    return title, (100.0 if metric.is_share else 1.0) * (-1 if is_lower else 1)
 
 
 def facts_of(rows: list[Row]) -> dict[str, Any]:
@@ -53,8 +67,9 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
     start = next((row for row in valid if row["kind"] == "start"), None)
     if start is None:
         return NOTHING
+    title, factor = comparable(start)
     evaluations = tuple(
-        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, 100 * quality(row))
+        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, factor * quality(row))
         for row in valid
         if row["kind"] == "eval"
     )
@@ -63,9 +78,10 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "world_size": int(start["world_size"]),
         "device": str(start["device"]),
         "evaluations": evaluations,
+        "metric": title,
         "times": Times(_counted(valid), _wall(rows)),
         "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
-        "test_top1": next((100 * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
+        "test_top1": next((factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation
+from lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation, metric_of
 from lab.study.results import Results, fronts
 from lab.study.runs import Evaluated, RunSummary
 from launcher import atomic
@@ -202,7 +202,7 @@ def _short(number: float | None) -> float | None:
 
 def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
     """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts."""
-    figure, axes = drawing(title, _LABELS[axis], "top-1, %")
+    figure, axes = drawing(title, _LABELS[axis], metric_of(results.all_curves).replace(" %", ", %"))
     shown = [curve for curve in results.all_curves if curve.on(axis)]
     for colours, published in ((COLOURS, False), ((GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.study.records import NOTHING, Evaluated, Times, facts_of
+from lab.study.records import NOTHING, TOP1, Evaluated, Times, facts_of
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
 from launcher.config.validate import MISSING, validate
@@ -42,6 +42,7 @@ class RunSummary:
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # per hour, for a machine without a price in the config
     test_top1: float | None = None  # of the final weights on dataset.test_path, in percent
+    metric: str = TOP1
     ended_by: str | None = None  # the key that ended it before its length
     identities: tuple[str, ...] = ()  # of its training data
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from lab.study.algoperf import MAX_RATIO, Scores, profile
-from lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation
+from lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, metric_of
 from lab.study.published import StatedSpeedup
 from lab.study.results import Results, notes, on_front
 from lab.study.speedup import Comparison
@@ -111,7 +111,7 @@ def rich_tables(
 
 def _points(results: Results, axis: Cost) -> Table:
     front = on_front(results.all_curves, axis, results.across)
-    numbers = ("epochs", "seeds", "top-1 %", "minutes", "wall", "USD")
+    numbers = ("epochs", "seeds", metric_of(results.all_curves), "minutes", "wall", "USD")
     cells = table("curve", "data set, model", "hardware", *numbers, "●", numbers=numbers)
     for curve in results.all_curves:
         for point in curve.points:

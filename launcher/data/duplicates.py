@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 class _Image(NamedTuple):
     split: str
-    label: int | list[float]
+    label: bytes
     piece: Piece
 
 
@@ -46,7 +46,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     if quick and any(split.stored is not None and split.stored.is_copied for split in splits):
         return []
     images = [
-        _Image(split.split, split.labels[number].tolist(), split.piece(number))
+        _Image(split.split, split.labels[number].tobytes(), split.piece(number))
         for split, number in _listed(splits, quick)
     ]
     files = dict(_each(_file, images, report, "looking for duplicates"))

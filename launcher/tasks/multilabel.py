@@ -49,7 +49,7 @@ class Multilabel(Task):
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return all classes from the threshold on, likeliest first."""
-        ranked = outputs.float().sigmoid().sort(1, descending=True, stable=True)
+        ranked = outputs.float().sigmoid().topk(outputs.shape[1])
         rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
         return [[(names[n], p) for n, p in zip(*row, strict=True) if p >= self.threshold] for row in rows]
 

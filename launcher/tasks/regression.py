@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from launcher.data.loaders import EvaluationLoader
 from launcher.tasks import Task
 from launcher.tasks.confusion import write_rows
 
-_LOSSES = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
+_LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
 _MOST_DRAWN = 9
 
 
@@ -68,6 +68,7 @@ class Regression(Task):
         return self.targets(predicted)
 
     def _unit_on(self, values: Tensor) -> Tensor:
+        """Return shift and scale, float64 [2, K], on the device of the values."""
         if self._unit.device != values.device:
             self._unit = self._unit.to(values.device)
         return self._unit

@@ -11,7 +11,7 @@ from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.errors import UserError
-from tests.trainers import EARLY, SIZE_FOR_BF16, assert_resumes_to_the_same_bits, build, steps
+from tests.trainers import EARLY, SIZE_FOR_BF16, TASKS, assert_resumes_to_the_same_bits, build, steps
 
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 
@@ -20,6 +20,11 @@ NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
 def test_each_algorithm_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     words = [f"algorithms=[{name}]", *EARLY.get(name, [])]
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_each_task_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
+    assert_resumes_to_the_same_bits(TASKS[name], tmp_path / "step-00000003.pt")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

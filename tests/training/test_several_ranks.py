@@ -20,14 +20,18 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, VIT, steps, teacher
+from tests.trainers import EARLY, SMALL, TASKS, VIT, steps, teacher
 from tests.two_ranks import on_ranks
 
 RECIPES = [recipe.name for recipe in recipes.listing()]
 ALGORITHMS = options("algorithms")
 SHORT = "launch.gradient_dtype=bfloat16"
 # Words of other runs by their names.
-OTHERS = {"vit": [*VIT, "algorithms=[ema,mixup]", *EARLY["ema"]], SHORT: ["algorithms=[]", SHORT]}
+OTHERS: dict[str, list[str]] = {
+    **TASKS,
+    "vit": [*VIT, "algorithms=[ema,mixup]", *EARLY["ema"]],
+    SHORT: ["algorithms=[]", SHORT],
+}
 OTHERS |= {(word := f"optimizer={name}"): ["algorithms=[]", word] for name in options("optimizer")}
 SAVED, END = 3, 5
 

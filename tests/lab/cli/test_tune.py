@@ -115,7 +115,10 @@ def test_results_are_ordered_by_accuracy_or_by_time_to_target(tmp_path: Path) ->
             for step, (seconds, top1) in enumerate(evaluations, 1)
         ]
         append(folder.metrics, *rows, end(2))
-    plain, aimed = (results(drawn, tmp_path, goal) for goal in (None, compose([]).config.task.goal("top1:0.6")))
+    plain, aimed = (
+        results(drawn, tmp_path, goal, compose([]).config.task.primary)
+        for goal in (None, compose([]).config.task.goal("top1:0.6"))
+    )
     assert [(r.trial.number, r.top1, r.seconds) for r in plain] == [(1, 0.9, 20.0), (2, 0.7, 20.0), (3, None, None)]
     assert [(r.trial.number, r.seconds) for r in aimed] == [(2, 10.0), (1, 20.0), (3, None)]
     assert [r.finished for r in plain] == [True, True, False]

@@ -1,0 +1,155 @@
+"""Several labels and numbers an image, from every kind of table, through both loaders."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.classes import class_counts
+from launcher.data.inspection import inspect_data
+from launcher.errors import UserError
+from tests.data.conftest import make_loaders, write_files
+
+LABELS = [["cat"], ["dog", "cat"], [], ["12", "dog"]] * 4
+NUMBERS = [[0.5, -2.0], [1e4, 3.0], [-7.25, 0.0], [2.0, 1.0]] * 4
+NAMES = ["0012", "cat", "dog"]
+MULTILABEL, REGRESSION = (["task=multilabel", "loss=bce"], ["task=regression", "loss=mse"])
+
+
+def rows(split: str) -> list[dict[str, Any]]:
+    made = []
+    for number, (labels, (x, y)) in enumerate(zip(LABELS, NUMBERS, strict=True)):
+        row = {
+            "image": f"{split}-{number}.png",
+            "label": "|".join(labels),
+            "tags": labels,
+            "point": [x, y],
+            "x": x,
+            "y": y,
+        }
+        made.append({**row, **{name: int(name.lstrip("0") in labels) for name in NAMES}})
+    return made
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Write the same images with a table in each format; CSV has no split of its own."""
+    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("csv", "jsonl", "parquet")}
+    for split in ("train", "val"):
+        made = rows(split)
+        for number, row in enumerate(made):
+            image = Image.new("RGB", (40, 32), (9 * number, len(split), 7))
+            for folder in (folders["csv"], folders["jsonl"]):
+                image.save(folder / row["image"])
+        with (folders["jsonl"] / f"{split}.jsonl").open("w") as file:
+            file.writelines(json.dumps(row) + "\n" for row in made)
+        stored = [(folders["csv"] / row["image"]).read_bytes() for row in made]
+        packed = [
+            {**row, "image": {"bytes": data, "path": row["image"]}} for row, data in zip(made, stored, strict=True)
+        ]
+        parquet.write_table(pyarrow.Table.from_pylist(packed), folders["parquet"] / f"{split}-0.parquet")
+        with (folders["csv"] / f"{split}.csv").open("w", newline="") as file:
+            table = csv.DictWriter(
+                file, [name for name in made[0] if name not in ("tags", "point")], extrasaction="ignore"
+            )
+            table.writeheader()
+            table.writerows(made)
+    return folders
+
+
+def labels_of(
+    folder: Path, *words: str, loader: str = "torchvision"
+) -> tuple[list[str] | None, dict[tuple[int, ...], list[float]]]:
+    """Return the names of labels, and those of the training images by their first pixel, through the loader."""
+    loaders = make_loaders(folder, f"dataloader={loader}", "image.flip=0", *words)
+    labels = {
+        tuple(image[:, 0, 0].tolist()): row.tolist()
+        for images, rows, _ in loaders.train.epoch(0)
+        for image, row in zip(images, rows, strict=True)
+    }
+    names = loaders.evaluate.reader.classes
+    loaders.close()
+    return names, labels
+
+
+def expected(values: list[list[Any]]) -> dict[tuple[int, ...], list[float]]:
+    return {(9 * number, 5, 7): row for number, row in enumerate(values)}
+
+
+CLASSES = expected([[float(name.lstrip("0") in row) for name in NAMES] for row in LABELS])
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("csv", "label"), ("csv", "[0012,cat,dog]"), ("jsonl", "tags"), ("jsonl", "label"), ("parquet", "tags"),
+     ("parquet", "[0012,cat,dog]")],
+)  # fmt: skip
+def test_several_labels_are_read_from_texts_lists_and_columns(tables: dict[str, Path], table: str, column: str) -> None:
+    column = column.replace("0012", "'0012'")
+    assert labels_of(tables[table], *MULTILABEL, f"dataset.columns.label={column}") == (NAMES, CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("csv", "[x,y]"), ("jsonl", "point"), ("jsonl", "[x,y]"), ("parquet", "point"), ("parquet", "[x,y]")],
+)
+def test_numbers_are_read_from_lists_and_columns(tables: dict[str, Path], table: str, column: str) -> None:
+    names, labels = labels_of(tables[table], *REGRESSION, f"dataset.columns.label={column}")
+    assert names == (["x", "y"] if column == "[x,y]" else ["point 0", "point 1"])
+    assert labels == expected(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [([*MULTILABEL], CLASSES), ([*REGRESSION, "dataset.columns.label=[x,y]"], expected(NUMBERS))],
+)
+def test_ffcv_files_have_the_same_labels(
+    tables: dict[str, Path], tmp_path: Path, words: list[str], values: Any
+) -> None:
+    words = [*words, f"dataloader.folder={tmp_path}", "dataloader.files.jpeg_share=0.0"]
+    write_files(tables["csv"], *words)
+    assert labels_of(tables["csv"], *words, loader="ffcv")[1] == values
+
+
+def test_a_table_without_a_split_is_divided(tables: dict[str, Path]) -> None:
+    words = [
+        "dataset=image_folder",
+        f"dataset.path={tables['csv']}/train.csv",
+        "dataset.val_split=0.25",
+        "batch_size=8",
+    ]
+    for more in (MULTILABEL, [*REGRESSION, "dataset.columns.label=x"]):
+        inspection = inspect_data(compose([*words, *more]).config, must_exist=True)
+        train, val = inspection.splits
+        assert (len(train.files), len(val.files)) == (12, 4)
+        assert not {*train.files} & {*val.files}
+        assert "drawn by seed=42" in inspection.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs one class an image; set one column without empty rows"),
+        (["dataset.columns.label=[x,y]"], "needs one class an image"),
+        ([*REGRESSION], "which is no number; set a column of numbers, or a list of such columns"),
+        ([*MULTILABEL, "dataset.columns.label=[x,y]"], "has the value .*; write 1 or 0"),
+        ([*REGRESSION, "dataset.columns.label=[x,z]"], "dataset.columns.label=z: .* has no such column"),
+    ],
+)
+def test_labels_of_another_kind_are_refused(tables: dict[str, Path], words: list[str], message: str) -> None:
+    words = ["dataset=image_folder", f"dataset.path={tables['csv']}", *words]
+    with pytest.raises(UserError, match=message):
+        inspect_data(compose(words).config, must_exist=True)
+
+
+def test_each_label_of_an_image_counts() -> None:
+    labels = np.array(list(CLASSES.values()), np.uint8)
+    assert class_counts(labels, 3).tolist() == [4, 8, 8]
