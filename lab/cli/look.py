@@ -41,6 +41,8 @@ def main(arguments: argparse.Namespace) -> int:
     if composed.config.dataloader.name == "synthetic":
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
         raise UserError(Problem(message, "dataloader", "synthetic"))
+    if (task := composed.config.task).labelled != "class":
+        raise UserError(Problem("shows images by their one class, which this task does not have", "task", task.name))
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     from lab.look.steps import examples  # note: imports torch, so only after all checks

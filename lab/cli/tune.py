@@ -125,7 +125,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A trial's best value of the task's first metric so far, and its training seconds: to the target, or to the last evaluation."""
+    """A trial's best value of the task's first metric so far, and its training seconds.
+
+    They count to the target, or to the last evaluation.
+    """
 
     trial: Trial
     run: str

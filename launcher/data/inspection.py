@@ -56,6 +56,8 @@ def inspect_data(
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
+    if config.dataset.test_path is not None:
+        check_class_folders(config, "dataset.test_path", config.dataset.test_path)
     if must_exist and config.dataset.test_path is not None:
         test, notes = held_out(config.dataset, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
@@ -79,6 +81,13 @@ def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = q
         return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
+
+
+def check_class_folders(config: RunConfig, key: str, path: Path | str) -> None:
+    """Raise UserError for another folder to evaluate if the run's labels are no class folders."""
+    if config.task.labelled != "class":
+        message = f"evaluates class folders, which task={config.task.name} does not have; remove the key"
+        raise UserError(Problem(message, key, path))
 
 
 def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from launcher.config.schema import RunConfig
-from launcher.data.inspection import match_folder
+from launcher.data.inspection import check_class_folders, match_folder
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
@@ -85,6 +85,7 @@ def _images(
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the folders by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
+    check_class_folders(plan.config, "dataset.path", other)
     images, notes = match_folder(other, plan.config.dataset, classes, quiet)
     with closing(build_evaluation(plan, images, single_rank(device))) as loader:
         yield loader, notes
