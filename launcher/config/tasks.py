@@ -28,7 +28,8 @@ class TaskConfig(Declaration):
     weighs_classes: its loss has `loss.class_weights`.
     labelled: what the label of an image is: one class, several, or numbers.
     losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
-    gathers: its metrics need the outputs for all images at once (`launcher.tasks.Task.metrics_of_all`), not sums.
+    facts: the keywords of its implementation that a run computes, numbers or one number for each output.
+    gathers: its metrics need the outputs for all images at once (`launcher.tasks.GatheringTask`), not sums.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
@@ -36,6 +37,7 @@ class TaskConfig(Declaration):
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy", "bce")
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
+    facts: ClassVar[tuple[str, ...]] = ()
     gathers: ClassVar[bool] = False
 
     name: str
@@ -62,11 +64,11 @@ class TaskConfig(Declaration):
         return [*texts], [*range(len(texts))]
 
     def of_training(self, labels: Any) -> dict[str, Any]:
-        """Return what the task computes from the training labels, as keywords of its implementation."""
+        """Return its `facts` that are computed from the training labels."""
         return {}
 
     def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
-        """Return what the task computes in an evaluation, as keywords of its implementation."""
+        """Return its `facts` that are computed in an evaluation."""
         return {}
 
     def counted(self, outputs: int | None) -> str:
@@ -175,6 +177,7 @@ class MultilabelConfig(TaskConfig):
     weighs_classes = True
     labelled = "classes"
     losses = ("bce",)
+    facts = ("threshold",)
     gathers = True
 
     name: Literal["multilabel"]
@@ -220,6 +223,7 @@ class RegressionConfig(TaskConfig):
     labelled = "numbers"
     losses = ("mse", "l1", "huber")
     predicted = ("name", "value")
+    facts = ("shift", "scale")
 
     name: Literal["regression"]
 

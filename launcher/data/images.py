@@ -218,9 +218,7 @@ class TrainImages(Images):
         crops = Crops(self.image, self.seed, epoch, np.array([index for _, index, _ in keys]))
         return [self._crop(index, partial(crops.box, place), epoch, size) for place, (_, index, _) in enumerate(keys)]
 
-    def _crop(
-        self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int
-    ) -> Sample:
+    def _crop(self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int) -> Sample:
         number = index % len(self.labels)
         image, box = self.part(number, box_of, size if self.scaled else None)
         pixels = cut(image, box, size, self.image.interpolation, self.resize)

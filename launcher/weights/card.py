@@ -32,7 +32,9 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
         raise UserError(f"{path} does not list the classes of its config; export the run again")
     numbers = {name: [value] * len(classes) if isinstance(value, float) else value for name, value in facts.items()}
     if set(facts) - set(config.task.facts) or not all(_are_numbers(one, len(classes)) for one in numbers.values()):
-        raise UserError(f"{path} has other values of its task than {', '.join(config.task.facts)}; export the run again")
+        raise UserError(
+            f"{path} has other values of its task than {', '.join(config.task.facts)}; export the run again"
+        )
     return config, [str(name) for name in classes], facts
 
 
