@@ -37,8 +37,8 @@ class Regression(Task):
 
     def targets(self, labels: Tensor) -> Tensor:
         # note: in float64, since a mean may be much larger than the deviation
-        shift, scale = self._unit_on(labels)
-        return ((labels.double() - shift) / scale).float()
+        unit = self._unit_on(labels)
+        return ((labels.double() - unit[0]) / unit[1]).float()
 
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         return self._loss(outputs.float(), targets)
@@ -61,8 +61,8 @@ class Regression(Task):
 
     def in_unit(self, values: Tensor) -> Tensor:
         """Convert normalized numbers [B, K] to their unit, float64."""
-        shift, scale = self._unit_on(values)
-        return values.double() * scale + shift
+        unit = self._unit_on(values)
+        return values.double() * unit[1] + unit[0]
 
     def raw(self, predicted: Tensor) -> Tensor:
         return self.targets(predicted)
