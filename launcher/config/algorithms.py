@@ -151,7 +151,7 @@ class DistillationConfig(AlgorithmConfig, change_batch=95, change_loss=10):
         task = plan.config.task
         if self.teacher is None:
             yield Problem("set a run folder, an export, or a model of timm such as resnet50", "teacher", None)
-        if "top1" not in {metric.name for metric in task.metrics}:
+        if task.labelled != "class":
             message = f"needs one class per image, which task={task.name} has not; set algorithms.distillation=off"
             yield Problem(message, "form", self.form)
 
