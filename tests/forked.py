@@ -27,6 +27,14 @@ _SECONDS = 0.01
 # note: forks inherit it, so that they use the same server
 _RUN = os.environ.setdefault("TESTS_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())))
 
+# Like `python model.py IMAGE` of an export, without this project.
+MODEL_MAIN = """
+import runpy, sys
+sys.modules["launcher"] = None
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
 
 class Command:
     """Like `subprocess.Popen`, for `python -m MODULE WORDS` or `-c CODE WORDS` in a forked process."""

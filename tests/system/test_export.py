@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.forked import python
+from tests.forked import MODEL_MAIN, python
 from tests.runs import Train, draw_nothing, fork_checks
 
 pytestmark = pytest.mark.system
@@ -35,13 +35,6 @@ for folder in sys.argv[2:]:
     from model import CLASSES, load, predict, transform
     logits = predict(load(), torch.stack([transform(Image.open(file)) for file in files]))
     print(sum(CLASSES[number] == file.parent.name for file, number in zip(files, logits.argmax(1), strict=True)))
-"""
-# Like `python model.py IMAGE`.
-MAIN = """
-import runpy, sys
-sys.modules["launcher"] = None
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -78,6 +71,6 @@ def test_exports_reach_the_recorded_top1_without_this_project(tmp_path: Path, im
     assert python(USER, str(images / "val"), *recipes, folder=tmp_path).split() == right
 
     file = images / "val" / "green" / "0.png"
-    lines = python(MAIN, "hot/model.py", str(file), folder=tmp_path).splitlines()
+    lines = python(MODEL_MAIN, "hot/model.py", str(file), folder=tmp_path).splitlines()
     assert lines[0] == str(file)
     assert {line.split("%")[1].strip() for line in lines[1:]} == set(CLASSES)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from tests.forked import python
+from tests.forked import MODEL_MAIN, python
 from tests.runs import Train, draw_nothing, fork_checks
-from tests.system.test_export import MAIN
 
 pytestmark = pytest.mark.system
 
@@ -51,7 +50,8 @@ def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tm
     ours = [json.loads(train("predict", where, str(file), "--json").stdout) for where in (f"runs/{name}", "export")]
     assert ours[0] == ours[1]
     lines = [
-        line.split(maxsplit=1) for line in python(MAIN, "export/model.py", str(file), folder=tmp_path).splitlines()[1:]
+        line.split(maxsplit=1)
+        for line in python(MODEL_MAIN, "export/model.py", str(file), folder=tmp_path).splitlines()[1:]
     ]
     key, value = {"multilabel": ("class", "probability"), "regression": ("name", "value")}[name]
     scale = 100 if name == "multilabel" else 1
