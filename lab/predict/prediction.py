@@ -121,6 +121,9 @@ class Rates:
 
     def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
         """Return the seconds of a kernel's products, of its bytes, and of cuDNN's copies of operands."""
+        if (row := self.values["row"].get(work.kind)) is not None:
+            # note: ranks share eigenvectors
+            return work.operations * row / (self.count if work.kind == "eigenvectors" else 1), 0.0, 0.0
         memory, products = stack["memory"], stack["products"]
         bandwidth = self.gpu.bandwidth * 1e9
         moves = work.moved / (memory.get(work.kind, memory["other"]) * bandwidth)

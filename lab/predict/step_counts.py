@@ -31,7 +31,8 @@ _IMAGE_SIZES = 2
 class Work:
     """Equal kernels: their kind, the bytes that each moves, its matrix operations, and their number.
 
-    kind: convolution, depthwise, matrix, batch norm, pool, strided, or other. `Call` explains the last three fields.
+    kind: convolution, depthwise, matrix, eigenvectors, qr, batch norm, pool, strided, or other. `Call` explains the
+    last three fields.
     """
 
     kind: str

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
 from lab.predict.meta_tensors import nothing_computed
 from lab.predict.step_counts import CountedStep, Work
-from lab.predict.trace import Call, Trace
+from lab.predict.trace import DECOMPOSITIONS, Call, Trace
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Moment
@@ -32,7 +32,7 @@ from launcher.training.trainer import build_step
 from launcher.weights.teacher import find_teacher
 
 # Kind of kernel -> its kind in the counts; all others count as `other`.
-_WORKS = {"matmul": "matrix", "attention": "matrix", "batch norm": "batch norm", "pool": "pool"}
+_WORKS = {"matmul": "matrix", "attention": "matrix", **{kind: kind for kind in ("batch norm", "pool", *DECOMPOSITIONS)}}
 _BACKWARD = "convolution_backward"
 # Calls that autocast computes in float32 on a GPU but not on a CPU: layer norms, softmax and sums.
 _FLOAT32 = {

@@ -24,6 +24,8 @@ _KINDS = {
     "convolution": ("convolution", "mkldnn_convolution"),
     "matmul": ("mm", "addmm", "bmm"),
     "attention": ("_scaled_dot_product",),
+    "eigenvectors": ("_linalg_eigh",),
+    "qr": ("linalg_qr",),
     "batch norm": ("native_batch_norm", "_native_batch_norm", "cudnn_batch_norm", "_batch_norm"),
     "foreach": ("_foreach", "_fused", "_amp"),
     "pool": ("max_pool", "avg_pool", "adaptive_avg_pool", "_adaptive_avg_pool"),
@@ -33,6 +35,7 @@ _KINDS = {
         *("sort", "topk", "nonzero", "grid_sampl"),
     ),
 }
+DECOMPOSITIONS = ("eigenvectors", "qr")
 # Calls that overwrite their first argument without reading it, or read only its shape.
 _UNREAD = {
     *("copy_", "fill_", "zero_", "_foreach_copy_", "_foreach_zero_"),
@@ -46,7 +49,7 @@ _EMPTY = {"_unsafe_view", "empty", "empty_like", "empty_strided", "new_empty", "
 
 @dataclass(frozen=True)
 class Call:
-    """One call of ATen: bytes by storage, matrix operations, and the number of elements.
+    """One call of ATen: bytes by storage, matrix operations (rows, of a decomposition), and the number of elements.
 
     `phase` is prepare, network (the forward pass, the loss and the backward pass) or update. `group_width`: channels
     that a grouped convolution sums over, 1 of a depthwise one, 0 of other calls. `aligned`: whether channels or matrix
@@ -123,6 +126,8 @@ class Trace(TorchDispatchMode):
             self.phase = "update"
         over = reads if kind in ("reduction", "batch norm") else writes or reads
         operations = int(count(*args, **kwargs, out_val=out)) if count else 0
+        if kind in DECOMPOSITIONS:
+            operations = math.prod(_tensors([*args])[0].shape[:-1])
         if name == "convolution_backward":
             # note: PyTorch's own count ignores the groups in the gradient of a weight
             operations = sum(args[-1][:2]) * 2 * args[0].numel() * args[2][0].numel()

@@ -201,6 +201,9 @@ def test_algoperfs_steps_and_warmups() -> None:
     assert free.total_steps == math.ceil(209_877 / 1_251) * 1_251
     assert free.lr(0) == pytest.approx(0.0025 / 2939)
     assert [free.lr(step) for step in (2938, 2939, 200_000)] == [0.0025] * 3
+    shampoo = Plan(compose(["recipe=algoperf_vit_shampoo"]).config, 8, IMAGES)
+    assert shampoo.total_steps == math.ceil(0.6 * 167_999 / 1_251) * 1_251
+    assert shampoo.warmup_steps == pytest.approx(0.05 * 0.6 * 167_999, rel=0.006)
 
 
 @pytest.mark.parametrize("name", ["resnet101_mosaic", "resnet101_baseline"])

@@ -29,7 +29,8 @@ from tests.counted_steps import made_up
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
 PRODUCTS = {"convolution": 0.5, "depthwise": 0.1, "matrix": 0.8, "unaligned": 0.25, "group_width": 16}
 STACK = {"products": PRODUCTS, "memory": {"other": 0.5, "pool": 0.25}, "call": 1e-3, "kernel": 0.0, "ranks": 0.5}
-VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "overlap": 1.0}
+VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "overlap": 1.0,
+          "row": {"eigenvectors": 2e-3, "qr": 1e-3}}  # fmt: skip
 PRODUCT, MOVE = Work("convolution", 10**6, 10**10, 1), Work("other", 10**7, 0, 3)
 TINY = ("recipe=mild", "dataset=shapes", "model=resnet18", "algorithms=[channels_last]", "batch_size=4", "epochs=2",
         "schedule.warmup=1ep")  # fmt: skip
@@ -79,6 +80,11 @@ def test_only_convolutions_copy_tensors_that_are_not_channels_last() -> None:
 def test_each_kind_of_kernel_has_its_efficiency(work: Work, seconds: float) -> None:
     step = parts(work)
     assert step.arithmetic + step.memory == pytest.approx(seconds)
+
+
+def test_ranks_share_eigenvectors_and_all_compute_qr() -> None:
+    works = (Work("eigenvectors", 10**6, 100, 1), Work("qr", 10**6, 100, 1))
+    assert [parts(*works, gpus=gpus).arithmetic for gpus in (1, 4)] == pytest.approx([0.3, 0.15])
 
 
 def test_the_host_bounds_many_small_kernels_unless_they_are_captured() -> None:

@@ -22,6 +22,15 @@ def test_a_convolution_is_counted_as_by_hand() -> None:
     assert [gradient.elements for gradient in trace.gradients] == [8 * 27]
 
 
+def test_a_decomposition_is_counted_by_the_rows_of_all_its_matrices() -> None:
+    def decompose() -> None:
+        torch.linalg.eigh(torch.zeros(3, 8, 8))
+        torch.linalg.qr(torch.zeros(2, 5, 5))
+
+    counted = {call.kind: call.operations for call in traced(decompose, nn.Identity()).calls if call.operations}
+    assert counted == {"eigenvectors": 24, "qr": 10}
+
+
 def test_a_convolution_in_groups_has_equal_products_forward_and_for_both_gradients() -> None:
     layer, images = nn.Conv2d(12, 12, 3, padding=1, groups=4), torch.zeros(2, 12, 16, 16, requires_grad=True)
     forward, backward = (c for c in traced(lambda: layer(images).sum().backward(), layer).calls if c.operations)

@@ -80,21 +80,23 @@ def test_runs_on_another_machine_are_skipped_with_a_note(make_run: MakeRun) -> N
 
 
 def test_the_workloads_are_algoperfs() -> None:
-    """Targets as 1 minus the published errors, times in seconds; typed from the benchmark's documentation."""
+    """Targets as 1 minus the published errors, seconds on 8 V100, 4 A100; typed from the documentation."""
     expected = {
-        "imagenet_resnet": (1 - 0.22569, 1 - 0.3440, 66_159),
-        "imagenet_resnet_silu": (0.75445, 0.6323, 66_159),
-        "imagenet_resnet_gelu": (0.76765, 0.6519, 66_159),
-        "imagenet_resnet_large_bn_init": (0.76526, 0.6423, 66_159),
-        "imagenet_vit": (1 - 0.22691, 1 - 0.3481, 69_768),
-        "imagenet_vit_glu": (0.75738, 0.6359, 69_768),
-        "imagenet_vit_post_ln": (0.75312, 0.6286, 69_768),
-        "imagenet_vit_map": (0.77113, 0.6523, 69_768),
+        "imagenet_resnet": (1 - 0.22569, 1 - 0.3440, 66_159, 49_918),
+        "imagenet_resnet_silu": (0.75445, 0.6323, 66_159, 49_918),
+        "imagenet_resnet_gelu": (0.76765, 0.6519, 66_159, 49_918),
+        "imagenet_resnet_large_bn_init": (0.76526, 0.6423, 66_159, 49_918),
+        "imagenet_vit": (1 - 0.22691, 1 - 0.3481, 69_768, 64_292),
+        "imagenet_vit_glu": (0.75738, 0.6359, 69_768, 64_292),
+        "imagenet_vit_post_ln": (0.75312, 0.6286, 69_768, 64_292),
+        "imagenet_vit_map": (0.77113, 0.6523, 69_768, 64_292),
     }
-    values = {n: (w.target, w.test_target, w.limit) for n, w in workloads().items()}
+    gpus = ("Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-40GB")
+    values = {n: (w.target, w.test_target, *map(w.limit, gpus)) for n, w in workloads().items()}
     assert values.keys() == expected.keys()
     for name, targets in expected.items():
         assert values[name] == pytest.approx(targets), name
+        assert workloads()[name].limit("cpu") == targets[2]
         assert workloads()[name].base == (None if name.count("_") == 1 else "_".join(name.split("_")[:2]))
 
 
@@ -151,6 +153,14 @@ def test_two_workloads_give_one_score_with_their_own_targets_and_limits(make_run
     assert scores.score["hot"] == pytest.approx(1 / 3, abs=0.5 / 99)
     assert any(note.endswith("not an AlgoPerf workload; set --target to score it") for note in scores.notes)
     assert score_runs(runs, None, "self").seconds["late"]["imagenet_vit"] == 69_828.0
+
+
+def test_the_limit_is_that_of_the_gpu(make_run: MakeRun) -> None:
+    path = imagenet_run(make_run, "a", "resnet50", 0.775, seconds=60_000.0)
+    assert score_runs([read_run(path)], None, "external").seconds["mild"]["imagenet_resnet"] == 60_060.0
+    metrics = path / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace('"cpu"', '"NVIDIA A100-SXM4-40GB"'))
+    assert score_runs([read_run(path)], None, "external").seconds["mild"]["imagenet_resnet"] == math.inf
 
 
 WORKLOADS = [
