@@ -131,7 +131,14 @@ def _run(words: list[str]) -> int:
     from launcher.cli.words import read  # note: here a stop signal during the import ends without a traceback
 
     module = module_of(verb)
-    return int(module.main(read(parser_of(verb, module), verb, words, list(VERBS))))
+    arguments = read(parser_of(verb, module), verb, words, list(VERBS))
+    if any(
+        word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in getattr(arguments, "overrides", ())
+    ):
+        from launcher.cli.auto import with_recipe
+
+        arguments.overrides = with_recipe(verb, arguments.overrides)
+    return int(module.main(arguments))
 
 
 def _configure_libraries() -> None:

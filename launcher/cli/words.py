@@ -126,7 +126,7 @@ class _Reading:
 
     def _is_recipe(self, word: str) -> bool:
         with paths.searching(self._config_dirs):
-            return recipes.find(word) is not None
+            return word == recipes.AUTO or recipes.find(word) is not None
 
     def _refuse(self, word: str, reason: str) -> None:
         is_start = self._verb == "run" and word == self._words[0]

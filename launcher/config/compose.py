@@ -23,7 +23,7 @@ from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems
 
-_DATA_FOLDER = "TRAIN_DATA"
+DATA_FOLDER = "TRAIN_DATA"
 _LIST = "algorithms"
 _IMAGENET_CLASSES = 1000
 # Keys of a composed config that are not values of the run.
@@ -51,10 +51,10 @@ def compose(words: Sequence[str]) -> Composed:
     origin, problems, notes = composition.origin, composition.problems, composition.notes
     with problems.collected():
         values = composed(composition.command)
-        folder = os.environ.get(_DATA_FOLDER)
+        folder = os.environ.get(DATA_FOLDER)
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
-            composition.layers.insert(0, _Layer(f"environment {_DATA_FOLDER}", {"dataset": {"path": folder}}))
+            composition.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
         config = validate(resolve(values, origin, problems), origin)
     problems.settle()
     if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
@@ -124,7 +124,7 @@ class Composition:
         from launcher.config.hydra_source import Command
 
         chosen, setting = sort_words(assignments, self.problems)
-        path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(_DATA_FOLDER))
+        path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(DATA_FOLDER))
         option = dataset_at(str(path), str(top.options.get("dataset"))) if path else None
         if "dataset" not in chosen and option != top.options.get("dataset") and option is not None:
             chosen["dataset"] = option

@@ -24,6 +24,8 @@ from launcher.errors import Problem, Problems, UserError
 # The recipes whose bands cover all lengths, to suggest one for a length outside another recipe's band.
 BANDED = ("mild", "medium", "hot")
 TRAIN = "train"
+# The word that chooses one for the images and the machine.
+AUTO = "auto"
 
 _LENGTHS, _PUBLISHED = "lengths", "published"
 _MOST_BASES = 10

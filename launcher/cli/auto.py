@@ -1,0 +1,195 @@
+"""`recipe=auto`: choose a recipe, its batch and its length for a data set and a machine; imports no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher import paths, randomness
+from launcher.config import recipes
+from launcher.config.compose import DATA_FOLDER, compose, dataset_at
+from launcher.config.overrides import parse
+from launcher.config.schema import RunConfig, TorchvisionModel
+from launcher.config.yaml_file import read_mapping
+from launcher.data.decode import UnreadableImage, size
+from launcher.data.folder import Folder, is_remote
+from launcher.data.inspection import inspect_data
+from launcher.errors import Problem, Problems, UserError, one_line
+from launcher.launch.devices import planned
+from launcher.launch.prepare_run import planned_here
+from launcher.submit.job import PREFIX, gpus_of_node
+
+_SMALL, _FINETUNE, _TASK = "small", "finetune", "classification"
+# The verbs of one run that `recipe=auto` works with; for the first ones, images without a recipe mean it too.
+_BARE = ("run", "plan", "show", "estimate", "diagnose", "submit", "look", "lr-find")
+_ONE_RUN = (*_BARE, "doctor", "prepare")
+# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply.
+_OF_A_RECIPE = ("optimizer", "schedule", "loss", "task", "algorithms", "image", "batch_size", "fidelity")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice depends on: the training images, their classes and median shorter edge in pixels (None: unknown).
+
+    `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
+    """
+
+    images: int
+    classes: int
+    size: int | None
+    processes: int
+    on_gpus: bool
+    weights: bool
+    epochs: int | None
+
+    def __str__(self) -> str:
+        pixels = f" with a median of {self.size} px" if self.size else ""
+        devices = f"{self.processes} GPU{'s' * (self.processes > 1)}" if self.on_gpus else "the CPU"
+        weights = "" if self.weights else "no "
+        return f"{self.images:,} training images of {self.classes:,} classes{pixels}, {devices}, {weights}model.weights"
+
+
+def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
+    """Return a verb's words with the recipe and values that `recipe=auto` chooses; typed values stay.
+
+    Prints what is chosen and why, and the command that sets the same, to standard error.
+
+    Raises:
+        UserError: the verb has several runs, the images are missing, or the task is another than classification.
+    """
+    of_the_job = [word for word in words if word.startswith(PREFIX)]
+    assignments = parse([word for word in words if word not in of_the_job], problems := Problems())
+    typed = {one.key: one.value for one in assignments}
+    if typed.get("recipe") != recipes.AUTO and (problems or verb not in _BARE or not _is_bare(typed)):
+        return [*words]
+    if verb not in _ONE_RUN:
+        raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")
+    problems.settle()
+    rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
+    dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
+    config, facts = _look(verb, [*dataset, *(word for word in rest if word not in of_the_job)], typed)
+    name, values = choose(facts)
+    # note: parts of a typed batch are its own
+    own = {*typed, *(["device_batch_size"] if "batch_size" in typed else [])}
+    chosen = {key: value for key, value in values.items() if key not in own}
+    explicit = [f"recipe={name}", *dataset, *(f"{key}={value}" for key, value in chosen.items()), *rest]
+    because = "; ".join(_reasons(name, chosen, facts)) or "its own values and those of the command line"
+    command = shlex.join(["train", *[verb] * (verb != "run"), *explicit])
+    for line in (f"recipe={name}: {facts}{_weights_hint(config, facts)}", because, f"the same: {command}"):
+        print(one_line(f"auto: {line}"), file=sys.stderr)
+    return explicit
+
+
+def choose(facts: Facts) -> tuple[str, dict[str, int]]:
+    """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
+    limits = read_mapping(paths.CONF / "auto.yaml")
+    values: dict[str, int] = {}
+    name = _recipe(facts, limits)
+    recipe, of_few = recipes.load(name), name in (_SMALL, _FINETUNE)
+    if of_few:
+        low, high = limits["epochs"]
+        images = limits["images"]["gpu" if facts.on_gpus else "cpu"]
+        values["epochs"] = min(max(round(images / facts.images), low), high)
+    most = _power_of_two(facts.images // limits["steps_per_epoch"]["few" if of_few else "many"])
+    batch = min(recipe.get("batch_size"), max(most, limits["least_batch"]))
+    micro_batches = math.ceil(batch / facts.processes / limits["rank_batch"])
+    micro_batch = max(1, batch // (facts.processes * micro_batches))
+    values["batch_size"] = micro_batch * micro_batches * facts.processes
+    if micro_batches > 1:
+        values["device_batch_size"] = micro_batch
+    if facts.size is not None and facts.size < limits["small_images"]:
+        values["dataset.native_size"] = max(1, facts.size // limits["size_multiple"]) * limits["size_multiple"]
+    return name, {key: value for key, value in values.items() if value != recipe.get(key)}
+
+
+def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
+    if facts.weights:
+        return _FINETUNE
+    if not facts.on_gpus or facts.images < limits["large"]:
+        return _SMALL
+    banded = [recipes.load(name) for name in recipes.BANDED]
+    length = facts.epochs or banded[0].get("epochs")
+    return next(recipe.name for recipe in banded if recipe.about.covers(length))
+
+
+def _power_of_two(count: int) -> int:
+    """Return the largest power of two up to a count, at least 1."""
+    return 1 << max(0, count.bit_length() - 1)
+
+
+def _problem(message: str) -> UserError:
+    return UserError(Problem(message, "recipe", recipes.AUTO))
+
+
+def _is_bare(typed: Mapping[str, Any]) -> bool:
+    """Return whether the words set images and nothing that a recipe fixes; a model counts only without weights."""
+    fixed = (*_OF_A_RECIPE, *(() if typed.get("model.weights") else ("model",)))
+    heads = {key.partition(".")[0] for key in typed}
+    return "dataset.path" in typed and not {"recipe", "dataset"} & typed.keys() and not heads.intersection(fixed)
+
+
+def _dataset(typed: Mapping[str, Any]) -> str:
+    """Return the option of `dataset` for the typed path, or that of the environment."""
+    if path := typed.get("dataset.path") or os.environ.get(DATA_FOLDER):
+        return dataset_at(str(path), "shapes")
+    raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
+
+
+def _look(verb: str, words: Sequence[str], typed: Mapping[str, Any]) -> tuple[RunConfig, Facts]:
+    """Return the config of the words, and the facts of its images and devices."""
+    weights = bool(typed.get("model.weights"))
+    composed = compose([f"recipe={_FINETUNE if weights else _SMALL}", *words])
+    if (task := composed.config.task.name) != _TASK:
+        raise _problem(f"chooses for {_TASK} only; set another recipe for task={task}")
+    data = inspect_data(composed.config, must_exist=False, skipped=())
+    config, launch = data.config, composed.config.launch
+    devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
+    pixels = _median_size(data.splits[0], config) if data.splits and "dataset.native_size" not in typed else None
+    processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
+    images, classes = config.dataset.train_samples or 1, config.dataset.classes or 1
+    epochs = config.epochs if "epochs" in typed else None
+    return config, Facts(images, classes, pixels, processes, on_gpus, weights, epochs)
+
+
+def _median_size(images: Folder, config: RunConfig) -> int | None:
+    """Return the median shorter edge of some images in pixels, drawn by the seed; None for images of a bucket."""
+    if is_remote(str(images.root)):
+        return None
+    count = read_mapping(paths.CONF / "auto.yaml")["sampled"]
+    edges = []
+    for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images.files))[:count].tolist():
+        with suppress(UnreadableImage):
+            edges.append(min(size(images.piece(number).open())))
+    return int(np.median(edges)) if edges else None
+
+
+def _reasons(name: str, chosen: Mapping[str, int], facts: Facts) -> list[str]:
+    """Return the chosen values, each with its reason."""
+    length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
+    why = {
+        "epochs": f"{facts.images * length:,} images in all",
+        "batch_size": "so that an epoch has enough steps, in equal parts per process; the learning rate follows",
+        "device_batch_size": "a GPU's images at once, as published on eight",
+        "dataset.native_size": "the size of the images",
+    }
+    own = [f"{length} epochs, the length that {name} is for"] if name in recipes.BANDED else []
+    return [*own, *(f"{key}={value} ({why[key]})" for key, value in chosen.items())]
+
+
+def _weights_hint(config: RunConfig, facts: Facts) -> str:
+    """Return the words that use pretrained weights of the model that are on this machine; empty without any."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(os.environ.get("TORCH_HOME") or Path(cache, "torch"), "hub", "checkpoints")
+    if facts.weights or not isinstance(config.model, TorchvisionModel):
+        return ""
+    files = sorted(folder.glob(f"{config.model.architecture}-*.pth"))
+    return f"; {files[0]} is here: model.weights=torchvision fine-tunes it" if files else ""

@@ -1,0 +1,136 @@
+"""`recipe=auto` chooses by images, devices and words; typed words stay, and the printed command sets the same."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli.auto import Facts, choose
+from launcher.config.compose import compose
+from launcher.config.resolved import as_mapping
+from launcher.launch import devices
+from tests.commands import execute, output_of, refused
+from tests.images import write_images
+
+IMAGENET = {"images": 1281167, "classes": 1000}
+
+
+def facts(**changes: Any) -> Facts:
+    few = {"images": 2200, "classes": 10, "size": 300, "processes": 1, "on_gpus": False, "weights": False}
+    return Facts(**{**few, "epochs": None, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "values"),
+    [
+        ({}, "small", {}),
+        ({"size": 145}, "small", {"dataset.native_size": 144}),
+        ({"size": 28}, "small", {"dataset.native_size": 28}),
+        ({"images": 100}, "small", {"epochs": 200, "batch_size": 8}),
+        ({"images": 400}, "small", {"epochs": 110, "batch_size": 32}),
+        ({"images": 20000}, "small", {"epochs": 10}),
+        ({"processes": 3}, "small", {"batch_size": 63}),
+        ({"images": 50000, "on_gpus": True}, "small", {"epochs": 10}),
+        ({"weights": True}, "finetune", {}),
+        ({"weights": True, "on_gpus": True, "processes": 8, **IMAGENET}, "finetune", {"epochs": 10}),
+        (IMAGENET, "small", {"epochs": 10}),
+        ({"on_gpus": True, "processes": 8, **IMAGENET}, "mild", {}),
+        ({"on_gpus": True, "processes": 1, **IMAGENET}, "mild", {"device_batch_size": 256}),
+        ({"on_gpus": True, "processes": 3, **IMAGENET}, "mild", {"batch_size": 2043, "device_batch_size": 227}),
+        ({"on_gpus": True, "processes": 8, "images": 100000}, "mild", {"batch_size": 512}),
+        ({"on_gpus": True, "processes": 8, "epochs": 59, **IMAGENET}, "mild", {}),
+        ({"on_gpus": True, "processes": 8, "epochs": 60, **IMAGENET}, "medium", {}),
+        ({"on_gpus": True, "processes": 8, "epochs": 239, **IMAGENET}, "medium", {}),
+        ({"on_gpus": True, "processes": 8, "epochs": 240, **IMAGENET}, "hot", {}),
+    ],
+)
+def test_a_recipe_is_chosen_by_images_devices_weights_and_length(
+    changes: dict[str, Any], recipe: str, values: dict[str, int]
+) -> None:
+    assert choose(facts(**changes)) == (recipe, values)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "images", {"train": 60, "val": 5}, size=(48, 50))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {"recipe": "small", "epochs": 200, "batch_size": 8, "dataset.native_size": 48}),
+        (["recipe=auto", "epochs=3", "batch_size=12"], {"recipe": "small", "epochs": 3, "batch_size": 12}),
+        (["auto", "dataset.native_size=32"], {"recipe": "small", "dataset.native_size": 32}),
+        (["recipe=auto", "dataset=imagenet", "optimizer.lr=0.5"], {"dataset.name": "imagenet", "optimizer.lr": 0.5}),
+        (["model=resnet50", "model.weights=torchvision"], {"recipe": "finetune", "model.name": "resnet50"}),
+        # words that a recipe fixes mean the defaults, as before
+        (["optimizer.lr=0.5"], {"recipe": None, "batch_size": 64}),
+        (["recipe=baseline"], {"recipe": "baseline"}),
+    ],
+)
+def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
+    words: list[str], expected: dict[str, Any], images: Path
+) -> None:
+    if "dataset=imagenet" in words:
+        # note: of 2 classes, where the option has 1,000
+        words = [*words, "dataset.classes=2", "dataset.train_samples=null", "dataset.val_samples=null"]
+    code, shown, errors = execute("show", *words, f"dataset.path={images}", "launch=cpu")
+    assert code == 0, errors
+    lines = [line for line in errors.splitlines() if line.startswith("auto: ")]
+    if expected["recipe" if "recipe" in expected else "dataset.name"] in (None, "baseline"):
+        assert lines == []
+        command = ["train", "show", *words, f"dataset.path={images}", "launch=cpu"]
+    else:
+        assert len(lines) == 3
+        assert "120 training images of 2 classes" in lines[0]
+        command = shlex.split(lines[2].removeprefix("auto: the same: "))
+        assert command[:2] == ["train", "show"]
+        assert output_of(*command[1:]) == shown
+    config: Any = as_mapping(compose(command[2:]).config)
+    for key, value in expected.items():
+        found = config
+        for part in key.split("."):
+            found = found[part]
+        assert found == value
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_plan_and_run_choose_alike(gpus: int, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: gpus)
+    chosen = [execute(verb, f"dataset.path={images}")[2].splitlines()[:2] for verb in ("plan", "show")]
+    assert chosen[0] == chosen[1]
+    assert ("2 GPUs" if gpus else "the CPU") in chosen[0][0]
+    job = ["submit", "--slurm", f"dataset.path={images}", "recipe=auto", "submit.time=01:00:00"]
+    assert "hardware=this_machine: has no number of GPUs" in refused(*job)
+    code, script, errors = execute(*job, "hardware=p4d_24xlarge")
+    assert (code, "8 GPUs" in errors) == (0, True)
+    assert "recipe=small" in script
+    assert "recipe=auto" not in script
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "recipe=auto"], "recipe=auto: needs images; set dataset.path=FOLDER, or dataset=shapes"),
+        (["recipe=auto", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
+        (["curve", "recipe=auto", "dataset.path=/nowhere", "seed=0,1"], "recipe=auto: is for one run"),
+        (["plan", "recipe=auto", "dataset=shapes", "epoch=3"], "epoch=3 (command line): no such key"),
+    ],
+)
+def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
+    assert message in refused(*words)
+
+
+def test_auto_chooses_for_the_built_in_images_only_if_they_are_typed() -> None:
+    assert "recipe=small: 4,000 training images of 10 classes" in execute("plan", "auto", "dataset=shapes")[2]
+
+
+@pytest.mark.system
+def test_a_folder_alone_trains(images: Path, here: Any) -> None:
+    words = [f"dataset.path={images}", "epochs=1", "launch=cpu", "dataloader.workers=0", "run_name=run"]
+    done = here(*words)
+    assert "auto: recipe=small: 120 training images" in done.stderr
+    assert "recipe: small" in (here.folder / "runs" / "run" / "config.yaml").read_text()
