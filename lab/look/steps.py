@@ -54,7 +54,7 @@ def examples(
     """
     loader = plan.config.dataloader
     # note: few images are decoded before worker processes would start
-    values = replace(loader, workers=0) if isinstance(loader, TorchvisionLoader) else loader
+    values = replace(loader, workers=0, decode="cpu") if isinstance(loader, TorchvisionLoader) else loader
     here = replace(plan, config=replace(plan.config, dataloader=values))
     with closing(build_loaders(here, single_rank(_CPU), skipped=skipped)) as loaders:
         run = _Run(plan, facts, loaders.train.reader)

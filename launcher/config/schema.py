@@ -105,6 +105,7 @@ class TorchvisionLoader:
     prefetch: Count
     shuffle_buffer: Count
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
+    decode: Literal["cpu", "gpu"]
     dct_scaling: bool
 
 

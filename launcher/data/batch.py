@@ -104,7 +104,7 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
 
 
 @lru_cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def side_stream(device: torch.device) -> torch.cuda.Stream:
     """Return one stream for all epochs, since the allocator separates memory by stream."""
     return torch.cuda.Stream(device)
 
@@ -119,7 +119,7 @@ class Overlap:
         self.waited = 0.0
         self._batches = iter(batches)
         self._device = device
-        self._stream = _side_stream(device) if device.type == "cuda" else None
+        self._stream = side_stream(device) if device.type == "cuda" else None
 
     def __iter__(self) -> Iterator[Loaded]:
         if self._stream is None:

@@ -20,6 +20,7 @@ from launcher.config import schema
 from launcher.data.batch import Loaded
 from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
+from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.folder import Folder
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.sampling import Request
@@ -100,9 +101,17 @@ class Reading:
 
 
 def _decoded(
-    file: Path | BinaryIO, box_of: Callable[[int, int], Box], size: int | None, decoder: str, *, upright: bool
-) -> tuple[np.ndarray, Box]:
+    file: Path | BinaryIO,
+    box_of: Callable[[int, int], Box],
+    size: int | None,
+    decoder: str,
+    *,
+    upright: bool,
+    on_device: bool,
+) -> tuple[np.ndarray | bytes, Box]:
     """Decode at least a box of an image, as `Images.part` does; Pillow decodes all but plain JPEGs.
+
+    With `on_device`, a JPEG that the device decodes is returned as it is.
 
     Raises UnreadableImage if the file is missing or not an image.
     """
@@ -110,6 +119,8 @@ def _decoded(
         data = _content(file) if isinstance(file, Path) else file.read()
         if frame := plain_frame(data, upright=upright):
             box = box_of(frame.height, frame.width)
+            if on_device and is_for_device(data, frame):
+                return data, box
             eighths = fewest_eighths(box[2], box[3], size) if size else 8
             return decode_part(data, frame, box, eighths, decoder_of(decoder))
     if not isinstance(file, Path):
@@ -127,14 +138,16 @@ def _content(path: Path) -> bytes:
 
 # epoch, sample index, size in pixels
 Key = tuple[int, int, int]
-# uint8 pixels [H, W, 3], label, sample index
-Sample = tuple[np.ndarray, Any, int]
+# uint8 pixels [H, W, 3] or what the device decodes, label, sample index
+Sample = tuple[np.ndarray | Jpeg, Any, int]
 
 
 class Images(Dataset[Sample]):
     """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`, with labels."""
 
     decoder = "auto"
+    # whether JPEGs are left to the device
+    on_device = False
 
     def __init__(
         self,
@@ -175,10 +188,18 @@ class Images(Dataset[Sample]):
 
         Raises UserError if the file is missing or not an image.
         """
+        image, box = self._part(index, box_of, size, on_device=False)
+        assert isinstance(image, np.ndarray)
+        return image, box
+
+    def _part(
+        self, index: int, box_of: Callable[[int, int], Box], size: int | None, *, on_device: bool
+    ) -> tuple[np.ndarray | bytes, Box]:
         worker = get_worker_info()
+        opened = partial(_decoded, decoder=self.decoder, upright=self.upright, on_device=on_device)
         try:
             with self.reading.image(index, worker.id if worker else 0):
-                return _decoded(self.piece(index).open(), box_of, size, self.decoder, upright=self.upright)
+                return opened(self.piece(index).open(), box_of, size)
         except UnreadableImage as reason:
             message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
             more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
@@ -208,7 +229,7 @@ class TrainImages(Images):
     ):
         super().__init__(folder.root, folder.files, folder.labels, upright=upright, stored=folder.stored)
         self.image, self.seed, self.change_image = image, seed, change_image
-        self.decoder, self.scaled = loader.decoder, loader.dct_scaling
+        self.decoder, self.scaled, self.on_device = loader.decoder, loader.dct_scaling, loader.decode == "gpu"
         # note: Pillow-SIMD, where it is installed, resizes too
         self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
@@ -220,11 +241,18 @@ class TrainImages(Images):
 
     def _crop(self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int) -> Sample:
         number = index % len(self.labels)
-        image, box = self.part(number, box_of, size if self.scaled else None)
+        image, box = self._part(number, box_of, size if self.scaled else None, on_device=self.on_device)
+        if isinstance(image, bytes):
+            return Jpeg(image, box, size), self.labels[number], index
         pixels = cut(image, box, size, self.image.interpolation, self.resize)
         if self.change_image is not None:
             pixels = self.change_image(pixels, index, epoch)
         return pixels, self.labels[number], index
+
+    def on_cpu(self, index: int, box: Box, size: int) -> np.ndarray:
+        """Decode a crop that the device could not; raises as `open`."""
+        image, box = self.part(index % len(self.labels), lambda *_: box)
+        return cut(image, box, size, self.image.interpolation, self.resize)
 
 
 class EvalImages(Images):

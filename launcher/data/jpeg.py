@@ -84,6 +84,11 @@ def read_frame(data: bytes) -> Frame | None:
     return None
 
 
+def is_baseline(frame: Frame) -> bool:
+    """Return whether a JPEG is sequential, with Huffman codes."""
+    return frame.kind in _BASELINE
+
+
 def plain_frame(data: bytes, *, upright: bool) -> Frame | None:
     """Return the header of a JPEG that needs nothing but decoding; None for what Pillow must convert, turn or refuse.
 
@@ -136,7 +141,7 @@ def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Deco
     """
     top, left, height, width, mirrored = box
     held = frame.height
-    if decoder.stops_early and frame.kind in _BASELINE:
+    if decoder.stops_early and is_baseline(frame):
         row = 8 * (max(one & 15 for one in frame.samplings) if len(frame.samplings) > 1 else 1)
         held = min(held, -(-(top + height + CONTEXT * 8 // eighths) // row) * row)
         if held < frame.height:
@@ -145,15 +150,18 @@ def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Deco
     return pixels, (*scaled_box(top, left, height, width, eighths), mirrored)
 
 
-def with_decoder(config: RunConfig) -> RunConfig:
+def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
     """Return the config with the decoder that `dataloader.decoder=auto` stands for on this machine.
 
-    Raises UserError if the configured decoder is not installed, or cannot scale.
+    Raises UserError if the configured decoder is not installed, or cannot scale, or `dataloader.decode=gpu` on a CPU.
     """
     loader = config.dataloader
     if isinstance(loader, SyntheticLoader):
         return config
     name = installed(loader.decoder)
+    if loader.decode == "gpu" and on_cpu:
+        message = "needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"
+        raise UserError(Problem(message, "dataloader.decode", "gpu"))
     if loader.dct_scaling and name == "torchvision":
         message = "decodes at full size alone; set dataloader.decoder=auto or dataloader.dct_scaling=false"
         raise UserError(Problem(message, "dataloader.decoder", name))

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
-from launcher.data.images import Images, Key, Reader, Reading, Sample
+from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
+from launcher.data.images import Images, Key, Reader, Reading, Sample, TrainImages
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed
 from launcher.data.workers import clean_processes, follow_parent
@@ -34,7 +36,7 @@ class WorkerProcesses(Reader):
 
     def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
         self.labels, self.classes = images.labels, classes
-        self._images = images
+        self._images, self._device = images, shard.device
         if isinstance(images.stored, Packed) and images.stored.is_copied:
             self.archives = images.stored.places[:, 0]
         images.reading = Reading(max(1, shard.workers))
@@ -60,6 +62,12 @@ class WorkerProcesses(Reader):
         Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died.
         """
         self._keys.batches = ([(one.epoch, i, one.size) for i in one.indices.tolist()] for one in requests)
+        images, batches = self._images, self._read()
+        if isinstance(images, TrainImages) and images.on_device:
+            batches = decoded_ahead(batches, self._device, images.image.interpolation, images.on_cpu)
+        yield from batches
+
+    def _read(self) -> Iterator[Any]:
         try:
             for batch in self._loader:
                 if isinstance(batch, UserError):
@@ -104,19 +112,22 @@ class _Keys:
         return iter(self.batches)
 
 
-def _collate(samples: list[Sample] | UserError) -> Loaded | UserError:
-    """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded."""
+def _collate(samples: list[Sample] | UserError) -> tuple[Tensor | Compressed, Tensor, np.ndarray] | UserError:
+    """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded, or pack what the device decodes."""
     if isinstance(samples, UserError):
         return samples
     pixels, labels, indices = zip(*samples, strict=True)
-    images, classes = torch.from_numpy(np.stack(pixels)), torch.from_numpy(np.stack(labels))
+    is_packed, classes = any(isinstance(image, Jpeg) for image in pixels), torch.from_numpy(np.stack(labels))
+    images = pack(pixels) if is_packed else torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
     if (worker := get_worker_info()) is not None:
         try:
             # note: otherwise the queue's thread would do so later, and drop the batch on failure
-            images, classes = images.share_memory_(), classes.share_memory_()
+            for tensor in (*(images if isinstance(images, Compressed) else [images]), classes):
+                if isinstance(tensor, Tensor):
+                    tensor.share_memory_()
         except (RuntimeError, OSError):
             return _full(worker.num_workers)
-    return images.permute(0, 3, 1, 2), classes, np.array(indices, dtype=np.int64)
+    return images, classes, np.array(indices, dtype=np.int64)
 
 
 def _start_worker(_: int) -> None:

@@ -72,7 +72,7 @@ def prepare_run(
     config = with_absolute_paths(composed.config)
     data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
-    config = with_decoder(data.config) if must_exist else data.config
+    config = with_decoder(data.config, on_cpu=devices.kind == "cpu") if must_exist else data.config
     if is_measured := config.batch_size == "auto":
         if measure_batch is None:
             message = "is measured only when `train` starts a run; set a number here"

@@ -23,7 +23,10 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
 
     Raises UserError that lists every broken rule.
     """
-    rules = (_batch, _task, _warmup, _milestones, _weights, _class_weights, _checkpointing, _declared, _small_files)
+    rules = (
+        _batch, _task, _warmup, _milestones, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
+        _small_files,
+    )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
@@ -132,6 +135,26 @@ def _declared(plan: Plan) -> Iterator[Problem]:
                 yield Problem(message, f"algorithms.{name}", "on")
         for problem in values.problems(plan):
             yield replace(problem, key=f"algorithms.{name}.{problem.key}")
+
+
+def _device_decoding(plan: Plan) -> Iterator[Problem]:
+    """Yield what cannot be combined with `dataloader.decode=gpu`."""
+    loader, config = plan.config.dataloader, plan.config
+    if loader.name != "torchvision" or loader.decode != "gpu":
+        return
+    active = config.algorithms.active().items()
+    reasons = {
+        "dataloader.dct_scaling=false": "nvJPEG decodes at full size alone" if loader.dct_scaling else "",
+        "cuda_graphs=off": "decoding during a capture would break it" if config.cuda_graphs != "off" else "",
+    }
+    reasons |= {
+        f"algorithms.{name}=off": f"{name} changes images in loader workers, which have no pixels"
+        for name, values in active
+        if values.place("change_image") is not None
+    }
+    for remedy, reason in reasons.items():
+        if reason:
+            yield Problem(f"{reason}; set {remedy}, or dataloader.decode=cpu", "dataloader.decode", "gpu")
 
 
 def _small_files(plan: Plan) -> Iterator[Problem]:

@@ -39,7 +39,7 @@ from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, r
 
 _BATCH = 64
 _LOADER = TorchvisionLoader(
-    name="torchvision", workers="auto", prefetch=2, shuffle_buffer=1, decoder="auto", dct_scaling=False
+    name="torchvision", workers="auto", prefetch=2, shuffle_buffer=1, decoder="auto", decode="cpu", dct_scaling=False
 )
 # note: the main process reads this many before worker processes have started
 _FEW = 256
