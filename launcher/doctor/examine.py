@@ -21,7 +21,6 @@ from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
 from launcher.doctor.machine import (
     Finding,
-    Status,
     examine_machine,
     judge_compiler,
     judge_cuda,
@@ -110,8 +109,8 @@ def _examine_images(
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")
         return
-    status: Status = "warning" if config.dataset.skip_bad else "problem"
+    finding = warning if config.dataset.skip_bad else problem
     advice = "repair or remove them; dataset.skip_bad=true skips them"
-    yield Finding(what, status, f"{len(bad):,} of {total:,} cannot be decoded", advice)
+    yield finding(what, f"{len(bad):,} of {total:,} cannot be decoded", advice)
     for file, reason in sorted(bad.items()):
-        yield Finding(what, status, f"{folder}/{file} ({reason})")
+        yield finding(what, f"{folder}/{file} ({reason})")

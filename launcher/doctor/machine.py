@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sysconfig
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,21 +40,12 @@ class Finding:
     """
 
     name: str
-    status: Status
     observation: str
     advice: str = ""
+    status: Status = "ok"
 
 
-def ok(name: str, observation: str) -> Finding:
-    return Finding(name, "ok", observation)
-
-
-def warning(name: str, observation: str, advice: str) -> Finding:
-    return Finding(name, "warning", observation, advice)
-
-
-def problem(name: str, observation: str, advice: str) -> Finding:
-    return Finding(name, "problem", observation, advice)
+ok, warning, problem = Finding, partial(Finding, status="warning"), partial(Finding, status="problem")
 
 
 def cores(usable: int, allowed: float | None, ranks: int) -> Finding:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.launch.terminal import LogFollower
+from launcher.launch.elastic import LogFollower
 from tests.runs import wait_for
 
 PRINTS = """
