@@ -1,6 +1,8 @@
 # `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
-.PHONY: demo test quick gpu setup setup-tests check soak
+.PHONY: demo test quick gpu setup setup-tests setup-originals check soak
 
+# Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD.
+ORIGINALS = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
 TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs lab launcher recipes scripts tests
 
 demo: setup
@@ -8,6 +10,7 @@ demo: setup
 
 test: setup-tests check
 	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	[ ! -d .venv/originals ] || PYTHONPATH=.venv/originals .venv/bin/python -m pytest -n 2 --dist loadfile $(ORIGINALS)
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"
@@ -29,3 +32,6 @@ setup:
 
 setup-tests:
 	@scripts/setup.sh tests
+
+setup-originals: setup
+	@scripts/setup_originals.sh

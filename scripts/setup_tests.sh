@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Install what some tests need: requirements-tests.lock into .venv, SkyPilot, a browser and Slurm. Never fails:
-# without them these tests are skipped with a reason.
+# Install what some tests need: requirements-tests.lock into .venv, a browser, Slurm, SkyPilot, and FFCV and Pillow-SIMD
+# in a folder of their own. Never fails: without them these tests are skipped with a reason.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 0
 
 stamp=.venv/.tests
-checksum=$(cat requirements-tests.lock scripts/setup_tests.sh | sha256sum)
+checksum=$(cat requirements-tests.lock requirements-originals.lock scripts/setup_tests.sh | sha256sum)
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksum" ] && exit 0
 
 system_packages() {
@@ -27,7 +27,8 @@ skypilot() {
 
 echo "setup: installing packages for the tests"
 export DEBIAN_FRONTEND=noninteractive
-system_packages &
+# note: one after the other, since both lock apt; all other tests run without FFCV and on plain Pillow, as users do
+{ system_packages; scripts/setup_originals.sh .venv/originals; } &
 skypilot &
 .venv/bin/python -m pip --quiet --disable-pip-version-check install --no-deps --requirement requirements-tests.lock ||
     echo "setup: some packages of requirements-tests.lock cannot be installed; the tests that need them are skipped" >&2

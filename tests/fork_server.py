@@ -133,9 +133,6 @@ def _main(name: str) -> None:
         importlib.import_module(module)
     validation, schema = map(importlib.import_module, ("launcher.config.validate", "launcher.config.schema"))
     validation.adapter(schema.RunConfig).rebuild()
-    with suppress(ModuleNotFoundError):
-        # note: a dependency of FFCV, whose own import starts a thread
-        importlib.import_module("numba.typed")
     gc.freeze()
     _serve(listener)
     os._exit(0)

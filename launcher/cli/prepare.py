@@ -42,13 +42,10 @@ def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     """Write or check the files under a progress bar.
 
     Raises:
-        UserError: FFCV is missing; also those of prepare and verify.
+        UserError: as prepare and verify.
         StopRequested: `request` is set.
     """
-    try:
-        from launcher.data.ffcv.prepare import prepare, verify
-    except ModuleNotFoundError as error:
-        raise UserError(f"FFCV needs {error.name}, which is not installed; run make setup") from None
+    from launcher.data.ffcv.prepare import prepare, verify  # note: OpenCV, which --help does not need
 
     with progress_bars(console()) as (out, show):
 

@@ -23,13 +23,13 @@ from launcher.data.crops import Box
 from launcher.data.decode import MOST_PIXELS
 from launcher.errors import Problem, UserError
 
-# Each decoder's module, and what pip installs; `auto` is the first one that is installed.
+# Each decoder's module, and the command that installs it; `auto` is the first one that is installed.
 DECODERS = {
-    "simplejpeg": ("simplejpeg", "simplejpeg"),
-    "opencv": ("cv2", "opencv-python-headless"),
-    "torchvision": ("torchvision", "torchvision"),
-    "pillow": ("PIL", "pillow"),
-    "ffcv": ("ffcv", "ffcv"),
+    "simplejpeg": ("simplejpeg", "pip install simplejpeg"),
+    "opencv": ("cv2", "pip install opencv-python-headless"),
+    "torchvision": ("torchvision", "pip install torchvision"),
+    "pillow": ("PIL", "pip install pillow"),
+    "ffcv": ("ffcv", "make setup-originals"),
 }
 _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 # Chroma is interpolated from its neighbours, which lie this many pixels beyond a crop.
@@ -175,9 +175,9 @@ def installed(name: str) -> Any:
     """
     if name == "auto":
         return next(one for one, (module, _) in DECODERS.items() if find_spec(module))
-    module, package = DECODERS[name]
+    module, command = DECODERS[name]
     if not find_spec(module):
-        message = f"{module} is not installed; pip install {package}, or set dataloader.decoder=auto"
+        message = f"{module} is not installed; {command}, or set dataloader.decoder=auto"
         raise UserError(Problem(message, "dataloader.decoder", name))
     return name
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,6 +23,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from tests.images import write_images
 
+needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed here: make setup-originals")
 ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
@@ -29,10 +28,9 @@ from launcher.data.sampling import Request
 from launcher.errors import UserError
 from tests.forked import python
 
-from .conftest import ONE_THREAD, make_loaders, photographs, same, stream, write_files
+from .conftest import ONE_THREAD, make_loaders, needs_ffcv, photographs, same, stream, write_files
 
 IMAGE = compose([]).config.image
-needs_ffcv = pytest.mark.skipif(find_spec("ffcv") is None, reason="FFCV is not installed here")
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
 
 
@@ -80,12 +78,13 @@ np.save(sys.argv[2], np.asarray(images))
 
 
 @needs_ffcv
-def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path) -> None:
-    loaders = make_loaders(smooth, *words(1.0, "image.reference=32", "image.train_size=32", "image.eval_size=32",
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path, share: float) -> None:
+    loaders = make_loaders(smooth, *words(share, "image.reference=32", "image.train_size=32", "image.eval_size=32",
                                         "image.eval_resize=40"))  # fmt: skip
     ours = torch.cat([images for images, _, _ in loaders.evaluate])
     loaders.close()
-    file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=1.0, restart_interval=2))
+    file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=share, restart_interval=2))
     # note: FFCV's loader changes numba's types for the whole process
     python(FFCVS_OWN, str(file), str(tmp_path / "theirs.npy"), folder=tmp_path)
     assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), np.load(tmp_path / "theirs.npy"))
@@ -169,7 +168,7 @@ def test_importing_ffcv_keeps_torchs_threads(tmp_path: Path) -> None:
 
 def test_a_decoder_that_is_not_installed_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: None)
-    with pytest.raises(UserError, match=r"dataloader\.decoder=ffcv: ffcv is not installed; pip install"):
+    with pytest.raises(UserError, match=r"dataloader\.decoder=ffcv: ffcv is not installed; make setup-originals"):
         with_decoder(compose(["dataloader=ffcv", "dataloader.decoder=ffcv"]).config)
 
 

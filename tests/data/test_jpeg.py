@@ -9,6 +9,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import PIL
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +22,8 @@ from launcher.data.ffcv.writer import to_jpeg
 from launcher.data.images import Images
 from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
 from launcher.errors import UserError
+
+from .conftest import needs_ffcv
 
 INSTALLED = [name for name, (module, _) in DECODERS.items() if find_spec(module)]
 EXACT = [name for name in INSTALLED if name != "ffcv"]
@@ -108,10 +111,11 @@ def test_resized_pixels_are_pillows_within_rounding(height: int, width: int, siz
         cut(pixels, (0, 0, height, width, 1), size, interpolation, resize).astype(int)
         for resize in (resize_by_torch, resize_by_pillow)
     )
-    assert np.abs(ours - pillows).max() <= 1
+    # note: Pillow-SIMD rounds as torch does
+    assert np.abs(ours - pillows).max() <= (0 if ".post" in PIL.__version__ else 2)
 
 
-@pytest.mark.skipif(not {"simplejpeg", "ffcv"} <= set(INSTALLED), reason="simplejpeg or FFCV is not installed here")
+@needs_ffcv
 @pytest.mark.parametrize("only_crop", [False, True])
 @pytest.mark.parametrize("size", [8, 20, 40, 90])
 def test_stored_images_have_the_pixels_of_ffcvs_kernels(only_crop: bool, size: int) -> None:

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ffcv.fields import IntField, RGBImageField
-from ffcv.reader import Reader
-from ffcv.writer import DatasetWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,12 +18,11 @@ from launcher.data.ffcv import prepare
 from launcher.data.ffcv import writer as beton_writer
 from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
-from launcher.data.ffcv.writer import Encoded, aligned_interval, encode_all
-from launcher.data.sources.source import Files, Piece
+from launcher.data.ffcv.writer import aligned_interval
 from launcher.errors import UserError
 from tests.commands import refused
 
-from .conftest import make_loaders, stream, words_for, write_files
+from .conftest import make_loaders, needs_ffcv, stream, words_for, write_files
 
 FILES = compose(["dataloader=ffcv"]).config.dataloader.files  # type: ignore[union-attr]
 
@@ -136,26 +132,24 @@ def test_one_process_at_a_time_writes_a_file(image_folder: Path, tmp_path: Path)
     writer.close()
 
 
+@needs_ffcv
 @pytest.mark.parametrize(("share", "mode"), [(1.0, "jpg"), (0.0, "raw")])
-def test_images_are_stored_as_ffcv_stores_them(tmp_path: Path, share: float, mode: str) -> None:
-    random_image(300, 420).save(tmp_path / "a.png")
-    values = dataclasses.replace(FILES, max_side=200, jpeg_share=share, quality=80)
-    (ours,) = encode_all(Files("/"), [(0, Piece("a.png", f"{tmp_path}/a.png"))], values=values, upright=True)
-    pieces: list[np.ndarray] = []
+def test_files_are_ffcvs_byte_by_byte(odd: Path, tmp_path: Path, share: float, mode: str) -> None:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
 
-    def allocate(size: int) -> tuple[int, np.ndarray]:
-        pieces.append(np.empty(size, np.uint8))
-        return 0, pieces[-1]
-
-    field = RGBImageField(write_mode=mode, max_resolution=200, jpeg_quality=80)
-    row = np.zeros(1, field.metadata_type)
-    field.encode(row, np.asarray(random_image(300, 420)), allocate)
-    assert isinstance(ours, Encoded)
-    assert ours.data == pieces[0].tobytes()
-    assert (ours.mode, ours.height, ours.width) == (row["mode"][0], row["height"][0], row["width"][0])
+    ours = write_files(odd, f"dataloader.files.jpeg_share={share}", "dataloader.files.max_side=45")[0]
+    paths = sorted((odd / "train").rglob("*.*"))
+    samples = [(np.asarray(Image.open(path).convert("RGB")), "ab".index(path.parent.name)) for path in paths]
+    fields = {"image": RGBImageField(mode, max_resolution=45, jpeg_quality=FILES.quality), "label": IntField()}
+    DatasetWriter(str(tmp_path / "theirs.beton"), fields, num_workers=1).from_indexed_dataset(samples)
+    assert ours.read_bytes() == (tmp_path / "theirs.beton").read_bytes()
 
 
+@needs_ffcv
 def test_ffcv_reads_what_we_write(image_folder: Path) -> None:
+    from ffcv.reader import Reader
+
     reader = Reader(str(image_folder / "ffcv" / file_name("train", FILES)))
     assert reader.num_samples == 42
     assert Counter(reader.metadata["f1"].tolist()) == {0: 21, 1: 21}
@@ -170,7 +164,11 @@ def test_padding_between_fields_is_zero(image_folder: Path) -> None:
     assert not rows[:, image[1] + image[0].itemsize : label[1]].any()
 
 
-def test_we_read_what_ffcv_writes(image_folder: Path, tmp_path: Path) -> None:
+@needs_ffcv
+def test_we_read_what_ffcv_writes(tmp_path: Path) -> None:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
     samples = [(np.asarray(random_image(40, 50, seed)), seed % 2) for seed in range(16)]
     for name in ("t", "v"):
         writer = DatasetWriter(

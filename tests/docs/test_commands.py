@@ -8,13 +8,13 @@ import re
 import runpy
 import shlex
 import subprocess
+import tomllib
 from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import tomllib
 import yaml
 
 from launcher.cli import main as cli

@@ -36,15 +36,20 @@ class Stage:
     entry: list[str] = field(default_factory=list)
     volumes: list[str] = field(default_factory=list)
 
-    def run(self, command: list[str], *, network: bool = False, **more: str) -> subprocess.CompletedProcess[str]:
-        """Run a command inside, as the stage's user in its folder; `network` forwards this machine's settings."""
+    def run(
+        self, command: list[str], *, network: bool = False, read_only: bool = False, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command inside, as the stage's user in its folder; `network` forwards this machine's settings.
+
+        read_only: only the volumes and an empty /tmp can be written, as with `docker run --read-only --tmpfs /tmp`.
+        """
         forwarded = {k: v for k, v in os.environ.items() if _FORWARDED.fullmatch(k)} if network else {}
         if (self.root / _CERTIFICATES_INSIDE.lstrip("/")).exists():
             forwarded["PIP_CERT"] = _CERTIFICATES_INSIDE
         environment = {**forwarded, **self.environment, **more}
         inside = f"cd {shlex.quote(self.folder)} && exec {shlex.join(command)}"
         start = ["chroot", f"--userspec={self.user}:", str(self.root), "/bin/sh", "-c", inside]
-        with _mounts(self.root):
+        with _mounts(self.root, self.volumes if read_only else None):
             return subprocess.run(start, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -132,9 +137,17 @@ def _fresh(release: str, root: Path) -> Stage:
 
 
 @contextmanager
-def _mounts(root: Path) -> Iterator[None]:
+def _mounts(root: Path, writable: list[str] | None) -> Iterator[None]:
+    """Mount this machine's devices in a root file system, which is read-only except for the volumes in `writable`."""
     mounted = []
     try:
+        if writable is not None:
+            for target in (root, *(root / volume.lstrip("/") for volume in writable)):
+                subprocess.run(["mount", "--bind", str(target), str(target)], check=True)
+                mounted.append(target)
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(root)], check=True)
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(root / "tmp")], check=True)
+            mounted.append(root / "tmp")
         for name in _MOUNTED:
             target = root / name.lstrip("/")
             subprocess.run(["mount", "--rbind", name, str(target)], check=True)

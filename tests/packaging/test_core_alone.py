@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from tests.images import write_images
 from tests.runs import SMALL, Cold
 
 pytestmark = pytest.mark.system
 
-# Runs at the start of each Python process: hide the lab, and add the entry point BROKEN to each group.
+# Runs at the start of each Python process: hide the lab and the modules HIDDEN, and add the entry point BROKEN to each
+# group.
 _SITE = """
 import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
@@ -24,7 +27,7 @@ def entry_points(**query):
     own = [point for point in _all(**query) if not point.value.startswith("lab.")]
     return importlib.metadata.EntryPoints(own + [point for point in _broken if point.group == query["group"]])
 importlib.metadata.entry_points = entry_points
-sys.modules["lab"] = None
+sys.modules |= dict.fromkeys(["lab", *os.environ["HIDDEN"].split()])
 """
 
 
@@ -33,7 +36,7 @@ def alone(tmp_path: Path, cold: Cold) -> Cold:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITE)
-    cold.environment |= {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}", "BROKEN": ""}
+    cold.environment |= {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}", "BROKEN": "", "HIDDEN": ""}
     return cold
 
 
@@ -42,6 +45,20 @@ def test_the_launcher_alone_trains_resumes_and_exports(alone: Cold) -> None:
     alone("resume", str(run), "epochs=3")
     alone("export", str(run))
     assert (run / "export" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(("loader", "hidden"), [("torchvision", "ffcv numba cv2"), ("ffcv", "ffcv numba")])
+def test_plain_packages_prepare_and_train(alone: Cold, tmp_path: Path, loader: str, hidden: str) -> None:
+    alone.environment["HIDDEN"] = hidden
+    images = write_images(tmp_path / "images", {"train": 16, "val": 8})
+    words = ["dataset=image_folder", f"dataset.path={images}", f"dataloader={loader}", "dataloader.workers=1"]
+    if loader == "ffcv":
+        assert "32 images" in alone("prepare", *words).stdout
+    run = alone.small("a", *words, "dataset.train_samples=32", "dataset.val_samples=16")
+    assert list((run / "checkpoints").iterdir())
+    doctor = {row["name"]: row for row in json.loads(alone("doctor", *words, "launch=cpu", "--json").stdout)}
+    assert doctor["decoder"]["status"] == doctor["Pillow"]["status"] == "ok"
+    assert not set(doctor["decoder"]["observation"].split()) & set(hidden.split())
 
 
 def test_only_installed_verbs_and_options_are_listed_and_accepted(alone: Cold) -> None:
