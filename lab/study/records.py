@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.config.choices import declared
 from launcher.config.tasks import TaskConfig
-from launcher.records.metrics import Row, without_void
+from launcher.records.metrics import Row, wall_seconds, without_void
 
 TOP1 = "top-1 %"
 
@@ -79,7 +79,7 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "device": str(start["device"]),
         "evaluations": evaluations,
         "metric": title,
-        "times": Times(_counted(valid), _wall(rows)),
+        "times": Times(_counted(valid), wall_seconds(rows)),
         "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
         "test_top1": next((factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
@@ -91,16 +91,3 @@ def _counted(valid: list[Row]) -> float:
     seconds = {row["epoch"]: float(row["seconds"]) for row in valid if row["kind"] == "epoch"}
     # note: a first epoch that takes less than the second has filled no caches; the run takes no longer than its clock
     return training - max(0.0, seconds[1] - seconds[2]) if 1 in seconds and 2 in seconds else training
-
-
-def _wall(rows: list[Row]) -> float:
-    """Sum the seconds of all attempts, from start or resume to the last record; repeated steps count twice."""
-    total, began = 0.0, None
-    for number, row in enumerate(rows):
-        now = float(row["time"])
-        if row["kind"] in ("start", "resume"):
-            began = now
-        last = number + 1 == len(rows) or rows[number + 1]["kind"] in ("start", "resume")
-        if last and began is not None:
-            total += max(0.0, now - began)
-    return total

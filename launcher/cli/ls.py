@@ -1,4 +1,4 @@
-"""`train ls`: list recipes with their published results, and the options of each config group."""
+"""`train ls`: list recipes with their published results, the options of each config group, and runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from launcher.cli.runs import list_runs, runs_table
 from launcher.config import recipes
+from launcher.config.compose import compose
 from launcher.config.groups import about, machines, options, price_age
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
@@ -26,13 +29,17 @@ EXAMPLES = [
     "train ls algorithms",
     "train ls hardware",
     "train ls recipes --json",
+    "train ls runs",
+    "train ls runs study",
 ]
 
-SECTIONS = ("recipes", "ablations", "algorithms", *GROUPS)
+_WIDEST = 2000  # columns of a pipe, so that no path wraps
+SECTIONS = ("recipes", "ablations", "algorithms", "runs", *GROUPS)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("section", nargs="?", metavar="SECTION", help=f"one of: {', '.join(SECTIONS)}")
+    parser.add_argument("folder", nargs="?", help="of train ls runs: a folder of runs (default: the value of runs)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -40,6 +47,10 @@ def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if section is not None and section not in SECTIONS:
         raise UserError(Problem(f"no such section; {did_you_mean(section, SECTIONS)}", "ls", section))
+    if section == "runs":
+        return _runs(arguments)
+    if arguments.folder is not None:
+        raise UserError(f"{arguments.folder}: only train ls runs takes a folder; omit it")
     problems = Problems()
     listed: dict[str, list[Recipe]] = {}
     if section in (None, "recipes"):
@@ -65,6 +76,20 @@ def main(arguments: argparse.Namespace) -> int:
         )
     elif groups:
         out.print(table("group", "options", rows=((group, " ".join(names)) for group, names in groups.items())))
+    return 0
+
+
+def _runs(arguments: argparse.Namespace) -> int:
+    folder = Path(arguments.folder or compose([]).config.runs)
+    if not (runs := list_runs(folder)):
+        raise UserError(f"{folder} contains no run folder; type train ls runs FOLDER")
+    if arguments.json:
+        print(json.dumps({"runs": list(map(asdict, runs))}, indent=2))
+    else:
+        out = console()
+        if not out.is_terminal:
+            out.width = _WIDEST
+        out.print(runs_table(folder, runs))
     return 0
 
 

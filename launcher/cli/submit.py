@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import prepare_run
 from launcher.submit import kubernetes, sky, slurm
-from launcher.submit.job import PREFIX, Job, make_job, read_values
+from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
 EXAMPLES = [
     "train submit --slurm recipe=hot epochs=240 dataset.path=/data/imagenet",
@@ -55,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _submit(text: str, command: Sequence[str], file: str) -> int:
-    """Write a job to a file and run the submitting command on it; return its exit code.
+    """Write a job to a file, run the submitting command on it, and print how to follow its log; return its exit code.
 
     Raises:
         UserError: the program is not installed.
@@ -65,5 +66,21 @@ def _submit(text: str, command: Sequence[str], file: str) -> int:
         raise UserError(f"{program} is not installed; omit --run to print the job and submit it elsewhere")
     with tempfile.TemporaryDirectory(prefix="train-submit-") as folder:
         path = Path(folder) / file
-        path.write_text(text, encoding="utf-8")
-        return subprocess.run([*command, str(path)], check=False).returncode
+        *before, job = text.split("\n---\n")
+        for document in before:
+            # note: a runtime of this name may be left of an earlier job, and must exist before the new one
+            path.write_text(document, encoding="utf-8")
+            if code := subprocess.run([program, "apply", "--filename", str(path)], check=False).returncode:
+                return code
+        path.write_text(job, encoding="utf-8")
+        # note: sky shows its progress on a terminal
+        pipe = subprocess.PIPE if program == "sbatch" else None
+        done = subprocess.run([*command, str(path)], stdout=pipe, text=True, check=False)
+    number = NUMBER
+    if done.stdout is not None:
+        print(done.stdout, end="")
+        number = next(iter(re.findall(r"\d+", done.stdout)), NUMBER)
+    if done.returncode == 0:
+        follow = next(line for line in text.splitlines() if line.startswith(FOLLOW))
+        print(follow.removeprefix("# ").replace(NUMBER, number))
+    return done.returncode

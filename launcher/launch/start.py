@@ -29,7 +29,7 @@ from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.metrics import Row, read_metrics
+from launcher.records.metrics import Row, is_finished, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, create, note_dataset
 from launcher.records.summary import summary_table
@@ -237,6 +237,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     from launcher.launch.elastic import Launcher
 
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
+    was_finished = is_finished(folder.metrics)
     try:
         folder.failure.unlink(missing_ok=True)
         write_teacher(config, folder)
@@ -246,6 +247,8 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         with suppress(OSError):
             folder.failure.write_text(f"{error}\n")
         raise
+    if code != FAILED and is_finished(folder.metrics) and not was_finished:
+        code = DONE  # note: a stop signal may arrive after the last evaluation
     if code != FAILED and folder.metrics.exists():
         out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):

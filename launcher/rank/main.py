@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -110,6 +111,8 @@ def _record(error: BaseException) -> None:
         for_user = {"problems": [str(problem) for problem in error.problems]}
     elif isinstance(error, MachineError):
         for_user = {"from_outside": one_line(str(error))}
+    elif lost := re.search(r"Connection (?:closed|reset) by peer", str(error)):
+        for_user = {"from_outside": f"another rank has ended, or its node is lost ({lost[0]})"}
     now = time.time()
     extra = {"py_callstack": traceback.format_exc(), "timestamp": str(int(now))}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}

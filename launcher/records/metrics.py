@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -201,13 +202,22 @@ def is_finished(path: Path) -> bool:
     return any(row["kind"] == "end" and row["finished"] for row in read_metrics(path))
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Read all records in order, including void ones; empty for a missing file."""
+def read_rows(path: Path, *, outline: bool = False) -> list[Row]:
+    """Read all records in order, including void ones; empty for a missing file.
+
+    The `outline` has only the last of consecutive `train` records, which are most of a file.
+    """
     if not path.is_file():
         return []
     # note: decoded in one call, because a study reads many files
     lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
+    if outline:
+        lines = [one for one, following in pairwise([*lines, ""]) if not (_is_step(one) and _is_step(following))]
     return [row for row in map(parse_line, lines) if row is not None]
+
+
+def _is_step(line: str) -> bool:
+    return line.startswith('{"kind": "train"')
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:
@@ -220,6 +230,22 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
             valid = [r for r in valid if r["step"] <= row["step"] and r["kind"] != "end"]
         valid.append(row)
     return valid
+
+
+def wall_seconds(rows: list[Row]) -> float:
+    """Sum the seconds of all attempts, from start or resume to the last record; repeated steps count twice.
+
+    The rows include void ones.
+    """
+    total, began = 0.0, None
+    for number, row in enumerate(rows):
+        now = float(row["time"])
+        if row["kind"] in ("start", "resume"):
+            began = now
+        last = number + 1 == len(rows) or rows[number + 1]["kind"] in ("start", "resume")
+        if last and began is not None:
+            total += max(0.0, now - began)
+    return total
 
 
 def scalars(record: Record) -> dict[str, float]:

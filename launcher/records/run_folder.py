@@ -76,6 +76,12 @@ class RunFolder:
             return False
         return any(inode in line for line in held for inode in inodes)
 
+    def hosts(self) -> set[str]:
+        """Return the hosts of the processes that locked the folder last."""
+        with suppress(OSError):
+            return {lock.read_text(errors="replace").rpartition(" on ")[2].strip() for lock in self.path.glob("lock*")}
+        return set()
+
     @contextmanager
     def locked(self, *, each_host: bool = False) -> Iterator[None]:
         """Lock the folder while writing to it; the lock ends with the process.

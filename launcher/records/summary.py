@@ -85,12 +85,13 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
-    """Return the number of records that a full disk lost."""
+    """Return the number of records that a full disk lost, and whether the last ones are missing."""
     lost = sum(row["records"] for row in rows if row["kind"] == "lost")
     gaps = [f"{lost:,} in the middle"] if lost else []
     if rows and not any(row["kind"] == "end" for row in rows):
         gaps.append("the last ones")
-    return [("records lost", f"{' and '.join(gaps)}: the disk was full")] if gaps else []
+    reason = "the disk was full" + ("" if lost else ", or the run was stopped between two attempts")
+    return [("records lost", f"{' and '.join(gaps)}: {reason}")] if gaps else []
 
 
 def save_estimate(config: RunConfig, estimate: dict[str, Any]) -> Path:

@@ -27,6 +27,8 @@ _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
 # The port at which the first node of a job waits for the others.
 PORT = 29400
+# A comment of every job. NUMBER is the job's, which sbatch prints.
+FOLLOW, NUMBER = "# to follow its log: ", "NUMBER"
 ValuesT = TypeVar("ValuesT")
 
 
@@ -55,6 +57,11 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     nodes, gpus = config.launch.nnodes, gpus_of_node(config)
     named = config.run_name is not None
     return Job(name, named, job_words, nodes, gpus, config.hardware.gpu, config.runs, price_line(config))
+
+
+def head(job: Job, submit: str, follow: str) -> str:
+    """Return the first comments of a job: its price, and what to type to submit it and to follow its log."""
+    return f"# {job.price}\n# to submit it: {submit}\n{FOLLOW}{follow}\n"
 
 
 def price_line(config: RunConfig) -> str:

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count
 from launcher.errors import EXIT_USER_ERROR, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, dump, head, stamped
 
 _NODE = "node"  # Kubeflow Trainer requires this name of the container, and names the first node's host by it
 
@@ -60,15 +60,25 @@ def render(job: Job, values: Kubernetes) -> str:
         metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
     if kind == "TrainJob":
         trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
-        runtime = _runtime(job, values, name)
-        return f"# {job.price}\n{dump(runtime)}---\n{dump(_train_job(values, metadata, trainer))}"
+        runtime = dump(_runtime(job, values, name))
+        return _head(job, kind, name) + f"{runtime}---\n{dump(_train_job(values, metadata, trainer))}"
     pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
     spec = _job_spec(job, values, pod)
     if kind == "JobSet":
         nodes = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
         spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
-    return f"# {job.price}\n{dump({'apiVersion': version, 'kind': kind, 'metadata': metadata, 'spec': spec})}"
+    manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+    return _head(job, kind, name) + dump(manifest)
+
+
+def _head(job: Job, kind: str, name: str) -> str:
+    # note: the JobSet of a TrainJob has its name
+    first_node = (
+        f"--tail=-1 --selector=jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0"
+    )
+    submit = "kubectl apply --filename FILE" if kind == "TrainJob" else "kubectl create --filename FILE"
+    return head(job, submit, f"kubectl logs --follow {f'job/{name}' if kind == 'Job' else first_node}")
 
 
 def _job_spec(job: Job, values: Kubernetes, pod: dict[str, Any]) -> dict[str, Any]:

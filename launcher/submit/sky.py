@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.errors import TERMINATED, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, dump, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, dump, head, stamped
 
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
@@ -58,7 +59,9 @@ def render(job: Job, values: Sky) -> str:
         "run": f"{_FIRST if job.nodes > 1 else ''}{lines}\n",
     }
     spot = "; spot machines cost less" if values.spot else ""
-    return f"# {job.price}, on demand{spot}\n{dump(task)}"
+    job = replace(job, price=f"{job.price}, on demand{spot}")
+    where = "" if values.image else ", in a checkout of train, which the job copies"
+    return head(job, f"sky jobs launch FILE{where}", f"sky jobs logs --name {task['name']}") + dump(task)
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.errors import DONE, EXIT_USER_ERROR, INTERRUPTED, TERMINATED, Problem, UserError
-from launcher.submit.job import Job, command, dns_name
+from launcher.submit.job import NUMBER, Job, command, dns_name, head
 
 # note: srun kills the other tasks a minute after the first exits, not at once, so that rank 0 can plot the curve
 _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
 _HEAD = f"""\
 set -uo pipefail
 
-requested="" ended=""
+requested="" ended="" retry=""
 # the tasks save a checkpoint after the current step and exit with {TERMINATED}
 trap 'requested=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
 # cancelled or preempted: the tasks get the signal too, and Slurm decides whether to requeue
@@ -36,17 +36,21 @@ newest_checkpoint() {{ find "$runs/$run_name/checkpoints" -name 'step-*.pt' 2>/d
 before=$(newest_checkpoint)
 wait "$step"; code=$?
 while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done
-again=""
+after=$(newest_checkpoint)
 case "$code" in
 {DONE} | {EXIT_USER_ERROR} | {INTERRUPTED}) ;;
-{TERMINATED}) again=$requested ;;
-*)  # a fault: requeue after a new checkpoint, else only once after a signal, since the fault would repeat
-    if [ "$(newest_checkpoint)" != "$before" ]; then again=yes; fi
-    if [ "$code" -gt 128 ] && [ -z "${{SLURM_RESTART_COUNT:-}}" ]; then again=yes; fi
-    if [ -n "$ended" ]; then again=""; fi
-    ;;
+{TERMINATED}) retry=$requested ;;
+*) if [ -z "$ended" ]; then retry=yes; fi ;;
 esac
-if [ -n "$again" ]; then scontrol requeue "$SLURM_JOB_ID"; fi
+# after a new checkpoint, else only once after a signal: a fault, or a turn too short for a step, would repeat
+if [ -z "$retry" ]; then
+    :
+elif [ "$after" != "$before" ] || {{ [ "$code" -gt 128 ] && [ -z "${{SLURM_RESTART_COUNT:-}}" ]; }}; then
+    echo "exit code $code: job $SLURM_JOB_ID is requeued and continues from ${{after:-the first step}}"
+    scontrol requeue "$SLURM_JOB_ID"
+else
+    echo "exit code $code: job $SLURM_JOB_ID is not requeued, because it has saved no new checkpoint"
+fi
 exit "$code"
 """
 
@@ -92,7 +96,8 @@ def render(job: Job, values: Slurm) -> str:
     options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
     rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
     # note: in the background, because bash handles signals only in `wait`
-    return f"#!/usr/bin/env bash\n# {job.price}\n{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
+    comments = head(job, "sbatch FILE", f"tail -F {dns_name(job.name)}-{NUMBER}.log")
+    return f"#!/usr/bin/env bash\n{comments}{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
 
 
 def _options(job: Job, values: Slurm) -> list[str]:

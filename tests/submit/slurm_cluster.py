@@ -1,24 +1,31 @@
-"""A Slurm of two nodes on this machine: Debian's programs, and a network, host name and /etc/hosts for each node."""
+"""A Slurm of several nodes on this machine: Debian's programs, and for each node namespaces as of a machine of its own.
+
+They are those of network, host name, mounts and processes; nothing in them outlives the process that starts the nodes.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from tests.runs import in_ranks, slow_down, use_tiny, wait_for
 
-NODES = ("one", "two")
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare", "nsenter", "ip")
+# The first is also the login node, and has the controller and the network's bridge.
+NODES = {"node1": "10.77.0.1", "node2": "10.77.0.2", "node3": "10.77.0.3"}
+# Files in the cluster's folder: a rank waits in `stop_in_final_evaluation`; a node of `wait_for_loss` is lost.
+EVALUATING, LOST = Path("evaluating"), Path("lost")
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare", "nsenter", "setpriv", "ip")
+# note: the kernel ends the namespaces of a node with this process, also after a kill
+_NODE = "setpriv --pdeathsig KILL unshare --net --uts --mount --pid --fork --kill-child --mount-proc sleep infinity"
 # note: cred_expire decides when a requeued job is eligible; its default is two minutes
 _CONF = """\
 ClusterName=test
-SlurmctldHost=one(10.77.0.1)
+SlurmctldHost=node1(10.77.0.1)
 SlurmUser=root
 AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
@@ -40,8 +47,7 @@ ReturnToService=2
 SlurmdTimeout=10
 KillWait=20
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
-NodeName=one NodeAddr=10.77.0.1 CPUs=2
-NodeName=two NodeAddr=10.77.0.2 CPUs=2
+{nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -52,12 +58,46 @@ def slow_first_turn() -> None:
         slow_down()
 
 
+def stop_in_final_evaluation() -> None:
+    """Make the final evaluation of the job `limit` wait for a stop signal, the first time."""
+    from launcher.rank.signs import STOP
+    from launcher.training.trainer import Trainer
+
+    evaluate = Trainer.evaluate
+
+    def waiting(trainer: Trainer, *arguments: Any, **keywords: Any) -> Any:
+        if trainer.next_step == trainer.plan.total_steps and not EVALUATING.exists():
+            EVALUATING.touch()
+            wait_for(lambda: STOP.requested)
+        return evaluate(trainer, *arguments, **keywords)
+
+    if os.environ.get("SLURM_JOB_NAME") == "limit":
+        Trainer.evaluate = waiting  # type: ignore[method-assign]
+
+
+def wait_for_loss() -> None:
+    """Make the second turn of the job `pair` wait in the middle until one of its nodes is lost."""
+    from launcher.rank.signs import HEARTBEAT
+    from launcher.training.trainer import Trainer
+
+    advance = Trainer.advance
+
+    def waiting(trainer: Trainer, *arguments: Any) -> None:
+        advance(trainer, *arguments)
+        while trainer.next_step == 90 and not LOST.exists():
+            HEARTBEAT.beat()
+            time.sleep(0.1)
+
+    if (os.environ.get("SLURM_JOB_NAME"), os.environ.get("SLURM_RESTART_COUNT")) == ("pair", "1"):
+        Trainer.advance = waiting  # type: ignore[method-assign]
+
+
 def missing() -> str | None:
     """Return why Slurm cannot run here; None if it can."""
     if absent := [name for name in _PROGRAMS if shutil.which(name) is None]:
         return f"{', '.join(absent)} not installed; as root, scripts/setup_tests.sh installs Slurm"
-    if subprocess.run(["unshare", "--net", "--uts", "--mount", "true"], capture_output=True, check=False).returncode:
-        return "namespaces of network, host name and mounts need root"
+    if subprocess.run([*_NODE.split()[:-2], "true"], capture_output=True, check=False).returncode:
+        return "namespaces of network, host name, mounts and processes need root"
     return None
 
 
@@ -69,76 +109,93 @@ class Cluster:
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("state", *(f"spool-{node}" for node in NODES)):
             (folder / name).mkdir()
-        (folder / "slurm.conf").write_text(_CONF.format(folder=folder))
-        (folder / "hosts").write_text("127.0.0.1 localhost\n10.77.0.1 one\n10.77.0.2 two\n")
+        nodes = "\n".join(f"NodeName={node} NodeAddr={address} CPUs=2" for node, address in NODES.items())
+        (folder / "slurm.conf").write_text(_CONF.format(folder=folder, nodes=nodes))
+        hosts = {"localhost": "127.0.0.1", **NODES}
+        (folder / "hosts").write_text("".join(f"{address} {host}\n" for host, address in hosts.items()))
         (folder / "key").write_bytes(os.urandom(128))
         (folder / "key").chmod(0o600)
         ours = {"SLURM_CONF": str(folder / "slurm.conf"), "OMP_NUM_THREADS": "1"}
-        self.environment = {**os.environ, **in_ranks(use_tiny, slow_first_turn), **ours}
+        self.environment = {
+            **os.environ,
+            **in_ranks(use_tiny, slow_first_turn, stop_in_final_evaluation, wait_for_loss),
+            **ours,
+        }
 
     def start(self) -> None:
-        folder, munge = self.folder, ["key-file=key", "socket=munge.socket", "pid-file=munge.pid", "log-file=munge.log"]
-        absolute = [f"--{name}={folder}/{file}" for name, _, file in (one.partition("=") for one in munge)]
-        self._run(["munged", "--force", *absolute, f"--seed-file={folder}/seed"])
         for node in NODES:
-            command = ["unshare", "--net", "--uts", "--mount", "sleep", "infinity"]
-            self._holders[node] = holder = subprocess.Popen(command)
-            wait_for(lambda holder=holder: Path(f"/proc/{holder.pid}/comm").read_text() == "sleep\n")  # type: ignore[misc]
-            setup = f"hostname {node}; mount --bind {folder}/hosts /etc/hosts; ip link set lo up"
-            self.on(node, "sh", "-c", setup)
-        self.on("one", "ip", "link", "add", "veth0", "type", "veth", "peer", "name", "veth0", "netns", self._pid("two"))
-        for node, address in (("one", "10.77.0.1/24"), ("two", "10.77.0.2/24")):
-            self.on(node, "sh", "-c", f"ip addr add {address} dev veth0; ip link set veth0 up")
-        self.on("one", "slurmctld", "-c")
+            self._holders[node] = subprocess.Popen(_NODE.split())
+            wait_for(lambda node=node: self._has_started(node))  # type: ignore[misc]
+            self.on(
+                node, "sh", "-c", f"hostname {node}; mount --bind {self.folder}/hosts /etc/hosts; ip link set lo up"
+            )
+        self.on(
+            "node1",
+            "sh",
+            "-c",
+            f"ip link add net type bridge; ip addr add {NODES['node1']}/24 dev net; ip link set net up",
+        )
+        for node in list(NODES)[1:]:
+            peer = ["type", "veth", "peer", "name", "net", "netns", self._first_process(node)]
+            # note: the process has this id outside of the nodes only
+            self._run("node1", ["--net"], "ip", "link", "add", node, *peer)
+            self.on("node1", "sh", "-c", f"ip link set {node} master net; ip link set {node} up")
+            self.on(node, "sh", "-c", f"ip addr add {NODES[node]}/24 dev net; ip link set net up")
+        self._start_munge()
+        self.on("node1", "slurmctld", "-c")
         for node in NODES:
             self.start_node(node)
-        wait_for(lambda: self.on("one", "sinfo", "--noheader", "--format=%T").split() == ["idle"], 60)
+        wait_for(lambda: self.on("node1", "sinfo", "--noheader", "--format=%T").split() == ["idle"], 60)
 
     def start_node(self, node: str) -> None:
+        """Start a node's Slurm, and connect it to the others if it was lost."""
+        if node != "node1":
+            self.on("node1", "ip", "link", "set", node, "up")
         self.on(node, "slurmd", "-N", node)
 
     def lose(self, node: str) -> None:
-        """Kill everything on a node, as a power cut does."""
-        own = Path(f"/proc/{self._pid(node)}/ns/uts").readlink()
-        for process in psutil.process_iter():
-            try:
-                if process.pid != self._holders[node].pid and Path(f"/proc/{process.pid}/ns/uts").readlink() == own:
-                    process.send_signal(signal.SIGKILL)
-            except (OSError, psutil.Error):
-                continue
+        """Cut a node off, then kill everything on it: a power cut, after which no packet is sent."""
+        self.on("node1", "ip", "link", "set", node, "down")
+        self.on(node, "sh", "-c", "kill -KILL -1")
+        (self.folder / LOST).touch()
 
     @property
     def program(self) -> Path:
         return Path(sys.prefix) / "bin" / "train"
 
     def stop(self) -> None:
-        for file in self.folder.glob("*.pid"):
-            self._run(["kill", file.read_text().strip()], check=False)
-        for node, holder in self._holders.items():
-            self.lose(node)
+        for holder in self._holders.values():
             holder.kill()
             holder.wait()
 
     def on(self, node: str, *command: str) -> str:
         """Run a command on a node and return its output."""
-        return self._run(
-            ["nsenter", f"--target={self._pid(node)}", "--net", "--uts", "--mount", f"--wd={self.folder}", *command]
-        )
+        return self._run(node, ["--net", "--uts", "--mount", "--pid", f"--wd={self.folder}"], *command)
 
     def train(self, *words: str) -> str:
-        return self.on("one", str(self.program), *words)
+        return self.on("node1", str(self.program), *words)
 
     def job(self, number: str) -> dict[str, str]:
         """Return Slurm's description of a job."""
-        words = self.on("one", "scontrol", "--oneliner", "show", "job", number).split()
+        words = self.on("node1", "scontrol", "--oneliner", "show", "job", number).split()
         return {key: value for key, _, value in (word.partition("=") for word in words)}
 
-    def _pid(self, node: str) -> str:
-        return str(self._holders[node].pid)
+    def _start_munge(self) -> None:
+        files = {"key-file": "key", "socket": "munge.socket", "pid-file": "munge.pid", "log-file": "munge.log"}
+        options = [f"--{name}={self.folder}/{file}" for name, file in {**files, "seed-file": "seed"}.items()]
+        self.on("node1", "munged", "--force", *options)
 
-    def _run(self, command: list[str], *, check: bool = True) -> str:
-        done = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert not check or done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+    def _has_started(self, node: str) -> bool:
+        first = self._first_process(node)
+        return bool(first) and Path(f"/proc/{first}/comm").read_text() == "sleep\n"
+
+    def _first_process(self, node: str) -> str:
+        """Return the process whose namespaces are those of the node; empty before it starts."""
+        holder = self._holders[node].pid
+        return Path(f"/proc/{holder}/task/{holder}/children").read_text().strip()
+
+    def _run(self, node: str, namespaces: list[str], *command: str) -> str:
+        whole = ["nsenter", f"--target={self._first_process(node)}", *namespaces, *command]
+        done = subprocess.run(whole, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{node}: {command}: {done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -15,7 +16,7 @@ from launcher.cli import main as cli
 from launcher.cli import submit as verb
 from launcher.config.compose import compose
 from launcher.submit.job import command, dns_name, make_job, stamped
-from tests.commands import refused
+from tests.commands import output_of, refused
 
 from .conftest import Submit
 
@@ -115,3 +116,45 @@ def test_run_passes_the_job_to_the_submitting_program(
     program.chmod(0o755)
     assert cli.main(["submit", f"--{kind}", "--run", *words]) == 3
     assert (tmp_path / "script").read_text() == submit(kind, *words)
+
+
+SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/job-completion-index=0"
+
+
+@pytest.mark.parametrize(
+    ("kind", "program", "words", "calls", "follow"),
+    [
+        ("slurm", "sbatch", [], ["job.sh"], "tail -F mine-41.log"),
+        ("sky", "sky", [BUCKET], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
+        ("kubernetes", "kubectl", [], ["create --filename job.yaml"], "kubectl logs --follow job/mine"),
+        (
+            "kubernetes",
+            "kubectl",
+            ["launch.nnodes=2"],
+            ["apply --filename job.yaml", "create --filename job.yaml"],
+            f"kubectl logs --follow --tail=-1 {SELECTOR}",
+        ),
+    ],
+)
+def test_a_submitted_job_prints_its_number_and_how_to_follow_its_log(
+    kind: str,
+    program: str,
+    words: list[str],
+    calls: list[str],
+    follow: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    words = ["recipe=hot", "run_name=mine", *words]
+    printed = output_of("submit", f"--{kind}", *words)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lines = [f"cd {tmp_path}", 'echo "${@##*/}" >> calls', 'cat "${!#}" >> submitted', "echo Submitted batch job 41"]
+    (tmp_path / program).write_text("\n".join(["#!/bin/bash", *lines]))
+    (tmp_path / program).chmod(0o755)
+    assert cli.main(["submit", f"--{kind}", "--run", *words]) == 0
+    output = capfd.readouterr().out.splitlines()
+    assert output == [*["Submitted batch job 41"] * len(calls), f"to follow its log: {follow}"]
+    assert (tmp_path / "calls").read_text().splitlines() == calls
+    assert (tmp_path / "submitted").read_text() == printed.replace("\n---\n", "")
+    assert f"# to follow its log: {follow.replace('41', 'NUMBER')}" in printed.splitlines()

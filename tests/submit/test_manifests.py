@@ -29,7 +29,9 @@ print(task.num_nodes, sorted(task.storage_mounts))
 
 
 def test_a_sky_task_requests_the_gpus_of_the_hardware(submit: Submit) -> None:
-    task = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS))
+    shown = submit("sky", "recipe=hot", *BUCKETS)
+    assert "# to submit it: sky jobs launch FILE, in a checkout of train, which the job copies\n" in shown
+    task = yaml.safe_load(shown)
     assert task["resources"]["accelerators"] == "A100:8"
     assert task["resources"]["use_spot"] is True
     assert task["file_mounts"]["/runs"] == {"source": "s3://mine/runs", "mode": "MOUNT_CACHED"}

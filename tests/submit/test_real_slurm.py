@@ -1,4 +1,4 @@
-"""The job of `train submit --slurm`, unchanged, on a real Slurm of two nodes."""
+"""The jobs of `train submit --slurm` and `train curve --slurm`, unchanged, on a real Slurm of three nodes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import pytest
 
 from launcher.records.run_folder import RunFolder
 from tests.runs import SMALL, Train, draw_nothing, same, steps_done, use_tiny, wait_for
-from tests.submit.slurm_cluster import Cluster, missing
+from tests.submit.slurm_cluster import EVALUATING, Cluster, missing
 
 pytestmark = pytest.mark.system
 
 RUN = [*SMALL, "epochs=40", "checkpoint.every=20ba", "launch.hang_timeout=60"]
+TWO_NODES = ["launch.nnodes=2"]
+LAUNCHER = r"^\S*python\S* \S*/train "  # the command line of a launcher
 
 
 @pytest.fixture(scope="module")
@@ -29,32 +31,87 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def submitted(cluster: Cluster, name: str, *words: str) -> tuple[str, Path]:
-    """Submit a run; return the number of its job and its folder."""
-    output = cluster.train("submit", "--slurm", "--run", *RUN, f"run_name={name}", *words)
-    match = re.search(r"Submitted batch job (\d+)", output)
-    assert match, output
-    return match[1], cluster.folder / "runs" / name
+class SubmittedRun:
+    """A run, and its job."""
+
+    def __init__(self, cluster: Cluster, name: str, *words: str) -> None:
+        output = cluster.train("submit", "--slurm", "--run", *RUN, f"run_name={name}", *words)
+        match = re.search(r"Submitted batch job (\d+)", output)
+        assert match, output
+        self.cluster, self.number, self.folder = cluster, match[1], cluster.folder / "runs" / name
+
+    @property
+    def state(self) -> str:
+        return self.cluster.job(self.number)["JobState"]
+
+    @property
+    def log(self) -> str:
+        return (self.cluster.folder / f"{self.folder.name}-{self.number}.log").read_text()
+
+    def set_time_limit(self, minutes: int) -> None:
+        self.cluster.on("node1", "scontrol", "update", f"JobId={self.number}", f"TimeLimit={minutes}")
+
+    def wait_for_end(self) -> None:
+        wait_for(lambda: self.state in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), 400)
+        assert self.state == "COMPLETED", self.log
+
+
+@pytest.fixture(scope="module", autouse=True)
+def half_killed(cluster: Cluster) -> SubmittedRun:
+    """A run on two nodes, on one of which the launcher has been killed: srun ends the other a minute later."""
+    run = SubmittedRun(cluster, "pair", *TWO_NODES)
+    wait_for(lambda: steps_done(run.folder) > 25)
+    cluster.on("node2", "pkill", "-KILL", "-f", LAUNCHER)
+    return run
 
 
 def test_a_cancelled_job_saves_and_stays_cancelled(cluster: Cluster) -> None:
-    number, run = submitted(cluster, "cancelled")
-    wait_for(lambda: steps_done(run) > 5)
-    cluster.on("one", "scancel", number)
-    wait_for(lambda: cluster.job(number)["JobState"] == "CANCELLED")
-    wait_for(lambda: "stopped; to resume" in (cluster.folder / f"cancelled-{number}.log").read_text(), 30)
-    assert RunFolder(run).newest_step() is not None
+    run = SubmittedRun(cluster, "cancelled")
+    wait_for(lambda: steps_done(run.folder) > 5)
+    cluster.on("node1", "scancel", run.number)
+    wait_for(lambda: run.state == "CANCELLED")
+    wait_for(lambda: "stopped; to resume" in run.log, 30)
+    assert RunFolder(run.folder).newest_step() is not None
 
 
-def test_a_job_saves_before_its_time_limit_is_requeued_and_resumes_to_the_same_bits(
+def test_a_job_that_is_stopped_at_its_time_limit_or_while_it_evaluates_ends_with_the_same_bits(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    number, run = submitted(cluster, "limit", "submit.time=3", "submit.save_before_end=170")
+    run = SubmittedRun(cluster, "limit")
+    wait_for(lambda: steps_done(run.folder) > 25)
+    run.set_time_limit(1)
+    wait_for(lambda: "stopped; to resume from the newest checkpoint" in run.log)
+    run.set_time_limit(60)
+    saved = RunFolder(run.folder).newest_step()
     whole = Train(tmp_path, before=(use_tiny, draw_nothing))
     whole(*RUN, "run_name=whole")
-    wait_for(lambda: cluster.job(number)["JobState"] in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), 400)
-    assert cluster.job(number)["JobState"] == "COMPLETED"
-    log = (cluster.folder / f"limit-{number}.log").read_text()
-    assert "stopped; to resume from the newest checkpoint" in log
-    assert int(cluster.job(number)["Restarts"]) >= 1
-    assert same(whole.decided(run), whole.decided(tmp_path / "runs" / "whole"))
+    wait_for((cluster.folder / EVALUATING).exists)
+    cluster.on("node1", "scancel", "--batch", "--signal=USR1", run.number)
+    run.wait_for_end()
+    steps = re.findall(r"code 143: job \d+ is requeued and continues from runs/limit/checkpoints/step-0+(\d+)", run.log)
+    assert steps == [str(saved), "240"]
+    assert same(whole.decided(run.folder), whole.decided(tmp_path / "runs" / "whole"))
+
+
+def test_a_job_continues_after_a_killed_launcher_and_after_a_lost_node(
+    cluster: Cluster, half_killed: SubmittedRun, tmp_path: Path
+) -> None:
+    run = half_killed
+    wait_for(lambda: RunFolder(run.folder).newest_step() == 80)
+    assert "srun: error: node2: task 1: Killed" in run.log
+    assert "error: rank 0: another rank has ended, or its node is lost (Connection" in run.log
+    assert "exit code 137: job 1 is requeued and continues from runs/pair/checkpoints/step-000000" in run.log
+    cluster.lose("node2")
+    wait_for(lambda: cluster.job(run.number)["Restarts"] == "2")
+    assert "Node failure on node2" in run.log
+    cluster.start_node("node2")
+    run.wait_for_end()
+    whole = Train(tmp_path, before=(use_tiny, draw_nothing))
+    whole(*RUN, "run_name=whole", "launch.nproc=2")
+    assert same(whole.decided(run.folder), whole.decided(tmp_path / "runs" / "whole"))
+
+
+def test_a_curve_is_a_job_per_run_and_skips_what_is_finished(cluster: Cluster) -> None:
+    grid = [*SMALL[:1], "epochs=1,2", *SMALL[2:], "runs=curve"]
+    assert "2 submitted" in cluster.train("curve", "--slurm", *grid)
+    wait_for(lambda: "2 already finished" in cluster.train("curve", "--slurm", *grid), 120)

@@ -101,6 +101,30 @@ def test_the_signal_that_slurm_sends_is_handled_before_and_after_training(
     assert (train.folder / "runs" / "signalled").exists() == (code == 0)
 
 
+def stop_in_last_save() -> None:
+    """Make the last save of a rank send the launcher a stop signal, and wait for it."""
+    from launcher.rank.signs import STOP
+    from launcher.training.saving import Saver
+
+    save = Saver.save
+
+    def signalled(saver: Saver, state: dict[str, Any], *, best: bool, last: bool) -> None:
+        if last:
+            os.kill(os.getppid(), signal.SIGUSR1)
+            wait_for(lambda: STOP.requested)
+        save(saver, state, best=best, last=last)
+
+    Saver.save = signalled  # type: ignore[method-assign]
+
+
+def test_a_run_that_is_stopped_in_its_last_save_has_finished(train: Train) -> None:
+    words = [*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=last"]
+    ended = replace(train, before=(*train.before, stop_in_last_save))(*words)
+    assert "stopping after this step" in ended.stdout
+    assert "to resume" not in ended.stdout
+    assert "is finished after 1 epochs" in train("resume", "runs/last").stdout
+
+
 def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Train, here: Here) -> None:
     process = train.start(*TWO_RANKS, "run_name=busy", "epochs=200", "launch.max_restarts=0")
     run = train.folder / "runs" / "busy"

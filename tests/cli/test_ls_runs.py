@@ -1,0 +1,113 @@
+"""`train ls runs`: state, best value, cost and the line to resume of every run in a folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.resolved import write
+from launcher.config.schema import RunConfig
+from launcher.records.metrics import EvalRecord, Record, ResumeRecord, StartRecord, TrainRecord
+from launcher.records.run_folder import RunFolder, create
+from tests.commands import output_of, refused
+from tests.made_runs import append, end
+
+CONFIG = compose(["recipe=mild", "launch=cpu", "dataset=shapes", "epochs=4", "hardware=p4d_24xlarge"]).config
+A100 = "NVIDIA A100-SXM4-40GB"
+
+
+def started(device: str = A100, ranks: int = 8) -> StartRecord:
+    return StartRecord(0, 1000.0, ranks, 40, 4, device, "float32", "top1", "higher")
+
+
+def evaluated(step: int, top1: float, at: float) -> EvalRecord:
+    return EvalRecord(step, at, step / 10, {"top1": top1, "top5": 1.0}, 1.0, 100, 5.0, at)
+
+
+def trained(step: int, at: float) -> TrainRecord:
+    return TrainRecord(step, at, step / 10, 1.0, 0.1, 32, 100.0, 0.1, 0.01, None, at)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path / "runs"
+
+
+def make(runs: Path, name: str, *records: Record, config: RunConfig = CONFIG) -> RunFolder:
+    folder = create(runs, name)
+    write(config, folder.config)
+    if records:
+        append(folder.metrics, *records)
+    return folder
+
+
+def listed(runs: Path) -> dict[str, dict[str, object]]:
+    rows = json.loads(output_of("ls", "runs", str(runs), "--json"))["runs"]
+    return {Path(row["path"]).name: row for row in rows}
+
+
+def test_each_state_is_read_from_the_folder(runs: Path) -> None:
+    whole = [started(), evaluated(20, 0.7, 2000.0), evaluated(40, 0.6, 4600.0)]
+    make(runs, "new")
+    make(runs, "finished", *whole, end(40))
+    make(runs, "stopped", *whole, end(40, finished=False))
+    make(runs, "resumed", *whole, end(40, finished=False), ResumeRecord(20, 9000.0, 8), trained(21, 9010.0))
+    make(runs, "failed", started()).failure.write_text("dataset.path=/data: a file is damaged\n")
+    make(runs, "study/below", started())
+    (make(runs, "broken").config).write_text("epochs: [")
+    (runs / "no_run").mkdir()
+    (runs / ".hidden").mkdir()
+    (runs / ".hidden" / "config.yaml").touch()
+    distant = make(runs, "distant", started(), trained(5, time.time()))
+    (distant.path / "lock").write_text("process 7 on node9\n")
+    held = make(runs, "held", started())
+    with held.locked():
+        rows = listed(runs)
+    states = {name: row["state"] for name, row in rows.items()}
+    assert states == {
+        **{"new": "interrupted", "finished": "finished", "stopped": "stopped", "resumed": "interrupted"},
+        **{"failed": "failed", "below": "interrupted", "broken": "damaged", "distant": "running", "held": "running"},
+    }
+    assert {name for name, row in rows.items() if row["resume"]} == {"new", "stopped", "resumed", "failed", "below"}
+    assert rows["stopped"]["resume"] == f"train resume {runs}/stopped"
+    assert rows["failed"]["problem"] == "dataset.path=/data: a file is damaged"
+    assert "config.yaml" in str(rows["broken"]["problem"])
+    assert (rows["finished"]["metric"], rows["finished"]["best"]) == ("top-1", 0.7)
+    assert (rows["resumed"]["epochs_done"], rows["resumed"]["epochs"]) == (2.1, 4)
+
+
+def test_the_cost_is_that_of_all_attempts_on_the_machine_of_the_config(runs: Path) -> None:
+    lost = [trained(30, 4600.0), ResumeRecord(10, 9000.0, 8), trained(11, 9050.0), trained(12, 10800.0)]
+    make(runs, "priced", started(), trained(1, 1001.0), trained(2, 1002.0), *lost)
+    make(runs, "elsewhere", started(device="cpu"), trained(30, 4600.0))
+    make(runs, "half", started(ranks=4), trained(30, 4600.0))
+    rows = listed(runs)
+    assert rows["priced"]["minutes"] == 90
+    assert rows["priced"]["cost"] == pytest.approx(1.5 * (CONFIG.hardware.price_per_hour or 0))
+    assert rows["priced"]["currency"] == "USD"
+    assert rows["elsewhere"]["cost"] is rows["half"]["cost"] is None
+
+
+def test_hundreds_of_runs_are_a_line_each_within_seconds(runs: Path) -> None:
+    steps = [trained(step, 1000.0 + step) for step in range(400)]
+    model = make(runs, "run0", started(), *steps, evaluated(40, 0.5, 1500.0))
+    for number in range(1, 300):
+        other = create(runs, f"run{number}")
+        for name in ("config.yaml", "metrics.jsonl"):
+            (other.path / name).write_bytes((model.path / name).read_bytes())
+    began = time.process_time()
+    header, *lines = output_of("ls", "runs", str(runs)).splitlines()
+    assert time.process_time() - began < 5
+    assert " ".join(header.split()) == "run state best epochs time cost to resume, or what is wrong"
+    assert len(lines) == 300
+    assert all(" interrupted  top-1 50.00%  39.9/4 " in line for line in lines)
+    assert all(line.endswith(f"train resume {runs}/{line.split()[0]}") for line in lines)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    assert f"{tmp_path} contains no run folder; type train ls runs FOLDER" in refused("ls", "runs", str(tmp_path))
+    assert "only train ls runs takes a folder" in refused("ls", "recipes", str(tmp_path))
