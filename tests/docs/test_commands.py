@@ -23,11 +23,12 @@ from tests.examples import train
 from .pages import PAGES, ROOT, Block, all_blocks
 
 COMMANDS = [
-    (block, line)
+    (block, line.removeprefix("$ "))
     for block in all_blocks()
     # note: test_adding.py covers this page, in a copy of the source
-    if block.language in ("", "sh") and block.page != "adding.md"
+    if block.language in ("", "sh", "console") and block.page != "adding.md"
     for line in block.text.replace("\\\n", " ").splitlines()
+    if block.language != "console" or line.startswith("$ ")
 ]
 
 
@@ -58,7 +59,7 @@ def docker(words: list[str]) -> None:
 PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker}
 OTHER_PROGRAMS = {
     *("cd", "git", "kubectl", "mkdir", "mkdocs", "pip", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
-    *("sudo", "tar"),
+    *("sed", "sudo", "tar"),
 }
 
 
@@ -93,7 +94,9 @@ def test_each_command_works(block: Block, line: str) -> None:
         PROGRAMS[program](words[1:])
 
 
-@pytest.mark.parametrize("block", [block for block in all_blocks() if any(map(is_output, block.lines))], ids=str)
+@pytest.mark.parametrize(
+    "block", [b for b in all_blocks() if b.language != "text" and any(map(is_output, b.lines))], ids=str
+)
 def test_the_shown_output_is_the_real_output(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     lines = block.lines
     for command, output in pairwise(lines):
@@ -112,7 +115,7 @@ def test_other_blocks_parse(block: Block) -> None:
         "python": lambda source: compile(source, "block", "exec"),
         "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
         "diff": lambda source: source.index("@@"),
-        "text": str,
+        **dict.fromkeys(("text", "console"), str),
     }
     parse[language](text)
 

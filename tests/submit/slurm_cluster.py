@@ -72,7 +72,7 @@ def stop_in_final_evaluation() -> None:
         return evaluate(trainer, *arguments, **keywords)
 
     if os.environ.get("SLURM_JOB_NAME") == "limit":
-        Trainer.evaluate = waiting  # type: ignore[method-assign]
+        Trainer.evaluate = waiting  # type: ignore[assignment, method-assign]
 
 
 def wait_for_loss() -> None:
@@ -89,7 +89,7 @@ def wait_for_loss() -> None:
             time.sleep(0.1)
 
     if (os.environ.get("SLURM_JOB_NAME"), os.environ.get("SLURM_RESTART_COUNT")) == ("pair", "1"):
-        Trainer.advance = waiting  # type: ignore[method-assign]
+        Trainer.advance = waiting  # type: ignore[assignment, method-assign]
 
 
 def missing() -> str | None:

@@ -114,7 +114,7 @@ def stop_in_last_save() -> None:
             wait_for(lambda: STOP.requested)
         save(saver, state, best=best, last=last)
 
-    Saver.save = signalled  # type: ignore[method-assign]
+    Saver.save = signalled  # type: ignore[assignment, method-assign]
 
 
 def test_a_run_that_is_stopped_in_its_last_save_has_finished(train: Train) -> None:
