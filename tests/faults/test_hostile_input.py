@@ -143,14 +143,8 @@ def test_recipes_with_unusual_names_are_listed(recipes: Path) -> None:
 @pytest.mark.parametrize(
     "reference",
     [
-        *(
-            "oc.env:SECRET",
-            "oc.env:SECRET,x",
-            "oc.decode:1",
-            "oc.create:{a:1}",
-            "oc.select:seed",
-            "hydra:runtime.cwd",
-        ),
+        *("oc.env:SECRET", "oc.env:SECRET,x", "oc.decode:1", "oc.create:{a:1}", "oc.select:seed"),
+        *("hydra:runtime.cwd",),
         *("now:%Y", "python_version:", "oc.dict.values:model", "${recipe}", "", ".seed", "seed", "a b", "model"),
     ],
 )
