@@ -71,9 +71,7 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
     # note: only `<` could end the script element
     data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text()).substitute(
-        title=html.escape(title),
-        script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS),
-        data=data,
+        title=html.escape(title), script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS), data=data
     )
 
 

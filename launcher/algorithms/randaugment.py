@@ -59,8 +59,7 @@ _AUTOAUGMENT: dict[str, Magnitudes] = {
     "rotate": _TIMM["rotate"],
     "solarize": lambda level, *_: np.floor(level * 256),
     **dict.fromkeys(
-        ("translate_x", "translate_y"),
-        lambda level, sign, size: sign * np.floor(level * 100 * size / _PUBLISHED_SIZE),
+        ("translate_x", "translate_y"), lambda level, sign, size: sign * np.floor(level * 100 * size / _PUBLISHED_SIZE)
     ),
     "invert": _none,
     "solarize_add": _TIMM["solarize_add"],

@@ -18,11 +18,7 @@ from launcher.config.keys import all_keys, choices, path_keys
 from launcher.config.schema import GROUPS
 from launcher.config.validate import ON_OFF
 
-EXAMPLES = [
-    "train completion bash",
-    "train completion zsh",
-    "train completion fish",
-]
+EXAMPLES = ["train completion bash", "train completion zsh", "train completion fish"]
 _SHELLS = ("bash", "zsh", "fish")
 
 

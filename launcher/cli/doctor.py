@@ -15,11 +15,7 @@ from launcher.doctor.examine import examine
 from launcher.doctor.machine import Finding
 from launcher.errors import EXIT_USER_ERROR
 
-EXAMPLES = [
-    "train doctor",
-    "train doctor recipe=hot dataset.path=/data/imagenet",
-    "train doctor --json",
-]
+EXAMPLES = ["train doctor", "train doctor recipe=hot dataset.path=/data/imagenet", "train doctor --json"]
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 

@@ -7,9 +7,7 @@ import argparse
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import existing
 
-EXAMPLES = [
-    "train replay runs/hot-imagenet-1120-1 step=18250",
-]
+EXAMPLES = ["train replay runs/hot-imagenet-1120-1 step=18250"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

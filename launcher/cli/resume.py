@@ -25,11 +25,7 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run",
-        nargs="?",
-        default=LATEST,
-        metavar="RUN",
-        help="a run folder, or its copy in a bucket (default: latest)",
+        "run", nargs="?", default=LATEST, metavar="RUN", help="a run folder, or its copy in a bucket (default: latest)"
     )
     parser.add_argument(
         "words", metavar="key=value", nargs="*", default=[], help="values that may change: length, launch, loading"

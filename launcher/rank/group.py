@@ -137,10 +137,7 @@ def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") 
         # note: torch 2.15 renames it; older versions lack the new name
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
         network = DistributedDataParallel(
-            model,
-            device_ids=device_ids,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
+            model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
         )
     if gradient_dtype == "bfloat16":
         network.register_comm_hook(dist.group.WORLD, bf16_compress_hook)

@@ -122,11 +122,7 @@ def _train_job(values: Kubernetes, metadata: dict[str, Any], trainer: dict[str, 
         "kind": "TrainJob",
         "metadata": metadata,
         "spec": {
-            "runtimeRef": {
-                "apiGroup": "trainer.kubeflow.org",
-                "kind": "TrainingRuntime",
-                "name": metadata["name"],
-            },
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": metadata["name"]},
             "trainer": trainer,
             "runtimePatches": [{"manager": "train/submit", "trainingRuntimeSpec": patch}],
         },

@@ -182,12 +182,7 @@ class StepMeter:
         losses = self._losses.clone()
         if self._ranks.world_size > 1:
             dist.all_reduce(losses)
-        return {
-            "losses": losses,
-            "steps": self._steps,
-            "waited": self._waited,
-            "train_seconds": self._train_seconds,
-        }
+        return {"losses": losses, "steps": self._steps, "waited": self._waited, "train_seconds": self._train_seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the sums on rank 0; they are 0 on the others."""

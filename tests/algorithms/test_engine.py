@@ -82,11 +82,7 @@ def test_the_batch_is_normalized_between_its_algorithms(
         (["algorithms=[colout]"], 60, 60),
         (["algorithms=[colout]", "algorithms.colout.order=after_resizing"], 60, 60),
         (["algorithms=[colout]", "algorithms.colout.columns=0.5", "algorithms.colout.rows=0.0"], 45, 45),
-        (
-            ["algorithms=[colout,progressive_resizing]", "algorithms.progressive_resizing.where=loader"],
-            32,
-            64,
-        ),
+        (["algorithms=[colout,progressive_resizing]", "algorithms.progressive_resizing.where=loader"], 32, 64),
     ],
 )
 def test_the_plan_has_the_image_size_of_the_network(

@@ -11,14 +11,7 @@ import torch
 from PIL import Image
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.image_operations import (
-    BLACK,
-    GEOMETRIC,
-    OPERATIONS,
-    Choice,
-    Colour,
-    apply,
-)
+from launcher.algorithms.image_operations import BLACK, GEOMETRIC, OPERATIONS, Choice, Colour, apply
 from tests.transforms import operate
 
 MAGNITUDES = {

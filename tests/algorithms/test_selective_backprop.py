@@ -56,12 +56,7 @@ def test_the_pass_that_selects_samples_has_the_precision_of_the_run() -> None:
         )
         steps(run, 2)
     exact, rounded = torch.float32, torch.bfloat16
-    assert dtypes == {
-        ("fp32", True): exact,
-        ("fp32", False): exact,
-        ("bf16", True): rounded,
-        ("bf16", False): rounded,
-    }
+    assert dtypes == {("fp32", True): exact, ("fp32", False): exact, ("bf16", True): rounded, ("bf16", False): rounded}
 
 
 class LossByNumber(nn.Module):

@@ -19,11 +19,7 @@ from tests.images import write_images
 
 from .conftest import words_for, write_files
 
-BAD = {
-    "train/cat/cut.jpg": "truncated",
-    "train/dog/empty.png": "not a JPEG",
-    "val/dog/text.gif": "not a JPEG",
-}
+BAD = {"train/cat/cut.jpg": "truncated", "train/dog/empty.png": "not a JPEG", "val/dog/text.gif": "not a JPEG"}
 
 
 @pytest.fixture

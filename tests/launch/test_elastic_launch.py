@@ -80,10 +80,7 @@ def test_a_user_error_in_a_rank_prints_only_its_lines(start: Start, run: Path) -
     assert (output, errors) == ("", "dataset.path=there: set another\nand check the step\n")
 
 
-@pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 143), (signal.SIGINT, 130)],
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stop_signal_lets_the_ranks_save_a_checkpoint(
     start: Start, run: Path, number: signal.Signals, code: int
 ) -> None:

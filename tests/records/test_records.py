@@ -22,14 +22,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.records import metrics
 from launcher.records.learning_curve import draw_curve
-from launcher.records.metrics import (
-    MetricsWriter,
-    Record,
-    ResumeRecord,
-    StartRecord,
-    TrainRecord,
-    read_metrics,
-)
+from launcher.records.metrics import MetricsWriter, Record, ResumeRecord, StartRecord, TrainRecord, read_metrics
 from launcher.records.progress import ProgressView, duration
 from launcher.records.run_folder import RunFolder, create, existing
 from launcher.records.sinks import Recorder, TensorBoardSink

@@ -29,7 +29,7 @@ def test_the_worst_class_is_first_and_a_class_without_images_last() -> None:
 
 def test_classes_of_equal_top1_are_ordered_by_their_wrong_predictions() -> None:
     assert [row.name for row in by_class(CLASSES[:3], np.array([[1, 1, 0], [0, 2, 2], [0, 1, 1]]))] == [
-        *("bee", "ant", "cat"),
+        *("bee", "ant", "cat")
     ]
 
 

@@ -34,10 +34,7 @@ def test_the_docstring_lists_the_events_of_a_step_in_the_order_of_the_code() -> 
 
 
 def trained(run: Trainer, folder: RunFolder, stop: StopFlag, *, resumed: bool) -> bool:
-    with (
-        MetricLogger(run, folder, resumed=resumed) as logger,
-        Saver(folder, run.config.checkpoint, run.ranks) as saver,
-    ):
+    with MetricLogger(run, folder, resumed=resumed) as logger, Saver(folder, run.config.checkpoint, run.ranks) as saver:
         return loop.train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), stop)
 
 

@@ -91,10 +91,7 @@ def train_without_synchronization(config: RunConfig, ranks: Ranks, folder: Path)
     """Train a run to its end; only evaluation, checkpoints and the loader may read values."""
     folder.mkdir(exist_ok=True)
     run, run_folder = build_trainer(config, ranks, teacher=teacher(config)), RunFolder(folder)
-    with (
-        no_synchronization() as allowed,
-        pytest.MonkeyPatch.context() as patched,
-    ):
+    with no_synchronization() as allowed, pytest.MonkeyPatch.context() as patched:
         for owner, name in ((AsyncRead, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
             patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
         inner, step = run.loaders.train.epoch, run.train_step

@@ -108,8 +108,7 @@ def test_numbers_are_read_from_lists_and_columns(tables: dict[str, Path], table:
 
 
 @pytest.mark.parametrize(
-    ("words", "values"),
-    [([*MULTILABEL], CLASSES), ([*REGRESSION, "dataset.columns.label=[x,y]"], expected(NUMBERS))],
+    ("words", "values"), [([*MULTILABEL], CLASSES), ([*REGRESSION, "dataset.columns.label=[x,y]"], expected(NUMBERS))]
 )
 def test_ffcv_files_have_the_same_labels(
     tables: dict[str, Path], tmp_path: Path, words: list[str], values: Any

@@ -11,14 +11,7 @@ import pytest
 from lab.cli.mlperf import write_mlperf
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
-from launcher.records.metrics import (
-    EndRecord,
-    EpochRecord,
-    EvalRecord,
-    Record,
-    ResumeRecord,
-    StartRecord,
-)
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord
 from launcher.records.run_folder import RunFolder
 from tests.made_runs import append
 

@@ -64,9 +64,7 @@ def test_records_arrive_in_order_with_the_outcome_at_the_end(capsys: pytest.Capt
     assert capsys.readouterr().out == ""
 
 
-def test_an_unreachable_server_costs_one_warning_and_gets_all_records_later(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_unreachable_server_costs_one_warning_and_gets_all_records_later(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server()
     server.unreachable = True
     sink = RemoteSink("there", server)

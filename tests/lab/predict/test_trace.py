@@ -70,12 +70,7 @@ def test_only_the_tensors_that_a_call_reads_or_changes_are_counted() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "inner", "columns", "fill"),
-    [
-        (128, 96, 64, 1.0),
-        (128, 8, 64, 8 / 32),
-        (96, 32, 16, (96 / 128) * (16 / 64)),
-        (1000, 4, 4, 1.0),
-    ],
+    [(128, 96, 64, 1.0), (128, 8, 64, 8 / 32), (96, 32, 16, (96 / 128) * (16 / 64)), (1000, 4, 4, 1.0)],
 )
 def test_a_small_product_uses_a_part_of_its_tiles(rows: int, inner: int, columns: int, fill: float) -> None:
     left, right = torch.zeros(3, rows, inner), torch.zeros(3, inner, columns)

@@ -89,10 +89,7 @@ def test_several_currencies_give_a_note(folder: Path, make_run: MakeRun) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            "machine",
-            "--across=machine: did you mean machines? set one or more of machines, models, datasets",
-        ),
+        ("machine", "--across=machine: did you mean machines? set one or more of machines, models, datasets"),
         ("models,,", "--across='': set one or more of machines, models, datasets, separated by commas"),
         ("", "--across='': set one or more of machines, models, datasets, separated by commas"),
     ],

@@ -95,10 +95,7 @@ def test_values_that_a_recipe_sets_by_length_do_not_split_a_curve(make_run: Make
 
 @pytest.mark.parametrize(
     ("hardware", "money"),
-    [
-        (machine("box", 36.0), 36.0 * 2 / 60),
-        (machine("p4d_24xlarge", 36.0, "A100 40GB", 8), None),
-    ],
+    [(machine("box", 36.0), 36.0 * 2 / 60), (machine("p4d_24xlarge", 36.0, "A100 40GB", 8), None)],
 )
 def test_money_is_the_counted_time_at_the_price_of_the_machine(
     make_run: MakeRun, hardware: dict[str, Any], money: float | None

@@ -109,10 +109,7 @@ def test_without_config_or_start_record_a_run_is_damaged(make_run: MakeRun) -> N
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
-@given(
-    file=st.sampled_from(["config.yaml", "metrics.jsonl", "environment.json"]),
-    content=st.binary(max_size=80),
-)
+@given(file=st.sampled_from(["config.yaml", "metrics.jsonl", "environment.json"]), content=st.binary(max_size=80))
 def test_no_content_raises(make_run: MakeRun, tmp_path: Path, file: str, content: bytes) -> None:
     folder = tmp_path / "a"
     if not folder.exists():
