@@ -65,13 +65,6 @@ def test_ls_describes_each_algorithm() -> None:
     assert all(about == f"{about[0].upper()}{about[1:].rstrip('. ')}." for about in map(str.rstrip, rows.values()))
 
 
-def test_origins_contain_the_base_of_a_recipe() -> None:
-    lines = {line.split("=")[0]: line for line in output_of("show", "recipe=hot_cutmix", "--origin").splitlines()}
-    assert lines["epochs"].endswith(" recipe hot_cutmix")
-    assert lines["optimizer.momentum"].endswith(" recipe hot, base of hot_cutmix")
-    assert lines["algorithms.sam.interval"].endswith(" recipe hot, base of hot_cutmix")
-
-
 def test_ls_and_plan_can_print_json() -> None:
     listed = json.loads(output_of("ls", "--json"))
     assert listed["optimizer"] == options("optimizer")
@@ -93,10 +86,6 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None
     assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
     names = plan["order"]["change_batch"]
     assert names.index("colout") == names.index("progressive_resizing") + 1
-
-
-def test_options_may_stand_between_the_words() -> None:
-    assert json.loads(output_of("plan", "recipe=mild", "--json", "epochs=20"))["epochs"] == 20
 
 
 @pytest.mark.parametrize(("environment", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])

@@ -149,30 +149,6 @@ def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
     assert {word: nearest_key(word) for word in keys} == keys
 
 
-@pytest.mark.parametrize(
-    ("word", "key"),
-    {
-        "imgsz": "image.train_size",
-        "lr0": "optimizer.lr",
-        "batch": "batch_size",
-        "bacth": "batch_size",
-        "workers": "dataloader.workers",
-        "device": "launch.device",
-        "amp": "precision",
-        "weights": "model.weights",
-        "pretrained": "model.weights",
-        "num_classes": "dataset.classes",
-        "opt": "optimizer",
-        "optimizer.wd": "optimizer.weight_decay",
-        "sched": "schedule",
-        "LR": "optimizer.lr",
-    }.items(),
-)
-def test_a_key_of_another_tool_is_refused_with_the_key_that_means_it(word: str, key: str) -> None:
-    with pytest.raises(UserError, match=rf"no such key; did you mean {key}\?"):
-        compose([f"{word}=1"])
-
-
 @pytest.mark.parametrize("word", ["bananas", "patience_is_a_virtue", "frobnicate"])
 def test_a_word_similar_to_no_key_gets_no_suggestion(word: str) -> None:
     with pytest.raises(UserError, match=f"^{word}=1 .command line.: no such key$"):
@@ -218,11 +194,6 @@ def test_errors_in_the_options_of_a_verb_are_one_line(
     assert error.startswith("error: ")
     assert error.count("\n") == 1
     assert expected in error
-
-
-def test_python_runs_the_package() -> None:
-    done = subprocess.run([sys.executable, "-m", "launcher", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"train {__version__}\n"
 
 
 def test_windows_is_refused_with_one_line() -> None:

@@ -50,11 +50,6 @@ def test_algorithms_turn_off(off: str) -> None:
     assert "blurpool" in active
 
 
-def test_algorithms_turn_on_with_their_own_values() -> None:
-    cutmix = compose(["algorithms.cutmix=on"]).config.algorithms.cutmix
-    assert cutmix.alpha == 1.0
-
-
 def test_a_value_of_an_algorithm_turns_it_on() -> None:
     sam = compose(["algorithms.sam.interval=5"]).config.algorithms.sam
     assert (sam.interval, sam.rho) == (5, 0.5)

@@ -78,11 +78,6 @@ def test_multi_step_and_linear_by_hand() -> None:
     assert [line.lr_multiplier(s) for s in (0, 10, 20, 60)] == pytest.approx([0, 0.5, 1, 0.5])
 
 
-def test_an_epoch_staircase_changes_only_at_epochs() -> None:
-    stairs = plan("recipe=mild", "schedule.granularity=epoch")
-    assert len({stairs.lr_multiplier(step) for step in range(625, 1250)}) == 1
-
-
 @given(
     kind=st.sampled_from(["constant", "linear", "cosine"]),
     warmup=st.integers(1, 9),

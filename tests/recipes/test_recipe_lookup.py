@@ -45,14 +45,6 @@ def test_an_ablation_of_ones_own_extends_a_packaged_recipe(folder: Path) -> None
     assert "mine" in [recipe.name for recipe in recipes.ablations()]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("hto", "hot"), ("Mild", "mild"), ("ffcv_rn5", "ffcv_rn50"), ("hot_cutmx", "hot_cutmix"), ("timm-a2", "timm_a2")],
-)
-def test_a_wrong_name_suggests_the_nearest(wrong: str, right: str) -> None:
-    assert f"did you mean {right}?" in error_of(wrong)
-
-
 @pytest.mark.parametrize("wrong", ["zzzz", "../pyproject", "ablations/hot", "hott.yaml", "recipes/hot", "gpus"])
 def test_a_wrong_name_lists_the_recipes(wrong: str) -> None:
     message = error_of(wrong)
@@ -86,12 +78,6 @@ def test_the_error_of_an_invalid_recipe_shows_file_and_fault(folder: Path, text:
     assert expected in message
     assert "mine" in message
     assert "\n" not in message
-
-
-def test_a_changed_file_is_read_again(folder: Path) -> None:
-    for epochs in (5, 60):
-        (folder / "mine.yaml").write_text(f"{HEADER}epochs: {epochs}\n")
-        assert compose(["recipe=mine"]).config.epochs == epochs
 
 
 @pytest.mark.parametrize(
