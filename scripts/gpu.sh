@@ -54,7 +54,7 @@ rm -f "$out"/parts.jsonl "$out"/step-*.json "$out"/algorithms.json "$out"/tests-
 
 # tests NAME SECONDS EXPRESSION: the GPU tests whose names match.
 tests() {
-    part "tests-$1" "$2" "$python" -m pytest -v -m gpu tests/gpu -k "$3" --confcutdir=tests/gpu -p no:cacheprovider \
+    part "tests-$1" "$2" "$python" -m pytest -v -rP -m gpu tests/gpu -k "$3" --confcutdir=tests/gpu -p no:cacheprovider \
         --junitxml="$out/tests-$1.xml"
 }
 

@@ -57,8 +57,21 @@ def _pillow(data: bytes, box: list[int], size: int) -> object:
 
     top, left, height, width, mirrored = box
     part = Image.open(io.BytesIO(data)).convert("RGB").crop((left, top, left + width, top + height))
-    pixels = np.asarray(part.resize((size, size), Image.Resampling.BILINEAR))
-    return np.ascontiguousarray(pixels[:, ::-1]) if mirrored else pixels
+    part = part.resize((size, size), Image.Resampling.BILINEAR)
+    return np.asarray(part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else part)
+
+
+def _class_folders(decoder: str, scaled: bool, data: bytes, box: list[int], size: int) -> object:
+    """Decode and crop as dataloader=torchvision does."""
+    from launcher.data.crops import cut
+    from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
+
+    frame = plain_frame(data, upright=False)
+    assert frame is not None
+    top, left, height, width, mirrored = box
+    eighths = fewest_eighths(height, width, size) if scaled else 8
+    pixels, part = decode_part(data, frame, (top, left, height, width, mirrored), eighths, decoder_of(decoder))
+    return cut(pixels, part, size, "bilinear")
 
 
 def _torchvision(data: bytes, box: list[int], size: int) -> object:
@@ -163,6 +176,13 @@ OPENERS: dict[str, Open] = {
     "Pillow": _torchvision_on_pillow,
     "decode_jpeg": partial(from_originals, "torchvision's decode_jpeg", _torchvision),
     "OpenCV": partial(from_originals, "OpenCV", _opencv),
+    **{
+        name: partial(from_originals, name, partial(_class_folders, decoder, scaled))
+        for decoder in ("simplejpeg", "opencv", "torchvision", "pillow")
+        for scaled in (False, True)
+        for name in [f"dataloader=torchvision, {decoder}{', dct_scaling' * scaled}"]
+        if decoder == "simplejpeg" or not scaled
+    },
     PLAIN: partial(_plain_ffcv, PLAIN, "published"),
     "plain FFCV, JPEG only": partial(_plain_ffcv, "plain FFCV, JPEG only", "jpegs"),
     **{

@@ -33,7 +33,7 @@ class Gpu:
     """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
     `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
-    machine, in GB/s per direction.
+    machine, in GB/s per direction. `jpegs` are the images/s that it decodes.
     """
 
     memory: Positive
@@ -42,6 +42,7 @@ class Gpu:
     product_rate: Positive
     link: Positive
     source: str
+    jpegs: Positive = math.inf
 
 
 @cache
@@ -109,7 +110,7 @@ def thread_rate(loader: str, size: int, operations: int, values: Mapping[str, An
     areas = [known**2 for known in measured["sizes"]]
     slope = (seconds[-1] - seconds[0]) / (areas[-1] - areas[0])
     alone = float(np.interp(size**2, areas, seconds)) + max(0, size**2 - areas[-1]) * slope
-    share = measured["share"]["torchvision" if loader == "torchvision" else "ffcv"]
+    share = measured["share"]["torchvision" if loader.startswith("torchvision") else "ffcv"]
     operation = measured["operation"]["seconds"] * (size / measured["operation"]["size"]) ** 2
     return float(1 / (alone / share + operations * operation))
 
@@ -122,28 +123,31 @@ def decoding_threads(loader: str, workers: int, cores: int | None, values: Mappi
     return float(min(used, own) + loaders[loader]["second_thread"] * max(0.0, used - own))
 
 
-def loader_kind(loader: TorchvisionLoader | FFCVLoader) -> str:
+def loader_kind(loader: TorchvisionLoader | FFCVLoader, *, trains: bool = True) -> str:
     """Return the loader's key in conf/efficiencies.yaml."""
     if isinstance(loader, TorchvisionLoader):
-        return "torchvision"
+        return "torchvision" + "_gpu" * (trains and loader.decode == "gpu")
     if loader.files.jpeg_share == 0:
         return "ffcv_pixels"
     scaled = "_scaled" * loader.dct_scaling
     return "ffcv_jpeg_crop" + scaled if loader.decode == "crop" else "ffcv" + scaled
 
 
-def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any]) -> float:
-    """Return the images/s that all of a machine's workers load; infinite where nothing is loaded."""
+def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
+    """Return the images/s that a machine's workers load, and its GPUs decode; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if isinstance(loader, SyntheticLoader):
         return math.inf
-    kind = loader_kind(loader)
+    kind = loader_kind(loader, trains=trains)
     here = max(1, (machine.cores or 1) // (machine.gpus or 1))
     own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
     workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
     of_images = [one for one in plan.config.algorithms.active().values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
-    return decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, size, operations, values)
+    decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf
+    return min(
+        decoded, decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, size, operations, values)
+    )
 
 
 def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:

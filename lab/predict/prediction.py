@@ -251,7 +251,7 @@ class _Model:
         size = plan.scaled_size(plan.config.image.eval_size)
         area = (size / largest.image_size) ** 2
         step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
-        rate = loading_rate(plan, self._machine, size, self._rates.values)
+        rate = loading_rate(plan, self._machine, size, self._rates.values, trains=False)
         load = plan.rank_eval_batch * plan.world_size / rate
         batches = math.ceil((plan.config.dataset.val_samples or 0) / plan.world_size / plan.rank_eval_batch)
         return EvaluationTimes(assumed["first_batch"], [assumed["epoch_start"]], [max(step, load)], batches)

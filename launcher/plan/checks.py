@@ -170,8 +170,14 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
 
 def notes(plan: Plan) -> list[str]:
     """Return notes on values that work but deserve attention before a run."""
-    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled)
+    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled, _untried)
     return [line for rule in rules for line in rule(plan)]
+
+
+def _untried(plan: Plan) -> Iterator[str]:
+    loader = plan.config.dataloader
+    if loader.name == "torchvision" and loader.decode == "gpu":
+        yield "dataloader.decode=gpu: no GPU has run it yet; predictions know the decoding rate of an A100 alone"
 
 
 def _learning_rate(plan: Plan) -> Iterator[str]:
