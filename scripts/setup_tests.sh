@@ -11,7 +11,7 @@ checksum=$(cat requirements-tests.lock requirements-originals.lock scripts/setup
 system_packages() {
     command -v chromium >/dev/null && command -v slurmctld >/dev/null && return
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
-    local packages=(chromium slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2)
+    local packages=(chromium slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2 procps)
     { apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; }; } >/dev/null 2>&1 ||
         echo "setup: ${packages[*]} cannot be installed; the tests of the report page and of Slurm are skipped" >&2

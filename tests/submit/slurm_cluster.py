@@ -19,7 +19,7 @@ from tests.runs import in_ranks, slow_down, use_tiny, wait_for
 NODES = {"node1": "10.77.0.1", "node2": "10.77.0.2", "node3": "10.77.0.3"}
 # Files in the cluster's folder: a rank waits in `stop_in_final_evaluation`; a node of `wait_for_loss` is lost.
 EVALUATING, LOST = Path("evaluating"), Path("lost")
-_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare", "nsenter", "setpriv", "ip")
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "unshare", "nsenter", "setpriv", "ip", "pkill")
 # note: the kernel ends the namespaces of a node with this process, also after a kill
 _NODE = "setpriv --pdeathsig KILL unshare --net --uts --mount --pid --fork --kill-child --mount-proc sleep infinity"
 # note: cred_expire decides when a requeued job is eligible; its default is two minutes
