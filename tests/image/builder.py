@@ -48,7 +48,14 @@ class Stage:
             forwarded["PIP_CERT"] = _CERTIFICATES_INSIDE
         environment = {**forwarded, **self.environment, **more}
         inside = f"cd {shlex.quote(self.folder)} && exec {shlex.join(command)}"
-        start = ["chroot", f"--userspec={self.user}:", str(self.root), "/bin/sh", "-c", inside]
+        start = [
+            "chroot",
+            f"--userspec={self.user}" + ":" * (":" not in self.user),
+            str(self.root),
+            "/bin/sh",
+            "-c",
+            inside,
+        ]
         with _mounts(self.root, self.volumes if read_only else None):
             return subprocess.run(start, env=environment, capture_output=True, text=True, check=False)
 
