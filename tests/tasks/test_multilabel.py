@@ -151,6 +151,15 @@ def test_label_smoothing_of_several_classes_moves_each_to_one_half() -> None:
     torch.testing.assert_close(made.targets, labels * 0.8 + 0.1)
 
 
+def test_losses_of_numbers_follow_their_formula() -> None:
+    facts = {"shift": [100.0], "scale": [10.0]}
+    outputs, labels = torch.tensor([[0.5], [-3.0]]), torch.tensor([[110.0], [90.0]])
+    # note: normalized, the labels are 1 and -1, and the errors 0.5 and 2
+    for words, expected in (["loss=mse"], 2.125), (["loss=l1"], 1.25), (["loss=huber", "loss.delta=1.5"], 1.0):
+        task = task_of("regression", *words, **facts)
+        assert task.loss(outputs, task.targets(labels)).item() == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("loss", ["mse", "l1", "huber"])
 def test_numbers_are_learnt_normalized_and_predicted_in_their_unit(loss: str) -> None:
     run = build(*WORDS["regression"], f"loss={loss}", "algorithms=[mixup,ema]", "algorithms.ema.update_interval=1ba")
