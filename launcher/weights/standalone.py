@@ -43,7 +43,7 @@ def normalize(pixels: np.ndarray) -> np.ndarray:
 
 def in_unit(outputs: np.ndarray) -> np.ndarray:
     """Return logits as they are, and normalized numbers [B, K] in the unit of the training data, float64."""
-    facts = CARD["task"]
+    facts = CARD.get("task", {})
     return outputs * np.array(facts["scale"]) + np.array(facts["shift"]) if "scale" in facts else outputs
 
 
@@ -64,6 +64,6 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
             continue
         raised = np.exp(logits - logits.max())
         scores = 1 / (1 + np.exp(-logits)) if CARD["scores"] == "sigmoid" else raised / raised.sum()
-        least = CARD["task"].get("threshold")
+        least = CARD.get("task", {}).get("threshold")
         for number in np.argsort(-scores, kind="stable")[: 5 if least is None else int((scores >= least).sum())]:
             print(f"{scores[number]:8.2%}  {CLASSES[number]}")

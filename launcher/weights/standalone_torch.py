@@ -77,7 +77,7 @@ def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
     images = torch.as_tensor(images)
     logits: Tensor = network(images)
     logits = (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits
-    return torch.from_numpy(in_unit(logits.cpu().numpy())) if "scale" in CARD["task"] else logits
+    return torch.from_numpy(in_unit(logits.cpu().numpy())) if "scale" in CARD.get("task", {}) else logits
 
 
 if __name__ == "__main__":

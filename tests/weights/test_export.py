@@ -62,7 +62,7 @@ def test_an_export_has_three_files_for_everyone_and_a_card_that_describes_the_ru
     assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
     recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
-    assert card["checked"] == {"on": "validation images", "images": 20, "top1": recorded["metrics"]["top1"]}
+    assert card["checked"] == {"on": "validation images", "images": 20, "value": recorded["metrics"]["top1"]}
     assert (card["top1"], card["images"], card["precision"]) == (recorded["metrics"]["top1"], 20, "float32")
     assert (card["recipe"], card["scores"], card["flip_average"]) == ("mild", "sigmoid", True)
     assert card["classes"][::8] == ["arrow", "star"]  # type: ignore[index]
@@ -129,7 +129,7 @@ def test_an_export_without_images_compares_logits_of_noise_and_keeps_the_class_n
     (tmp_path / "file").write_text("")
     folder.config.write_text(folder.config.read_text().replace("path: null", f"path: {tmp_path}/file/images"))
     card = export(folder, tmp_path / "export")
-    assert card["checked"] == {"on": "noise", "images": 8, "top1": None}
+    assert card["checked"] == {"on": "noise", "images": 8, "value": None}
     assert card["classes"][0] == "arrow"  # type: ignore[index]
     assert (card["surgery"], card["scores"]) == ({}, "softmax")
     code = str(card["load"])
