@@ -118,7 +118,7 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
         patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
         refused(folder, "fails without this project: .*size mismatch")
     set_recorded_top1(folder, 0.95)
-    refused(folder, r"top-1 of .* on the 20 validation images, but the run recorded 95.00%")
+    refused(folder, r"has top-1 .* on the 20 validation images, but the run recorded 95.00%")
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
     refused(folder, "this folder's config.yaml belong to different runs")
