@@ -35,7 +35,7 @@ class Formula:
         slopes, ahead, direction = (array.reshape(shape).copy() for array in (slopes, ahead, adam))
         rows = [np.array_split(np.arange(n), range(self.longest, n, self.longest)) for n in shape]
         for part in itertools.product(*rows):
-            own = state.setdefault(tuple(map(min, part)), {})
+            own: dict[Any, Any] = state.setdefault(str([min(row) for row in part]), {})
             index = np.ix_(*part)
             for dim in range(len(shape)):
                 flat = np.moveaxis(slopes[index], dim, 0).reshape(len(part[dim]), -1)
@@ -89,23 +89,26 @@ def test_tensors_are_joined_and_split_as_in_the_submission(
 def test_queries_keys_and_values_are_separate_tensors() -> None:
     """Steps of a layer with three projections are those of three layers."""
     torch.manual_seed(0)
-    fused, *separate = (nn.Module() for _ in range(4))
-    fused.qkv = nn.Linear(4, 12)
-    for number, one in enumerate(separate):
-        one.other = nn.Linear(4, 4)
-        for name, parameter in one.other.named_parameters():
-            parameter.data = getattr(fused.qkv, name).data.chunk(3)[number].clone()
+    fused, *separate = (nn.ModuleDict({name: nn.Linear(4, 12 if name == "qkv" else 4)}) for name in ("qkv", *"abc"))
+    whole = dict(fused["qkv"].named_parameters())
+    for number, (name, model) in enumerate(zip("abc", separate, strict=True)):
+        for kind, parameter in model[name].named_parameters():
+            parameter.data = whole[kind].data.chunk(3)[number].clone()
     config = packaged("shampoo", interval=1, max_side=6, epsilon=1e-3)
     built = [build_optimizer(config, model, PEAK) for model in (fused, *separate)]
     for step in range(3):
         set_gradients(fused, step)
-        for number, one in enumerate(separate):
-            for name, parameter in one.other.named_parameters():
-                parameter.grad = getattr(fused.qkv, name).grad.chunk(3)[number].clone()
+        for number, model in enumerate(separate):
+            for name, parameter in model.named_parameters():
+                gradient = whole[name.split(".")[1]].grad
+                assert gradient is not None
+                parameter.grad = gradient.chunk(3)[number].clone()
         for optimizer in built:
             optimizer.step()
-    for name, parameter in fused.qkv.named_parameters():
-        expected = torch.cat([getattr(one.other, name) for one in separate])
+    for kind, parameter in whole.items():
+        expected = torch.cat(
+            [dict(model[name].named_parameters())[kind] for name, model in zip("abc", separate, strict=True)]
+        )
         torch.testing.assert_close(parameter.detach(), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
