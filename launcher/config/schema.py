@@ -159,7 +159,7 @@ class SyntheticLoader:
 class Launch:
     """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
 
-    `gradient_dtype` is the type of the gradient all-reduce.
+    `gradient_dtype` is the type of the gradient all-reduce; `rehearsal` runs each kind of step once before training.
     """
 
     name: str
@@ -170,6 +170,7 @@ class Launch:
     rdzv_timeout: Count
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]
+    rehearsal: Literal["on", "off"]
     hang_timeout: Positive | None
 
 

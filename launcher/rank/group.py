@@ -155,7 +155,7 @@ class FlatGradients:
 
     def __init__(self, model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32"):
         broadcast_first([*model.parameters(), *model.buffers()])
-        self._parameters = list(model.parameters())
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._ranks, self._dtype = ranks.world_size, getattr(torch, gradient_dtype)
         sizes = [parameter.numel() for parameter in self._parameters]
         self._buffer = torch.zeros(sum(sizes), device=ranks.device)

@@ -21,12 +21,11 @@ from launcher.algorithms.base import ForwardAlgorithm, Sent
 from launcher.algorithms.engine import apply_in_turn
 from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
-from launcher.training.step import TrainStep, frozen_statistics
+from launcher.training.rehearsal import black_images, rehearse, unchanged_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
@@ -34,8 +33,6 @@ BACKEND = "inductor"
 _KINDS = 8
 # Up to so many image sizes have their own graphs; Inductor optimizes layouts only in graphs of one size.
 _OWN_GRAPHS = 8
-# Batches of each kind of step to prepare before the first step.
-_DRAWS = 4
 
 
 def compile_run(trainer: Trainer) -> None:
@@ -52,11 +49,9 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    statistics = Snapshot(trainer.train_step.model.buffers())
-    _set_up(len({kind.image_size for kind in step_kinds(trainer.plan)}))
-    statistics.take()
-    reason = _compile_in_turn(trainer)
-    statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
+    _set_up(len(_sizes(trainer)))
+    with unchanged_statistics(trainer):
+        reason = _compile_in_turn(trainer)
     reasons = [reason for reason in gather(reason) if reason]
     if reasons and trainer.config.compile == "require":
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
@@ -135,10 +130,19 @@ def _compile(trainer: Trainer) -> None:
     # note: the graph of the second size serves all others
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
     step.engine.apply = apply = partial(_apply, transformed)
-    _rehearse(trainer)
+    _refuse_changes(trainer)
+    rehearse(trainer, mark=_open_sizes if len(_sizes(trainer)) > _OWN_GRAPHS else None)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
     step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
+
+
+def _sizes(trainer: Trainer) -> set[int]:
+    return {kind.image_size for kind in step_kinds(trainer.plan)}
+
+
+def _open_sizes(images: Tensor) -> None:
+    torch._dynamo.mark_dynamic(images, [2, 3])
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -146,67 +150,29 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
     return compiled
 
 
-def _rehearse(trainer: Trainer) -> None:
-    """Run preparation, forward and backward for every kind of step, on black images.
-
-    Several batches of each kind are prepared, since random draws can lead to different transforms.
+def _refuse_changes(trainer: Trainer) -> None:
+    """Check that the learning parameters do not change within a kind of step: many graphs would be needed.
 
     Raises:
-        RuntimeError: the learning parameters change so often that many graphs would be needed.
+        RuntimeError: they do.
     """
-    step, plan = trainer.train_step, trainer.plan
-    updates = step.optimizer.updates_statistics
-    freezes = updates or any(one.freezes_statistics for one in step.engine.active.values())
-    sizes = {kind.image_size for kind in step_kinds(plan)}
-    seen: set[object] = set()
-    for steps in step_kinds(plan).values():
+    step = trainer.train_step
+    for steps in step_kinds(trainer.plan).values():
         learning = set()
         for moment in map(trainer.moment, (steps[-1], steps[0])):
             step.engine.before_step(step.model, moment)
             learning.add(step.learning())
         if len(learning) > 1:
             raise RuntimeError(f"{step.engine.changing_parameters[0]} changes which parameters learn at many steps")
-        images = _black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
-        labels = trainer.loaders.train.reader.labels[np.zeros(len(images), np.int64)]
-        numbers = torch.from_numpy(labels).to(images.device)
-        for moment in map(trainer.moment, steps[:_DRAWS]):
-            batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
-        images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
-        shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
-        if shape in seen:
-            continue
-        seen.add(shape)
-        if len(sizes) > _OWN_GRAPHS:
-            torch._dynamo.mark_dynamic(images, [2, 3])
-        if updates:
-            with torch.no_grad():
-                step.loss_of(step.objective, images, targets)
-        else:
-            _differentiate(step, images, targets)
-        if freezes:
-            with frozen_statistics(step.model):
-                _differentiate(step, images, targets)
-        HEARTBEAT.beat()
-
-
-def _differentiate(step: TrainStep, images: Tensor, targets: Tensor) -> None:
-    # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
-    parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
-    torch.autograd.grad(step.loss_of(step.objective, images, targets), parameters, allow_unused=True)
 
 
 @torch.inference_mode()
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
     size = plan.scaled_size(plan.config.image.eval_size)
-    images = _black_images(plan.rank_eval_batch, size, trainer.ranks.device)
+    images = black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(trainer.train_step.normalize(images))
-
-
-def _black_images(count: int, size: int, device: torch.device) -> Tensor:
-    """Return images uint8 [count, 3, size, size] in the loaders' memory order."""
-    return torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
 
 
 def _first_line(error: Exception) -> str:

@@ -28,6 +28,7 @@ from launcher.training.metric_logger import MetricLogger
 from launcher.training.mirror import mirror_of
 from launcher.training.networks import read_teacher
 from launcher.training.nonfinite import NonFiniteGuard
+from launcher.training.rehearsal import rehearse_run
 from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -47,6 +48,8 @@ def work(run_folder: Path) -> None:
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)
+        with explain_out_of_memory(trainer.plan):
+            rehearse_run(trainer)
         capture_run(trainer)
         mirror = mirror_of(config, folder.path.name) if ranks.is_first else None
         if not any_rank(STOP.requested):

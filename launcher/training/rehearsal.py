@@ -1,0 +1,96 @@
+"""Run each kind of step once before training, on black images, so that what is slow only once is outside its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from launcher.data.batch import Batch
+from launcher.foreach import Snapshot
+from launcher.plan.step_kinds import step_kinds
+from launcher.rank.signs import HEARTBEAT
+from launcher.training.step import TrainStep, frozen_statistics
+from launcher.training.trainer import Trainer
+
+# Batches of each kind of step to prepare.
+_DRAWS = 4
+
+
+def rehearse_run(trainer: Trainer) -> None:
+    """Rehearse the steps that remain if `launch.rehearsal` requires it: cuDNN tunes at the first step of each size.
+
+    The weights, the state and all later draws stay the same.
+    """
+    if trainer.config.launch.rehearsal == "off":
+        return
+    start = time.perf_counter()
+    with unchanged_statistics(trainer):
+        count = rehearse(trainer, trainer.next_step)
+    if trainer.ranks.device.type == "cuda":
+        torch.cuda.synchronize(trainer.ranks.device)
+    if trainer.ranks.is_first:
+        print(
+            f"rehearsed {count} kinds of steps in {time.perf_counter() - start:.0f} s (outside training time)",
+            flush=True,
+        )
+
+
+@contextmanager
+def unchanged_statistics(trainer: Trainer) -> Iterator[None]:
+    """Restore the buffers of the network, which forward passes change."""
+    statistics = Snapshot(trainer.train_step.model.buffers())
+    statistics.take()
+    yield
+    statistics.restore_unless(torch.zeros((), dtype=torch.bool, device=trainer.ranks.device))
+
+
+def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], None] | None = None) -> int:
+    """Prepare batches, and run forward and backward, for every kind of step from `first_step` on; return their number.
+
+    Several batches of each kind are prepared, since random draws can lead to different transforms. `mark` receives the
+    images [B, C, H, W] of each forward pass.
+    """
+    step, plan = trainer.train_step, trainer.plan
+    updates = step.optimizer.updates_statistics
+    freezes = updates or any(one.freezes_statistics for one in step.engine.active.values())
+    seen: set[object] = set()
+    for steps in (steps for steps in step_kinds(plan).values() if steps[-1] >= first_step):
+        step.engine.before_step(step.model, trainer.moment(steps[0]))
+        images = black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
+        labels = trainer.loaders.train.reader.labels[np.zeros(len(images), np.int64)]
+        numbers = torch.from_numpy(labels).to(images.device)
+        for moment in map(trainer.moment, steps[:_DRAWS]):
+            batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
+        images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
+        shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
+        if shape in seen:
+            continue
+        seen.add(shape)
+        if mark:
+            mark(images)
+        if updates:
+            with torch.no_grad():
+                step.loss_of(step.objective, images, targets)
+        else:
+            _differentiate(step, images, targets)
+        if freezes:
+            with frozen_statistics(step.model):
+                _differentiate(step, images, targets)
+        HEARTBEAT.beat()
+    return len(seen)
+
+
+def _differentiate(step: TrainStep, images: Tensor, targets: Tensor) -> None:
+    # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
+    parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
+    torch.autograd.grad(step.loss_of(step.objective, images, targets), parameters, allow_unused=True)
+
+
+def black_images(count: int, size: int, device: torch.device) -> Tensor:
+    """Return images uint8 [count, 3, size, size] in the loaders' memory order."""
+    return torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
