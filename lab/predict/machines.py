@@ -141,7 +141,8 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     kind = loader_kind(loader, trains=trains)
     here = max(1, (machine.cores or 1) // (machine.gpus or 1))
     own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
-    workers = (own if loader.workers == "auto" else loader.workers) * (machine.gpus or 1)
+    # note: without workers the rank loads
+    workers = (own if loader.workers == "auto" else max(1, loader.workers)) * (machine.gpus or 1)
     of_images = [one for one in plan.config.algorithms.active().values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
     decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf

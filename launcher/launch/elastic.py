@@ -145,7 +145,11 @@ class Launcher:
                 lost = min(lost, time.monotonic())
                 timed_out = time.monotonic() - lost > self._launch.rdzv_timeout
                 if timed_out or isinstance(error, RendezvousTimeoutError):
-                    missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
+                    seconds = self._launch.rdzv_timeout
+                    if self._launch.nnodes == 1:
+                        problem = "the ranks did not start within this time; set a higher value"
+                        raise MachineError(f"launch.rdzv_timeout={seconds}: {problem}") from None
+                    missing = f"not all {self._launch.nnodes} nodes connected within {seconds} s"
                     remedy = "start the same command on each, or set launch.rdzv_timeout higher"
                     raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
                 if time.monotonic() - lost < _SECONDS_BETWEEN_RETRIES:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
+from launcher.config.compose import compose
+from launcher.console import console
+from launcher.errors import MachineError
+from launcher.launch.devices import Devices
+from launcher.launch.elastic import Launcher
+from launcher.records.progress import TerminalView
 from tests.forked import Command
 from tests.runs import ended, processes_of, wait_for
 
@@ -160,3 +167,13 @@ def test_a_hanging_rank_is_reported_and_ended(start: Start, run: Path) -> None:
     _, errors = ended(start("second_stops", "launch.hang_timeout=3", "launch.max_restarts=0"), 1)
     assert errors.startswith("error: rank 0 made no progress for launch.hang_timeout seconds; see its stacks in ")
     assert "_wait_for_ever_at_a_barrier" in (run / "logs" / "rank-0.log").read_text()
+
+
+def test_ranks_of_one_node_that_do_not_start_in_time_name_the_key(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(self: Launcher) -> None:
+        raise RendezvousTimeoutError
+
+    monkeypatch.setattr(Launcher, "_attempt", late)
+    settings = compose(["launch=cpu", "launch.rdzv_timeout=7"]).config.launch
+    with pytest.raises(MachineError, match="rdzv_timeout=7: the ranks did not start"):
+        Launcher(run, Devices("cpu", 1), settings, TerminalView(console())).run()

@@ -158,6 +158,7 @@ def test_a_loader_that_is_slower_than_the_step_is_the_bottleneck() -> None:
     rate = loading_rate(plan, machine, 176, efficiencies())
     assert rate == pytest.approx(8 * 589 * efficiencies()["loaders"]["share"]["torchvision"])
     assert prediction.steps_seconds == pytest.approx(plan.total_steps * 2048 / rate)
+    assert loading_rate(run("recipe=mild", "dataloader.workers=0"), machine, 176, efficiencies()) == rate
 
 
 def test_decoding_on_the_gpu_is_bounded_by_reading_or_the_gpu() -> None:
