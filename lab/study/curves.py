@@ -93,8 +93,8 @@ class Curve:
         return ", ".join([self.name, *(getattr(self.setting, name) for what, name in ACROSS.items() if what in across)])
 
 
-def metric_of(curves: Iterable[Curve]) -> str:
-    """Return the title of the metric of curves; `quality` if they have several."""
+def metric_of(curves: Iterable[Curve | RunSummary]) -> str:
+    """Return the title of the metric of curves or runs; `quality` if they have several."""
     titles = {curve.metric for curve in curves} or {TOP1}
     return titles.pop() if len(titles) == 1 else "quality"
 

@@ -88,6 +88,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     return {
         "written": written,
         "axis": axis,
+        "metric": metric_of(results.all_curves or results.runs),
         "across": [ACROSS[what] for what in results.across],
         "currency": currencies.most_common(1)[0][0] if currencies else "USD",
         "keys": keys,

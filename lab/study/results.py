@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from lab.study.published import published_curves
+from lab.study.records import TOP1
 from lab.study.runs import RunSummary, find_runs, read_run
 from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, pareto_front
 from launcher.config.keys import nearest
@@ -65,7 +66,10 @@ def read_results(
         UserError: a path contains no run folder.
     """
     runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
-    return Results(runs, build_curves(runs), published_curves() if published else [], across)
+    curves = build_curves(runs)
+    # note: top-1 is published, and means nothing beside another metric
+    published = published and (not curves or any(curve.metric == TOP1 for curve in curves))
+    return Results(runs, curves, published_curves() if published else [], across)
 
 
 def notes(results: Results, axis: Cost) -> list[str]:

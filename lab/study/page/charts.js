@@ -102,7 +102,7 @@ function drawTradeoff() {
   const x = logScale(low / 1.1, high * 1.1, MARGIN.left, plot.width - MARGIN.right);
   const ends = points.flatMap(({ top1: [mean, spread] }) => [mean - (spread || 0), mean + (spread || 0)]);
   const y = linearScale(...padded(ends, 0.06), plot.height - MARGIN.bottom, MARGIN.top);
-  axes(plot, x, y, AXES[state.axis], "top-1, %");
+  axes(plot, x, y, AXES[state.axis], METRIC_AXIS);
   const ordered = [...points].sort((a, b) => a.cost[state.axis][0] - b.cost[state.axis][0]);
   drawCurves(plot, ordered, x, y);
   for (const front of paretoFronts(points)) {
@@ -206,7 +206,7 @@ function nearest(places, plot, event) {
 }
 
 function pointText(point) {
-  return `${shown.named.get(point.curve)}: ${plusMinus(point.top1)} % top-1, ` +
+  return `${shown.named.get(point.curve)}: ${plusMinus(point.top1)}${UNIT} ${METRIC}, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
 }
 
@@ -216,7 +216,7 @@ function drawLearning() {
   const chosen = state.selected ? state.selected.runs.map((index) => data.runs[index]) : shown.runs;
   const runs = chosen.filter((run) => run.learning[0].length).slice(0, MOST_LINES);
   const hidden = chosen.length > MOST_LINES ? ` The first ${MOST_LINES} of ${chosen.length} runs; filter, or select a point, to see others.` : "";
-  find("learning-hint").textContent = "Top-1 at each evaluation; dotted lines are runs that did not finish." + hidden;
+  find("learning-hint").textContent = METRIC + " at each evaluation; dotted lines are runs that did not finish." + hidden;
   const plot = frame(find("learning"), 320, "learning curves");
   if (!runs.length) {
     plot.svg.append(draw("text", { x: plot.width / 2, y: 150, "text-anchor": "middle" }, "no evaluation to show"));
@@ -225,7 +225,7 @@ function drawLearning() {
   const [, longest] = extent(runs.map((run) => run.learning[0].at(-1)));
   const x = linearScale(0, longest, MARGIN.left, plot.width - MARGIN.right);
   const y = linearScale(...padded(runs.flatMap((run) => run.learning[1]), 0.05), plot.height - MARGIN.bottom, MARGIN.top);
-  axes(plot, x, y, "epochs", "top-1, %");
+  axes(plot, x, y, "epochs", METRIC_AXIS);
   for (const run of runs) {
     const curve = data.curves[run.curveIndex], finished = run.state === "finished";
     const points = run.learning[0].map((epoch, index) => [epoch, run.learning[1][index]]);

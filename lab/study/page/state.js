@@ -25,6 +25,9 @@ const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8833ff", "#dd0044
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
+// note: the metric's title ends with its unit, if it has one
+const METRIC = data.metric.replace(/ %$/, ""), UNIT = data.metric === METRIC ? "" : " %";
+const METRIC_AXIS = METRIC + UNIT.replace(" ", ", ");
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
 const SETTING = { dataset: "data set", model: "model", hardware: "machine" };
 const FILTERS = { curve: "recipe", epochs: "duration, epochs" };

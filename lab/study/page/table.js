@@ -125,7 +125,7 @@ const inOrder = new Intl.Collator();
 const COLUMNS = [
   ["name", "run", "long"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide long"],
   ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
-  ["top1", "top-1 %", "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
+  ["top1", data.metric, "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
   ["money", data.currency, "number wide"], ["state", "state"],
 ];
 
@@ -182,7 +182,7 @@ function configOf(run) {
 
 function runDetails(run, open) {
   return make("details", { open },
-    make("summary", {}, `${run.name}${run.seed === null ? "" : `, seed ${run.seed}`}: ${number(run.top1)} % top-1, ${number(run.time)} min, ${run.state}`),
+    make("summary", {}, `${run.name}${run.seed === null ? "" : `, seed ${run.seed}`}: ${number(run.top1)}${UNIT} ${METRIC}, ${number(run.time)} min, ${run.state}`),
     ...(run.problem ? [make("p", {}, run.problem)] : []),
     make("h3", {}, "command"), make("pre", {}, run.command || "not recorded"),
     make("h3", {}, "config"), make("pre", {}, configOf(run) || "cannot be read"));
@@ -203,7 +203,7 @@ function openPoint(point) {
   state.selected = point.curve.published ? null : point;
   const curve = point.curve;
   const facts = Object.keys(AXES).filter((axis) => point.cost[axis]).map((axis) => `${AXES[axis]}: ${plusMinus(point.cost[axis])}`);
-  const summary = make("p", {}, [`top-1: ${plusMinus(point.top1)} %`, ...facts, curve.hardware].join(" · "));
+  const summary = make("p", {}, [`${METRIC}: ${plusMinus(point.top1)}${UNIT}`, ...facts, curve.hardware].join(" · "));
   const rest = curve.published
     ? [make("p", {}, `Published: ${curve.source}.${point.note ? ` ${point.note}` : ""}`)]
     : point.runs.map((index, at) => runDetails(data.runs[index], at === 0));

@@ -59,6 +59,21 @@ def data_of(folder: Path) -> dict[str, Any]:
     return page_data(read_results([str(folder)], published=True), "today")
 
 
+def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: MakeRun, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        metrics = make_run(f"g/{seed}", (0.5, 0.25), seed=seed) / "metrics.jsonl"
+        metrics.write_text(metrics.read_text().replace('"top1"', '"mae"'))
+    result = in_browser(tmp_path / "g", tmp_path, """
+        const all = document.body.textContent;
+        return {axis: [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent).includes("-MAE"),
+                heads: [...document.querySelectorAll("#runs th")].map((head) => head.textContent),
+                others: all.includes("top-1") || all.includes("Top-1")};
+    """)  # fmt: skip
+    assert (result["axis"], result["others"]) == (True, False)
+    assert any(head.startswith("-MAE") for head in result["heads"])
+    assert not any(curve["published"] for curve in data_of(tmp_path / "g")["curves"])
+
+
 def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) -> None:
     result = in_browser(folder, tmp_path, DRAWN + """
         const own = drawn;
