@@ -1,16 +1,16 @@
 # `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
 .PHONY: demo test quick gpu setup setup-tests setup-originals check soak
 
-# Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD.
-ORIGINALS = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
+# Tests that run with FFCV's own package and Pillow-SIMD, whose pixels are equal, and again on plain Pillow without FFCV.
+PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
 TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs lab launcher recipes scripts tests
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
 test: setup-tests check
-	.venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-	[ ! -d .venv/originals ] || PYTHONPATH=.venv/originals .venv/bin/python -m pytest -n 2 --dist loadfile $(ORIGINALS)
+	PYTHONPATH=$(CURDIR)/.venv/originals .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	.venv/bin/python -m pytest -n 2 --dist loadfile $(PLAIN)
 
 quick: setup check
 	.venv/bin/python -m pytest -m "not system"
