@@ -179,7 +179,7 @@ def test_it_acts_at_its_steps_and_on_its_images() -> None:
 
 def test_its_surgery_is_part_of_exports_and_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = plan("algorithms=[blurpool]", "precision=fp32")
-    monkeypatch.setattr("launcher.weights.export_files.validate", lambda values: run.config)
+    monkeypatch.setattr("launcher.weights.card.validate", lambda values: run.config)
     config, classes = run.config, run.config.dataset.classes
     assert classes
     untouched = build_model(config.model, classes, config.loss, config.seed)
