@@ -23,7 +23,7 @@ from tests.examples import train
 from .pages import PAGES, ROOT, Block, all_blocks
 
 COMMANDS = [
-    (block, line.removeprefix("$ "))
+    (block, line.removeprefix("$ ") if block.language == "console" else line)
     for block in all_blocks()
     # note: test_adding.py covers this page, in a copy of the source
     if block.language in ("", "sh", "console") and block.page != "adding.md"
@@ -59,7 +59,7 @@ def docker(words: list[str]) -> None:
 PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker}
 OTHER_PROGRAMS = {
     *("cd", "git", "kubectl", "mkdir", "mkdocs", "pip", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
-    *("sed", "sudo", "tar"),
+    *("pytest", "sed", "sudo", "tar"),
 }
 
 
