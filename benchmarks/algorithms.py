@@ -92,7 +92,9 @@ def _table(results: list[StepResult]) -> Table:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
     # note: an algorithm that only changes the order of samples costs nothing in the step
-    names = [name for name, one in Algorithms.declarations().items() if one.places.keys() - {"change_order"}]
+    declared = Algorithms.declarations().items()
+    # note: distillation needs a teacher
+    names = [name for name, one in declared if one.places.keys() - {"change_order"} and name != "distillation"]
     parser = argparse.ArgumentParser(
         description="Measure the cost of each algorithm as a ratio to the plain training step."
     )
