@@ -75,7 +75,9 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
     for step in range(50, 90):
         loaded = batch(count=size, size=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
-        chosen = algorithm.forward_batch(replace(loaded, images=images, indices=np.arange(size) + 100), LossByNumber(), bce)
+        chosen = algorithm.forward_batch(
+            replace(loaded, images=images, indices=np.arange(size) + 100), LossByNumber(), bce
+        )
         numbers = chosen.images[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
         assert (chosen.indices[chosen.chosen] == numbers + 100).all()
