@@ -31,7 +31,7 @@ from launcher.training.trainer import Trainer
 BACKEND = "inductor"
 # Graphs for each image size: with frozen statistics, micro-batches, or a selection of samples.
 _KINDS = 8
-# Up to so many image sizes have their own graphs; Inductor optimizes layouts only in graphs of one size.
+# Up to so many image sizes have their own graphs.
 _OWN_GRAPHS = 8
 
 
