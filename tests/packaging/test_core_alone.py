@@ -36,7 +36,8 @@ def alone(tmp_path: Path, cold: Cold) -> Cold:
     site = tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(_SITE)
-    cold.environment |= {"PYTHONPATH": f"{site}:{os.environ.get('PYTHONPATH', '')}", "BROKEN": "", "HIDDEN": ""}
+    inherited = [part for part in os.environ.get("PYTHONPATH", "").split(":") if not part.endswith("originals")]
+    cold.environment |= {"PYTHONPATH": ":".join([str(site), *inherited]), "BROKEN": "", "HIDDEN": ""}
     return cold
 
 
