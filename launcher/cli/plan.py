@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import pairwise
 from typing import Any
 
 from rich.table import Table
@@ -24,6 +25,7 @@ EXAMPLES = [
     "train plan recipe=hot --json",
 ]
 _ROWS = 10
+_STAGES = 20  # a ramp of image sizes has more
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     out.print(_facts(plan))
     out.print(_timetable(plan))
+    if 1 < len(stages := _stages(plan)) <= _STAGES:
+        out.print(_stage_table(stages))
     out.print(_order(plan.config))
     for note in prepared.notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
@@ -100,6 +104,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "eval_resize": plan.scaled_size(config.image.eval_resize),
         "eval_size": plan.scaled_size(config.image.eval_size),
         "timetable": timetable,
+        "stages": _stages(plan),
         "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},
     }
 
@@ -113,21 +118,43 @@ def _shown_steps(plan: Plan) -> list[int]:
     return sorted(shown | changes)
 
 
-def _following(plan: Plan, step: int) -> dict[str, float]:
-    """Return the values of algorithms that follow the run, by key, at a step."""
-    active = plan.config.algorithms.active().items()
-    return {f"{name}.{key}": value for name, own in active for key, value in own.following(plan, step).items()}
+def _stages(plan: Plan) -> list[dict[str, float]]:
+    """Return the stages of a run: epochs, image size, values that follow the run, share of the compute (of pixels)."""
+    values = plan.config.algorithms.active()
+    lists = [len(getattr(own, key)) for own in values.values() for key in own.following(plan, 0)]
+
+    def at(step: int) -> dict[str, float]:
+        following = ((name, own.following(plan, step)) for name, own in values.items())
+        return {"image_size": plan.image_size(step)} | {
+            f"{name}.{key}": value for name, of in following for key, value in of.items()
+        }
+
+    steps = {steps[0] for steps in plan.of_equal_size(range(plan.total_steps))}.union(*map(plan.starts, lists))
+    starts = [step for step in sorted(steps) if step == 0 or at(step) != at(step - 1)]
+    lengths = [end - start for start, end in pairwise([*starts, plan.total_steps])]
+    pixels = [length * plan.image_size(start) ** 2 for start, length in zip(starts, lengths, strict=True)]
+    return [
+        {"step": start, "epochs": length / plan.steps_per_epoch, **at(start), "compute": own / sum(pixels)}
+        for start, length, own in zip(starts, lengths, pixels, strict=True)
+    ]
+
+
+def _stage_table(stages: list[dict[str, float]]) -> Table:
+    names = {"step": "from step", "image_size": "image px"}
+    columns = [names.get(key, key) for key in stages[0]]
+    forms = {"step": ",", "epochs": ".1f", "compute": ".1%"}
+    rows = ([f"{value:{forms.get(key, 'g')}}" for key, value in stage.items()] for stage in stages)
+    return table("stage", *columns, numbers=columns, rows=([str(n), *row] for n, row in enumerate(rows, 1)))
 
 
 def _timetable(plan: Plan) -> Table:
-    columns = ("epoch", "step", "learning rate", "image px", *_following(plan, 0))
+    columns = ("epoch", "step", "learning rate", "image px")
     rows = (
         (
             f"{step / plan.steps_per_epoch:.1f}",
             f"{step:,}",
             f"{plan.lr(step):.5f}",
             str(plan.image_size(step)),
-            *(f"{value:g}" for value in _following(plan, step).values()),
         )
         for step in _shown_steps(plan)
     )

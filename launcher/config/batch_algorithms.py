@@ -56,9 +56,7 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
     def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
         if not isinstance(self.severity, list):
             return {}
-        # note: where a part starts with an image size, the fraction is that of the nearest step
-        part = int(plan.progress(step) * len(self.severity) + 1e-3)
-        return {"severity": self.severity[min(part, len(self.severity) - 1)]}
+        return {"severity": self.severity[plan.part(step, len(self.severity))]}
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if isinstance(self.severity, list) and self.where == "loader":

@@ -152,6 +152,24 @@ class Plan:
         """Return the first step at a fraction of the run."""
         return bisect_left(range(self.total_steps), progress - 1e-9, key=self.progress)
 
+    def part(self, step: int, parts: int) -> int:
+        """Return which of equal parts of the run a step is in, zero-based."""
+        return bisect_right(self.starts(parts), step) - 1
+
+    def starts(self, parts: int) -> list[int]:
+        """Return the first steps of equal parts of the run, cached; a new image size up to two steps away is one."""
+        if parts not in self._starts:
+            sizes = [first for first, _, _ in self._segments]
+            near = 2 * (1 - self.progress(self.total_steps - 1))
+            places = [part / parts for part in range(parts)]
+            snapped = ((first for first in sizes if abs(self.progress(first) - place) <= near) for place in places)
+            self._starts[parts] = sorted(map(next, snapped, map(self.step_at, places)))
+        return self._starts[parts]
+
+    @cached_property
+    def _starts(self) -> dict[int, list[int]]:
+        return {}
+
     @cached_property
     def _segments(self) -> list[tuple[int, int, int]]:
         """The steps of each image size: the first one, the size, and the pixels of an image of each step before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
+from tests.commands import output_of
 
 IMAGES = 1_281_167
 
@@ -70,6 +72,13 @@ def test_efficienttrain_has_ten_stages_with_parts_of_longer_runs(
         trained += epochs / 10
         assert plan.step_at((stage + 1) / 10) == pytest.approx(trained * plan.steps_per_epoch, rel=0.02)
     assert trained == pytest.approx(plan.epochs, abs=1.5)
+    shown = json.loads(output_of("plan", f"recipe={name}", "--json"))["stages"]
+    assert [(row["image_size"], row["randaugment.severity"]) for row in shown] == list(
+        zip(sizes, range(10), strict=True)
+    )
+    for row, size in zip(shown, sizes, strict=True):
+        assert row["compute"] == pytest.approx(0.1, abs=2e-4)
+        assert row["epochs"] == pytest.approx(equivalent / 10 * (224 / size) ** 2, rel=0.02)
 
 
 @pytest.mark.parametrize("epochs", [50, 90, 250])
