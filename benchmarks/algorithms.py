@@ -6,8 +6,6 @@ Every step runs on uint8 images that are already on the device. Each algorithm a
 results are medians. An algorithm that acts only at some steps (SAM, selective backprop) is timed over whole intervals.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ The stall is the time in which no step can start, beside a plain `torch.save` of
 first batch in the middle of an epoch is timed beside the first one of an epoch. Results are medians of several rounds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

@@ -1,7 +1,5 @@
 """A headless chromium, controlled through its pipe (https://chromedevtools.github.io/devtools-protocol)."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

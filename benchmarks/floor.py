@@ -6,8 +6,6 @@ The step is traced on tensors without values, so no GPU is needed; `lab.predict.
 `benchmarks.roofline` define the counts. Each row has the eager and the compiled step; the update is never compiled.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The peers of the training step: the loop that a PyTorch user would write, and Composer's trainer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from importlib.util import find_spec
 from types import MappingProxyType

@@ -5,8 +5,6 @@
 Steps are traced on tensors without values in two minutes; no GPU is needed.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import statistics

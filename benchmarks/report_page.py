@@ -7,8 +7,6 @@ the click on a recipe's box until the page is painted again; its processor time 
 depends less on the load of the machine. Results are medians of several rounds, in milliseconds.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

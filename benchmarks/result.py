@@ -1,7 +1,5 @@
 """The throughput of a contender."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

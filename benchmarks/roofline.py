@@ -1,7 +1,5 @@
 """The minimum time of kernels on a GPU, and the time that a gradient all-reduce adds to it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

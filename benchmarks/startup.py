@@ -6,8 +6,6 @@ Each command runs in its own process, in alternation; results are medians of use
 in which Hydra only composes conf/ once.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import resource

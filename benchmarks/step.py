@@ -6,8 +6,6 @@ All contenders train on the same uint8 images, which are already on the device, 
 are medians. Composer is included if it is installed. A contender that cannot run is skipped with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

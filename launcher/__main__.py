@@ -1,7 +1,5 @@
 """Run `train`, also as `python -m launcher`; from the first line on, a stop signal ends it."""
 
-from __future__ import annotations
-
 import sys
 
 if sys.platform == "win32":

@@ -1,7 +1,5 @@
 """The console, tables and progress bars of a command."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

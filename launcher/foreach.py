@@ -1,7 +1,5 @@
 """Operate on many tensors in few kernel launches: torch's foreach functions take tensors of one dtype."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

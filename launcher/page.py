@@ -1,7 +1,5 @@
 """HTML pages of images: one file that loads nothing and runs no script, in light or dark colours."""
 
-from __future__ import annotations
-
 import base64
 import html
 import io

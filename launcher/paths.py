@@ -1,7 +1,5 @@
 """The folders of the project's own files and of the user's."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

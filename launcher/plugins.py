@@ -1,7 +1,5 @@
 """Entry points by which installed packages extend the launcher: verbs, options of verbs, loggers."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

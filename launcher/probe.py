@@ -1,7 +1,5 @@
 """Probe this machine; its GPUs in another process, because a CUDA context would occupy GPU memory."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -4,8 +4,6 @@ So the data stream does not depend on the number of workers or ranks, a resume r
 contain no generator state.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterator
 from functools import lru_cache

@@ -4,8 +4,6 @@ python scripts/gpu_checks.py [CHECK...] runs the given checks, by default all th
 them small on the CPU, which shows only that they still run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 Run it after a message changes: .venv/bin/python scripts/write_errors.py
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass

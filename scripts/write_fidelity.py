@@ -3,8 +3,6 @@
 Run it after docs/fidelity.yaml changes: .venv/bin/python scripts/write_fidelity.py
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 Run it after published.yaml or a recipe's header changes: .venv/bin/python scripts/write_figures.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import cache

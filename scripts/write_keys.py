@@ -3,8 +3,6 @@
 Run it after either changes: .venv/bin/python scripts/write_keys.py
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """Run a command in this process and capture its output."""
 
-from __future__ import annotations
-
 import io
 from contextlib import redirect_stderr, redirect_stdout
 

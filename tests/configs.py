@@ -1,7 +1,5 @@
 """Configs with changed values, without composing each one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Synthetic counts of steps, in place of traces."""
 
-from __future__ import annotations
-
 from lab.predict.step_counts import CountedStep, Work
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples

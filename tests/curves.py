@@ -1,7 +1,5 @@
 """Tradeoff curves with chosen points."""
 
-from __future__ import annotations
-
 from lab.study.curves import Curve, CurvePoint, StudySetting
 
 SETTING = StudySetting("shapes", "resnet18", "1x cpu")

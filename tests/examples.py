@@ -1,7 +1,5 @@
 """Check the command lines of help texts and docs."""
 
-from __future__ import annotations
-
 from lab.cli.curve import MOST_RUNS, expand
 from lab.study.ablation import alternatives, grid
 from launcher.cli import main as cli

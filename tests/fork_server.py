@@ -4,8 +4,6 @@ All workers of pytest share it. It computes nothing and has no threads. A comman
 ranks, as usual.
 """
 
-from __future__ import annotations
-
 import atexit
 import gc
 import importlib

@@ -3,8 +3,6 @@
 `python -c` is a fork of a process that has imported torch, and nothing of this project.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

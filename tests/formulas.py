@@ -1,7 +1,5 @@
 """Steps of optimizers on a small network with random gradients, compared with formulas."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

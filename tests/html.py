@@ -1,7 +1,5 @@
 """Parse the HTML pages that commands write."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from pathlib import Path
 

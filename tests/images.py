@@ -1,7 +1,5 @@
 """Folders of random images, and an image that is none."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Count on a CPU the kernels that an operation would launch on a GPU."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

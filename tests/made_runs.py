@@ -1,7 +1,5 @@
 """Run folders like those of real runs, with chosen numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Networks with few parameters in many tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

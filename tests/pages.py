@@ -1,7 +1,5 @@
 """Open the report page in a headless browser."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Run `train` on a few small images, in this or another process, and inspect it from outside."""
 
-from __future__ import annotations
-
 import gc
 import io
 import itertools

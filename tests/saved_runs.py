@@ -1,7 +1,5 @@
 """Run folders with a checkpoint after zero steps, to test the use of their networks."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The imports between packages, and what the command line must not import."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Files appear complete or not at all, even if writers are killed, fail or run concurrently."""
 
-from __future__ import annotations
-
 import multiprocessing
 import socket
 import stat

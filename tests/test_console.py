@@ -1,7 +1,5 @@
 """Output on a terminal, with NO_COLOR, and in a pipe."""
 
-from __future__ import annotations
-
 import io
 
 import pytest

@@ -1,7 +1,5 @@
 """The lock files: complete, exact, and each package in one of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

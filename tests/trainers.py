@@ -1,7 +1,5 @@
 """Trainers of a tiny network on a few small images, and some of their steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

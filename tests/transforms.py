@@ -1,7 +1,5 @@
 """Apply a single algorithm, or a single image operation, to a batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Run a function on several ranks that are connected by gloo."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import sys

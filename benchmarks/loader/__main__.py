@@ -1,7 +1,5 @@
 """The command of benchmarks.loader."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections import Counter

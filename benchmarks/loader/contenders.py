@@ -1,7 +1,5 @@
 """The contenders: each opens the images once and then makes passes over all of them."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from dataclasses import dataclass

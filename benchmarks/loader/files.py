@@ -1,7 +1,5 @@
 """The images to load: the JPEGs of a tar file in class folders, and FFCV files of them."""
 
-from __future__ import annotations
-
 import tarfile
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Memory is the proportional set size of the process and its children, so shared pages count once.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

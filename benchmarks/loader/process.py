@@ -1,7 +1,5 @@
 """A contender in its own process: `python -m benchmarks.loader.process NAME FOLDER CONNECTION`."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import subprocess

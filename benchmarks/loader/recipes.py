@@ -1,7 +1,5 @@
 """Measure the loading time of hot relative to mild, both on FFCV files with the loaders of training, one thread."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections import Counter

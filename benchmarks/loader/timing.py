@@ -1,7 +1,5 @@
 """Time the contenders in alternation."""
 
-from __future__ import annotations
-
 import statistics
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shlex

@@ -1,7 +1,5 @@
 """`train compare RUNS...`: compare runs by tradeoff curves, Pareto fronts and speed-ups, or by AlgoPerf's score."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

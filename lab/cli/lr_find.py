@@ -1,7 +1,5 @@
 """`train lr-find`: find a learning rate by training some steps at rising ones."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import statistics

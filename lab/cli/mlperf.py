@@ -4,8 +4,6 @@ Rules and keys: MLPerf Training 4.0, the last round with ResNet-50, in the open 
 differ from those of the closed one. Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

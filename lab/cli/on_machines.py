@@ -1,7 +1,5 @@
 """`train plan --on MACHINE`: predict time and cost on other machines from counted steps, without a GPU."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """`train report RUNS -o report.html`: write tradeoff curves as an HTML page or an image."""
 
-from __future__ import annotations
-
 import argparse
 import time
 from functools import partial

@@ -1,7 +1,5 @@
 """Send records to a tracking server in a thread, so that training does not wait for the server."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress

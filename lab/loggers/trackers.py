@@ -1,7 +1,5 @@
 """Trackers for Weights & Biases and MLflow, which use their own libraries."""
 
-from __future__ import annotations
-
 import json
 import os
 import uuid

@@ -1,7 +1,5 @@
 """The training images of a run's steps, by its own loader, draws and algorithms, without a network."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing

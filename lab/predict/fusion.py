@@ -4,8 +4,6 @@ The rule for compiled calls follows Inductor: an elementwise call joins a kernel
 reads its inputs; later kernels read the results of a reduction; only what other kernels read is written.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A rank of a learning-rate range test (Smith 2017, arXiv:1506.01186): training steps at rising learning rates."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Select machines of conf/hardware with a known GPU; predict their loading throughput; read SkyPilot's prices."""
 
-from __future__ import annotations
-
 import csv
 import datetime
 import math

@@ -5,8 +5,6 @@ each divided by an efficiency; a step takes as long as its kernels or the host's
 the all-reduce adds. `estimate` then sums the steps over the schedule, as it does with measured ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field

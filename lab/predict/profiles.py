@@ -4,8 +4,6 @@ The ratio of a measured step to the predicted one is the error of the efficienci
 machine.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping

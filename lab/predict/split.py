@@ -1,7 +1,5 @@
 """Measure the parts of a step on one rank, with a device synchronization after each part."""
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence

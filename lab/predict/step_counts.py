@@ -3,8 +3,6 @@
 Tracing (`step_trace`) needs torch and seconds; reading the cache needs neither.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Trace the step of a config at its real size on tensors without values; the counts can be read without torch."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

@@ -3,8 +3,6 @@
 Nothing is computed and no GPU is needed; `fusion` turns calls into kernels, and `prediction` kernels into seconds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

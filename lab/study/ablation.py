@@ -1,7 +1,5 @@
 """Ablation of a recipe's algorithms: all, none, all but one, only one, all and one more; effects in finished runs."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

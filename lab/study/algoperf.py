@@ -5,8 +5,6 @@ variants as in MLCommons' scoring. A submission is a recipe, a workload is a dat
 its trials are the runs of that seed. All runs are on one machine.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter, defaultdict

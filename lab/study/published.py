@@ -1,7 +1,5 @@
 """The published points as curves, and the speed-ups that their sources state, recomputed."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """A run's records for a study: evaluations, training time by the methodology, and wall-clock time."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

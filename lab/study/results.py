@@ -1,7 +1,5 @@
 """The results that `train compare` and `train report` show, read from run folders."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Read run folders for a study; a damaged or unfinished one gets that state and raises no error."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

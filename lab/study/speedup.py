@@ -1,7 +1,5 @@
 """Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals, Pareto front."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The tables of a study for the terminal, as rows and as JSON."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

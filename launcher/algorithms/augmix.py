@@ -1,7 +1,5 @@
 """AugMix (Hendrycks et al. 2020) without its consistency loss: chains of operations averaged with random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

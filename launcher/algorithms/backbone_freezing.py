@@ -1,7 +1,5 @@
 """Backbone freezing (Kumar et al. 2022): only the last layer learns at first, as in linear probing."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from launcher.algorithms.base import Algorithm

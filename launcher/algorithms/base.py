@@ -1,7 +1,5 @@
 """The points of the training loop at which an algorithm can act; each algorithm is one file in this folder."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext

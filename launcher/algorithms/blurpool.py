@@ -1,7 +1,5 @@
 """BlurPool (Zhang 2019): a low-pass filter before every downsampling, against aliasing."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import torch

@@ -1,7 +1,5 @@
 """Channels last: images and weights in NHWC memory order, the layout of tensor cores (PyTorch memory formats)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """ColOut (MosaicML Composer, 2021): drop random rows and columns, which shrinks and slightly warps images."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

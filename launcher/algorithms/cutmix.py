@@ -1,7 +1,5 @@
 """CutMix (Yun et al. 2019): replace a box of each image by that of another, and mix targets by area."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

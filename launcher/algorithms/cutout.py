@@ -1,7 +1,5 @@
 """CutOut (DeVries & Taylor 2017): blank a square of each image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

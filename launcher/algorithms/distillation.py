@@ -1,7 +1,5 @@
 """Distillation (Hinton et al. 2015; Touvron et al. 2021, DeiT): train also towards a teacher's outputs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Exponential moving average of the weights (Polyak & Juditsky 1992), which is evaluated and saved."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, TypeVar
 

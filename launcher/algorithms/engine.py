@@ -1,7 +1,5 @@
 """Call the active algorithms at each point of the loop, in the order of their declarations."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Ghost batch norm (Hoffer et al. 2017): compute batch-norm statistics over small chunks of the batch in training."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

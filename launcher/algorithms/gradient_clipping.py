@@ -1,7 +1,5 @@
 """Gradient clipping: by the global norm (Pascanu et al. 2013), by value, or adaptively (Brock et al. 2021)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -6,8 +6,6 @@ All arithmetic is elementwise: GPUs may round matrix products and convolutions o
 AutoAugment (Cubuk et al. 2019) for the operations, Pillow's ImageOps and ImageEnhance for the pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

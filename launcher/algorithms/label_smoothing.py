@@ -1,7 +1,5 @@
 """Label smoothing (Szegedy et al. 2015): mix targets with the uniform distribution over classes, only in training."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Layer freezing (Raghu et al. 2017, Brock et al. 2017): the first layers stop learning, more and more of them."""
 
-from __future__ import annotations
-
 from torch import nn
 
 from launcher.algorithms.base import Algorithm

@@ -1,7 +1,5 @@
 """MixUp (Zhang et al. 2018): blend each image and its target with another sample of the batch."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from dataclasses import replace
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Progressive resizing (Howard 2018; Tan & Le 2021): small images first, full size at the end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """RandAugment (Cubuk et al. 2020): apply `depth` random operations of one of five published sets to each image."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 

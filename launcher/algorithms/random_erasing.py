@@ -1,7 +1,5 @@
 """Random erasing (Zhong et al. 2017): blank a rectangle of some images, or fill it with noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several augmentations of each image in a batch."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from launcher.algorithms.base import Algorithm

@@ -1,7 +1,5 @@
 """Sharpness-aware minimization (Foret et al. 2021): use the gradient at the worst nearby point."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Selective backprop (Jiang et al. 2019): train on the samples of a batch with high losses."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Squeeze-and-excitation (Hu et al. 2018): weight each channel by a function of the means of all channels."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import asdict
 from typing import Any

@@ -1,7 +1,5 @@
 """Stochastic depth (Huang et al. 2016) per sample: drop residual branches at random in training."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

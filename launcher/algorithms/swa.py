@@ -1,7 +1,5 @@
 """Stochastic weight averaging (Izmailov et al. 2018): the mean of the weights at the end of training."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from launcher.algorithms.ema import Averaging

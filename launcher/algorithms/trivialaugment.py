@@ -1,7 +1,5 @@
 """TrivialAugment (Müller & Hutter 2021), wide space: apply one random operation of random strength to each image."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`recipe=auto`: choose a recipe, its batch and its length for a data set and a machine; imports no torch."""
 
-from __future__ import annotations
-
 import math
 import os
 import shlex

@@ -1,7 +1,5 @@
 """`train completion SHELL`: print the shell code for tab completion, by argcomplete."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator

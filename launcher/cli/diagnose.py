@@ -1,7 +1,5 @@
 """`train diagnose`: find the bottleneck of a run on this machine, and what to change."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """`train diff A B`: compare the configs of two recipes or run folders."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`train doctor`: check this machine, with a remedy for each problem."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

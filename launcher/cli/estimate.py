@@ -1,7 +1,5 @@
 """`train estimate`: estimate a run's time and cost from a few seconds of its real steps."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Iterator

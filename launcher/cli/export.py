@@ -1,7 +1,5 @@
 """`train export RUN`: write the weights as safetensors, a model card, and a module that rebuilds the network."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """`train ls`: list recipes with their published results, the options of each config group, and runs."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """`train`: dispatch a command line to the module of its verb; imports no torch."""
 
-from __future__ import annotations
-
 import argparse
 import codecs
 import errno

@@ -1,7 +1,5 @@
 """`train plan`: show what a run will do, without torch, a GPU or, for known data sets, data."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from itertools import pairwise

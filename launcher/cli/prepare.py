@@ -1,7 +1,5 @@
 """`train prepare`: write FFCV files from class folders, tar files or a bucket, or check them."""
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.config.compose import compose

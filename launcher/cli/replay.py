@@ -1,7 +1,5 @@
 """`train replay RUN step=N`: repeat one step and show where its values stop being finite."""
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.errors import Problem, UserError

@@ -1,7 +1,5 @@
 """`train resume RUN [key=value ...]`: resume a run from its newest checkpoint."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

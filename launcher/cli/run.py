@@ -1,7 +1,5 @@
 """`train [key=value ...]`: compose the config, check it, train, and print the result."""
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.config.compose import compose

@@ -1,7 +1,5 @@
 """The runs in a folder, as far as their folders show: quick for hundreds of them, and one line for a broken one."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import socket

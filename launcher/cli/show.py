@@ -1,7 +1,5 @@
 """`train show`: print the resolved config of a command line, and how Hydra composes it."""
 
-from __future__ import annotations
-
 import argparse
 
 from launcher.config.compose import Composition, compose

@@ -1,7 +1,5 @@
 """`train submit`: print or submit a run as a job for Slurm, SkyPilot or Kubernetes."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Parse the words of a command line as a verb's options and `key=value`, with a correction for each wrong word."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Declarations of algorithms: the types of their values, which conf/algorithms/ sets, and their places in a step."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal, Self, get_args, get_type_hints

@@ -1,7 +1,5 @@
 """Declarations of the algorithms that change the samples of a batch; `launcher.config.algorithms` has the others."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Types of values with their own syntax: durations, targets, folder names and paths."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from functools import cache

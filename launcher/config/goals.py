@@ -1,7 +1,5 @@
 """Metrics of an evaluation, and what ends a run by them: a value to reach, or evaluations without a gain."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple

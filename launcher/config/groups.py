@@ -1,7 +1,5 @@
 """The options of the config groups, including the user's, without composing them; machines and their prices."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import re

@@ -1,7 +1,5 @@
 """Hydra's composition, with a config source that reads every file as untrusted."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence

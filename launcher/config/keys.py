@@ -1,7 +1,5 @@
 """All keys of the config, their types, and the key nearest to a word."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass

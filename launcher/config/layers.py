@@ -1,7 +1,5 @@
 """Nested plain values by dotted key, and their references `${key}` to each other."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The config of each library's models."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import re

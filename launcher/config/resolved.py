@@ -1,7 +1,5 @@
 """The resolved config as a file, itself a valid config; differences between two, and changes allowed on resume."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The config of each schedule of the learning rate."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic.dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Convert plain values to typed ones such as the run config; every mismatch becomes a problem with a remedy."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

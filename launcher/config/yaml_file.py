@@ -1,7 +1,5 @@
 """Read untrusted YAML files as plain values: no tags, no aliases, bounded size and depth."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

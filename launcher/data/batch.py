@@ -1,7 +1,5 @@
 """Batches, their normalization, and their copies to the device, which overlap with the step."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

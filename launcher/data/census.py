@@ -1,7 +1,5 @@
 """A summary of a data set's images: classes, sizes, and files that cannot be decoded; imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

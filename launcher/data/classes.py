@@ -1,7 +1,5 @@
 """Checks of classes: numbers of images, and similar names; imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Decode untrusted image files with Pillow: few formats, bounded sizes; imports no torch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

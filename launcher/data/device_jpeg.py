@@ -3,8 +3,6 @@
 nvJPEG decodes, through torchvision. It gets the baseline JPEGs of three components in YCbCr; workers decode all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext

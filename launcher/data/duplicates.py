@@ -1,7 +1,5 @@
 """Duplicate images: in two splits, twice in one, or in two classes; imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

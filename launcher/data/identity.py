@@ -1,7 +1,5 @@
 """Identify data sets by the names and sizes of their files, in any folder; imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Collection, Iterable

@@ -1,7 +1,5 @@
 """Data sets of decoded and cropped images, one sample at a time, as loader workers read them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import time

@@ -1,7 +1,5 @@
 """Check that a data set exists and count its classes and images before a run starts; imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace

@@ -4,8 +4,6 @@ Decoders of whole images agree in every pixel, since all use libjpeg-turbo with 
 which uses its fast transform. The reader of FFCV files uses the fast one too wherever the decoder has it.
 """
 
-from __future__ import annotations
-
 import io
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Files in folders: images by their extensions, without what other programs leave there; imports no torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path

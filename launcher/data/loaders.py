@@ -1,7 +1,5 @@
 """Loaders of one rank: training batches of an epoch from any step on, and every evaluation sample once."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

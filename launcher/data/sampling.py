@@ -1,7 +1,5 @@
 """Assign samples to batches by pure functions of (seed, epoch, step, rank)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

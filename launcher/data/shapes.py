@@ -4,8 +4,6 @@ The figure is the class; colour, position, size, angle, strokes and background a
 Scenes have one to three figures, and a table with their names and with colour, place and size of the largest one.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """Find all files of class folders that cannot be decoded, before a run starts; imports no torch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Decode the images of a folder in worker processes, through torch's DataLoader, and explain failures."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import signal

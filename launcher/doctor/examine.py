@@ -1,7 +1,5 @@
 """Check this machine and the data set for the run of a config."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Judge the machine and its installed packages; each judgement is a line of `train doctor`."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The models that `check_model` accepted, remembered in the cache: building one imports torch and timm, for seconds."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from contextlib import suppress

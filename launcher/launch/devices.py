@@ -1,7 +1,5 @@
 """Choose the devices that a run trains on."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Start one process per GPU with torch elastic, and restart all from the newest checkpoint after a failure."""
 
-from __future__ import annotations
-
 import json
 import os
 import queue

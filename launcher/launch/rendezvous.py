@@ -1,7 +1,5 @@
 """Connect the nodes of a run by torch elastic's rendezvous at `launch.rdzv`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

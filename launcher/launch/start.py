@@ -3,8 +3,6 @@
 The import of torch is slow, so it follows all checks.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -4,8 +4,6 @@ During imports they end the process. Later they raise `StopRequested`, as Ctrl-C
 trains, a `StopRequest` records the first one. After the exit code is set they are ignored.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """Search the largest batch that fits in a GPU's memory, by real training steps, for `batch_size=auto`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import operator

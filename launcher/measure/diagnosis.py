@@ -1,7 +1,5 @@
 """Find the bottleneck of a run from its parts, measured alone and together, and what to change."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from contextlib import suppress

@@ -5,8 +5,6 @@ max(s, l) + c min(s, l). The competition c is measured at each size: 0 if the sh
 1 if they compete for the same cores.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Measure a config in the processes of a real run, in a temporary folder."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -3,8 +3,6 @@
 The parts take turns, round by round, so that a temporary slowdown of the machine affects all of them.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import signal

@@ -1,7 +1,5 @@
 """Build networks of torchvision (ResNets, He et al. 2016), timm and this project, with the run's initial weights."""
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

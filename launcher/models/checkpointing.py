@@ -4,8 +4,6 @@ The recomputation uses the same random numbers and does not update batch norm's 
 weights are unchanged.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

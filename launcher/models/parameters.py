@@ -1,7 +1,5 @@
 """Classify the parameters of a network by their layer and shape, independent of the model."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, Literal
 

@@ -3,8 +3,6 @@
 An export contains this source, so it needs only torch.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """AdamW, NAdamW and LAMB: optimizers with Adam's moments."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, TypeVar
 

@@ -4,8 +4,6 @@ Optimizers of libraries read the step number or the learning rate on the host, a
 These update weights and state by PyTorch's fused kernels, which process many tensors per launch.
 """
 
-from __future__ import annotations
-
 import pkgutil
 from abc import abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Muon: orthogonal matrices as steps; weights of the same shape are updated together."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

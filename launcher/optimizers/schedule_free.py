@@ -1,7 +1,5 @@
 """Schedule-Free AdamW (Defazio et al. 2024): an average of the weights instead of a schedule."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """SGD with coupled or decoupled weight decay, LARS, and Lion: optimizers with one average of gradients."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """SOAP: Adam in the eigenbasis of each tensor's gradients; tensors of the same shape are updated together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

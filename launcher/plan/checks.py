@@ -1,7 +1,5 @@
 """Errors and notes about a plan before a run starts; each rule is one function."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Group a run's steps by cost: the kinds of steps, their number, and which to measure."""
 
-from __future__ import annotations
-
 from array import array
 from collections import defaultdict
 from collections.abc import Sequence

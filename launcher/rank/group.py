@@ -1,7 +1,5 @@
 """The rank of this process: its device, process group, and communication with the other ranks."""
 
-from __future__ import annotations
-
 import os
 import time
 import warnings

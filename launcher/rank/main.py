@@ -3,8 +3,6 @@
 It writes all output to logs/rank-N.log of the run folder, and an error that ends it to elastic's error file.
 """
 
-from __future__ import annotations
-
 import ctypes
 import importlib
 import io

@@ -1,7 +1,5 @@
 """Signs between the launcher and a rank: stop signals, the heartbeat, and the file of a rank that succeeded."""
 
-from __future__ import annotations
-
 import faulthandler
 import multiprocessing
 import os

@@ -1,7 +1,5 @@
 """Record the environment of a run: package versions, hardware, source."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

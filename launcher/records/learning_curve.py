@@ -1,7 +1,5 @@
 """A run's learning curve as an image."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

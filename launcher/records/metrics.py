@@ -1,7 +1,5 @@
 """metrics.jsonl: one JSON object per line, append-only; all figures of a run are computed from it."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

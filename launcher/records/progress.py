@@ -1,7 +1,5 @@
 """Show a run on the terminal: log lines, and progress from metrics.jsonl as a live bar or plain lines."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folder of a run: its files, and the lock that excludes a second writer."""
 
-from __future__ import annotations
-
 import fcntl
 import itertools
 import json

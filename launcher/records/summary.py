@@ -1,7 +1,5 @@
 """Summarize a run in a table, with the errors of an earlier estimate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The job of a run for any cluster: its name, command, machines and price, and the values of `submit.`."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import time

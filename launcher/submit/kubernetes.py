@@ -3,8 +3,6 @@
 Fields: batch/v1, trainer.kubeflow.org/v1alpha1 and jobset.x-k8s.io/v1alpha2.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from typing import Annotated, Any, Literal

@@ -1,7 +1,5 @@
 """A SkyPilot managed job: when a spot machine is preempted, the run resumes on another. Fields of SkyPilot 0.14."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A Slurm job: one task per node, which saves a checkpoint before its time limit and is requeued until it finishes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

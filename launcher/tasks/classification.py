@@ -1,7 +1,5 @@
 """Classification: each image has one class; losses are float32 for any precision of the logits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Right and wrong predictions of classes: a table by class, the confusion matrix, and a gallery of images."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The most confident errors and the least confident hits of an evaluation, as a page's sections."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ With several ranks the graphs end before the all-reduce of the gradients, so tha
 Steps that cannot be captured run without graphs, and the run prints the reason once.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager

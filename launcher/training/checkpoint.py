@@ -3,8 +3,6 @@
 A file has the bytes of `torch.save` followed by their SHA-256 digest; `torch.load` reads it too.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

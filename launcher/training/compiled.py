@@ -3,8 +3,6 @@
 Runs that cannot be compiled train uncompiled, and print the reason.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -1,7 +1,5 @@
 """Compute metrics and loss of a model on images, over all ranks together."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ for each epoch:
         last         after a stop request of a rank, at the target, by stop.patience, and at the end
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 
 from launcher.data.inspection import held_out

@@ -3,8 +3,6 @@
 Training reads values from the device only here.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

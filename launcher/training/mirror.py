@@ -3,8 +3,6 @@
 The config is pushed last: a folder without it is not fetched. A checkpoint ends with its checksum, which a load checks.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable

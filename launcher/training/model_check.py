@@ -1,7 +1,5 @@
 """Check a run's model before the start, on the meta device: its algorithms and its image sizes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

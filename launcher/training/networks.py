@@ -1,7 +1,5 @@
 """Networks built from the config of a run: with its initial weights, or as the teacher of another run."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

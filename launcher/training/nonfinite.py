@@ -1,7 +1,5 @@
 """Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
 
-from __future__ import annotations
-
 import time
 
 from launcher.data.batch import Loaded

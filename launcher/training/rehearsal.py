@@ -1,7 +1,5 @@
 """Run each kind of step once before training, on black images, so that what is slow only once is outside its time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

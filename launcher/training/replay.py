@@ -1,7 +1,5 @@
 """Repeat one step of a run from the checkpoint before it, and report where its values become non-finite."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

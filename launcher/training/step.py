@@ -1,7 +1,5 @@
 """Take one optimizer step: from a loaded batch to updated weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace

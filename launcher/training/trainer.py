@@ -1,7 +1,5 @@
 """The trainer: all parts of a run, its progress, and the content of its checkpoints."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

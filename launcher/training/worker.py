@@ -1,7 +1,5 @@
 """Run one rank: read the resolved config of the run folder, train, and write records and checkpoints there."""
 
-from __future__ import annotations
-
 import json
 import os
 import traceback

@@ -1,7 +1,5 @@
 """The model card of an export, read without torch, so that an invalid one is refused at once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A trained classifier: the network of a run or an export, its model card, and its predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Evaluate a checkpoint of a run in one process, with details by class or number."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass

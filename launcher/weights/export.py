@@ -1,7 +1,5 @@
 """`train export`: write a checkpoint as a model that runs without this project, after checking it."""
 
-from __future__ import annotations
-
 import io
 import tempfile
 import warnings

@@ -3,8 +3,6 @@
 Reading an export executes nothing: its weights and its card describe the network.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence

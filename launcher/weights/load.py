@@ -3,8 +3,6 @@
 Loading executes no code of a file.
 """
 
-from __future__ import annotations
-
 import pickle
 import warnings
 import zipfile

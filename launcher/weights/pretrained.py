@@ -3,8 +3,6 @@
 The launcher writes them to the run folder before a rank starts; the ranks only read that file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence

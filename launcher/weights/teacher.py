@@ -1,7 +1,5 @@
 """Find the teacher of a run: another run, an export, or a model of timm."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

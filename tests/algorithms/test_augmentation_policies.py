@@ -1,7 +1,5 @@
 """RandAugment, TrivialAugment and AugMix: their draws and their batches."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """EMA and SWA."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

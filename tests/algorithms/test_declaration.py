@@ -1,7 +1,5 @@
 """An algorithm outside of the launcher can be planned, estimated, advised on, run, exported and predicted with."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from collections.abc import Iterator

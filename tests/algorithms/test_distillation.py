@@ -1,7 +1,5 @@
 """Distillation compared with the formulas of its papers, and with a teacher from a run, an export or timm."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ColOut, CutOut and random erasing: their draws and their batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

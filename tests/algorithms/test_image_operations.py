@@ -1,7 +1,5 @@
 """The batched operations compared with Pillow's on smooth images with noise."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

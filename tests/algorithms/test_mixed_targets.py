@@ -1,7 +1,5 @@
 """Label smoothing, MixUp and CutMix, which change targets."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Only the file and the declaration of an algorithm contain its name."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

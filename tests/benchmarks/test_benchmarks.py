@@ -1,7 +1,5 @@
 """Each benchmark runs at a toy size and writes its results."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

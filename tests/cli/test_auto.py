@@ -1,7 +1,5 @@
 """`recipe=auto` chooses by images, devices and words; typed words stay, and the printed command sets the same."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 from typing import Any

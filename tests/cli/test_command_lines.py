@@ -3,8 +3,6 @@
 COMMAND_LINES=10000 tests more lines, from number COMMAND_LINES_FIRST on, each within two seconds of processor time.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import random

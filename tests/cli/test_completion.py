@@ -1,7 +1,5 @@
 """Completion of a command line, as a shell requests it through argcomplete."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

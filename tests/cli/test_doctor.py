@@ -1,7 +1,5 @@
 """`train doctor` on this machine, and its exit codes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import cache

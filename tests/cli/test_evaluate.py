@@ -1,7 +1,5 @@
 """`train eval` of other images and by class."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Help texts and lists: every example is a command that works."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

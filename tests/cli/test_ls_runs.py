@@ -1,7 +1,5 @@
 """`train ls runs`: state, best value, cost and the line to resume of every run in a folder."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

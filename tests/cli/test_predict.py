@@ -1,7 +1,5 @@
 """`train predict` on images, on other files, and with invalid weights."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

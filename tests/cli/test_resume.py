@@ -1,7 +1,5 @@
 """`train resume`: which run it selects, and which words change it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Completion in bash, zsh and fish, each in its own terminal."""
 
-from __future__ import annotations
-
 import os
 import pty
 import select

@@ -1,7 +1,5 @@
 """Terminals without Unicode, and machines with little memory: commands end in plain lines."""
 
-from __future__ import annotations
-
 import io
 import resource
 import subprocess

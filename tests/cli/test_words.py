@@ -1,7 +1,5 @@
 """Words that a newcomer types: each works if its meaning is clear, or its error shows the line to type."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

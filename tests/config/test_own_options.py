@@ -1,7 +1,5 @@
 """A user's own recipes and options: files in ./recipes, ./conf or a --config-dir, as in any Hydra application."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

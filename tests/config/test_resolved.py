@@ -1,7 +1,5 @@
 """The words of a resume: all errors at once, and the reason why a value cannot change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Paths and names as people write them: a run has what is typed, and its folder reads back the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

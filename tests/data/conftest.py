@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """Classes without images, and data sets of one class: each command refuses or notes them, with counts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

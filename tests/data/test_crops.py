@@ -1,7 +1,5 @@
 """Crops against torchvision's: the same distribution, the same pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

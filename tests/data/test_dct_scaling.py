@@ -1,7 +1,5 @@
 """Decoding JPEGs at a smaller scale: the scale, the pixels, and an unchanged stream."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

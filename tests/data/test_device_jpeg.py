@@ -1,7 +1,5 @@
 """`dataloader.decode=gpu` with a stand-in for nvJPEG: the same crops, for any number of workers and from any step."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

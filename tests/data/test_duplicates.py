@@ -1,7 +1,5 @@
 """Duplicate images: counted with an example; a plan reads few bytes, the doctor all."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """EXIF rotation: all eight orientations, through each loader."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

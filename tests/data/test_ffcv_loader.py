@@ -1,7 +1,5 @@
 """FFCV's kernels on keyed crops, and FFCV's pitfalls."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import threading

@@ -1,7 +1,5 @@
 """The identity of a data set: equal in any folder and format, different for other images with equal counts too."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import tarfile

@@ -1,7 +1,5 @@
 """Classes with different numbers of images: notes, weights in the loss, and epochs that draw each class equally."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

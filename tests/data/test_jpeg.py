@@ -1,7 +1,5 @@
 """JPEG decoders: the same pixels as Pillow's, also where only a part is decoded; all other files go to Pillow."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from importlib.util import find_spec

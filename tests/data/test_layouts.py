@@ -1,7 +1,5 @@
 """Folders as users and other programs leave them: the images that are read, and the notes on the others."""
 
-from __future__ import annotations
-
 import shutil
 import tarfile
 import zlib

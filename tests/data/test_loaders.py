@@ -1,7 +1,5 @@
 """The stream of batches: the same for any number of workers and ranks, and from any step on."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of users: the images that are read, and the notes and errors."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """FFCV files: their contents, errors, and resuming after an interruption."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections import Counter
 from collections.abc import Callable

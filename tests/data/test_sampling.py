@@ -1,7 +1,5 @@
 """The samples of each batch, for any number of ranks, batch size and step to resume from."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The second, smaller copy of the training images: writing it, checking it, and the steps that read it."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

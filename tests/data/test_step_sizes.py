@@ -1,7 +1,5 @@
 """The loader's crops have the size of their step, as progressive resizing plans it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Unreadable images: listed at once, or skipped and counted, the same in every part of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

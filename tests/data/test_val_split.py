@@ -1,7 +1,5 @@
 """The validation split of training images: by the seed and the names alone, a fraction of each class."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 

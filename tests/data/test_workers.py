@@ -1,7 +1,5 @@
 """Loader workers of a rank that is signalled and then killed."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

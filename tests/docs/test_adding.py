@@ -1,7 +1,5 @@
 """The files and commands of docs/adding.md, applied to a copy of the source."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

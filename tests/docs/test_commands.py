@@ -1,7 +1,5 @@
 """Every command in README and docs works, and every link has a target."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

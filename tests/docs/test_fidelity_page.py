@@ -1,7 +1,5 @@
 """docs/fidelity.md is up to date, and docs/fidelity.yaml has a row for everything with a publication."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from typing import Any

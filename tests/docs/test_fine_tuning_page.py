@@ -1,7 +1,5 @@
 """The commands of docs/fine_tuning.md train as they stand there, on a few small images."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

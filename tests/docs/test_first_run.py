@@ -1,7 +1,5 @@
 """The commands of docs/first_run.md, from an empty folder."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

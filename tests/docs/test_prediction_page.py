@@ -1,7 +1,5 @@
 """docs/prediction.md has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,7 +1,5 @@
 """mkdocs builds the site from all pages, without a warning."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/keys.md, docs/errors.md and the tables of published figures are up to date."""
 
-from __future__ import annotations
-
 import re
 import runpy
 

@@ -1,7 +1,5 @@
 """The judgements of the doctor from their inputs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Missing images, a stalled disk, killed loader workers and full shared memory during a run."""
 
-from __future__ import annotations
-
 import ctypes
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """A disk that becomes full, and a folder that is deleted or moved, during a run."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

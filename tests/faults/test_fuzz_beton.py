@@ -1,7 +1,5 @@
 """Untrusted FFCV files and manifests: valid ones are read, others refused, and none is read beyond its end."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Untrusted checkpoints with valid checksums: none runs code or fills the memory; each is read or refused."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Untrusted recipes, resolved configs and command lines: they compose, or every error is one line."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout

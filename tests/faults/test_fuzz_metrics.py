@@ -1,7 +1,5 @@
 """Untrusted metrics.jsonl: lines that are no records are skipped, and all views of a run can be computed."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import fields

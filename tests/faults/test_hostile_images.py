@@ -1,7 +1,5 @@
 """Untrusted folders and images: each is read, skipped, or refused with one line."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

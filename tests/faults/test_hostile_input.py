@@ -1,7 +1,5 @@
 """Untrusted YAML and overrides: none runs code, crashes or blocks; each error is one line."""
 
-from __future__ import annotations
-
 import io
 import os
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """Untrusted run folders: nothing is written elsewhere, and an invalid config is refused with its path."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

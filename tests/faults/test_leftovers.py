@@ -1,7 +1,5 @@
 """A run leaves nothing outside its folder, however it ends."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator

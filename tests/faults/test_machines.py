@@ -1,7 +1,5 @@
 """Two nodes, as network namespaces, with two ranks each: one is disconnected and rejoins, or both share a disk."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

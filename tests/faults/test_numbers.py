@@ -1,7 +1,5 @@
 """A loss that is not finite, because of a very large learning rate."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`train prepare` is stopped, and continues with the finished images."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

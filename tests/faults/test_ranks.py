@@ -1,7 +1,5 @@
 """Ranks that are killed, stopped or fail resume to the weights of an uninterrupted run."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """The device of the GPU tests; `scripts/gpu.sh --dry` runs them small on the CPU."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

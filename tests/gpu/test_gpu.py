@@ -1,7 +1,5 @@
 """The step on a GPU, cheapest tests first: no synchronization, bit-for-bit resume, memory, captured, compiled."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Supports the instructions of this project's Dockerfile; needs root, debootstrap and a Debian mirror.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The Dockerfile: its last steps, and all steps in fresh Debian root file systems (TRAIN_TEST_IMAGE=1)."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

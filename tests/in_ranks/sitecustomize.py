@@ -1,7 +1,5 @@
 """Call the functions of TESTS_IN_RANKS in each rank, before it imports its target."""
 
-from __future__ import annotations
-
 import os
 import pkgutil
 import sys

@@ -1,7 +1,5 @@
 """`python -m launch_driver RUN_FOLDER TARGET [KEY=VALUE ...]`: two ranks, with the exit codes of the command line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Targets of the ranks in the launch tests: functions of a run folder."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

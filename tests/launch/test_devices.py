@@ -1,7 +1,5 @@
 """The launcher chooses the devices of a run once, whatever NVML, CUDA and the ranks detect."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable

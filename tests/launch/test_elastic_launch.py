@@ -1,7 +1,5 @@
 """Two real ranks, started by a launcher in another process; all processes of a run have its working directory."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """A plan has the processes and images of the run, unless the command line sets others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

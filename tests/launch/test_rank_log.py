@@ -1,7 +1,5 @@
 """The output of a rank goes to its log."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

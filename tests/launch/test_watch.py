@@ -1,7 +1,5 @@
 """The rank that failed first or hangs, as opposed to the order in which elastic lists failures."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`batch_size=auto`: the search, what it is refused for, and a run that takes its result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The bottleneck and the advice, with synthetic measurements."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

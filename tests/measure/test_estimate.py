@@ -1,7 +1,5 @@
 """The integral over the schedule, compared with sums over steps, and its interval."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict, replace
 

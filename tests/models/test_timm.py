@@ -1,7 +1,5 @@
 """Twenty of timm's architectures through the real step, a checkpoint, and an export that needs only timm."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The vision transformer against a second implementation of big_vision's: its size, logits, initial weights."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

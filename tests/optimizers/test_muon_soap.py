@@ -1,7 +1,5 @@
 """Muon compared with its formula, timm and PyTorch; SOAP with its formula and with Adam in a given basis."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

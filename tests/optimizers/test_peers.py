@@ -1,7 +1,5 @@
 """Optimizers compared with other libraries, and LARS with the formula of its paper in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

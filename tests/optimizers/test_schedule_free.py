@@ -1,7 +1,5 @@
 """Schedule-Free AdamW compared with the three sequences of its paper, and in evaluations and checkpoints."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Shampoo compared with the formulas of the submission to AlgoPerf, computed with numpy in float64."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

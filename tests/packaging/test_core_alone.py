@@ -1,7 +1,5 @@
 """The launcher without packages that extend it, and with a broken one."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

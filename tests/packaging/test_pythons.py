@@ -1,7 +1,5 @@
 """The lock file has wheels for every supported Python and processor, and a short run passes on those installed here."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The wheel contains conf/ and recipes/ and runs from any folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

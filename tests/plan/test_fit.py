@@ -1,7 +1,5 @@
 """Durations with schedule.fit=on: at any length, those in epochs and batches are within the run."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

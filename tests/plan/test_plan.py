@@ -1,7 +1,5 @@
 """The plan's pure functions against literal formulas and hand-computed cases."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

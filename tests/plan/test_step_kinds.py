@@ -1,7 +1,5 @@
 """The kinds of steps of equal cost, against the real algorithms and by hand."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """conf/ and recipes/ are an ordinary Hydra application: hydra-core alone composes what `train show` prints."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Values that recipes express differently from their publications, against the published formulas."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

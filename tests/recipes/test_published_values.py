@@ -1,7 +1,5 @@
 """Every recipe against published_values.yaml, the values of the publications."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

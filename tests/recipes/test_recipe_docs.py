@@ -1,7 +1,5 @@
 """The example of docs/recipes.md works, and the page lists every recipe."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every recipe file has a complete header, valid keys, all values, correct arithmetic, and can run."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

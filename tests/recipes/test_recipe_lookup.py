@@ -1,7 +1,5 @@
 """Finding, reading and merging recipe files, and the hint about a recipe's lengths."""
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 from pathlib import Path

@@ -3,8 +3,6 @@
 `resolved.json` holds one command line a row: its values as those of an earlier row, `but` for some, `without` others.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

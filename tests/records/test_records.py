@@ -1,7 +1,5 @@
 """The run folder: its lock, its append-only records, and what is computed from them."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json

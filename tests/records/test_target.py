@@ -1,7 +1,5 @@
 """Time to target on the training clock, and valid targets."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pytest

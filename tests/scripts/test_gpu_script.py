@@ -1,7 +1,5 @@
 """`make gpu` and scripts/gpu_checks.py at toy size on a CPU, to show that they still run."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 They are those of network, host name, mounts and processes; nothing in them outlives the process that starts the nodes.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

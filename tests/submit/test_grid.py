@@ -1,7 +1,5 @@
 """`train curve --slurm` submits a job per run, none for finished or queued runs; Slurm's programs are replaced."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The run of a job: its command, name, nodes and price; and jobs that are refused."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The YAML of SkyPilot and Kubernetes, checked by their own loaders and schemas."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

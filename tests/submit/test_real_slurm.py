@@ -1,7 +1,5 @@
 """The jobs of `train submit --slurm` and `train curve --slurm`, unchanged, on a real Slurm of three nodes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

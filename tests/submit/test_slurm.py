@@ -1,7 +1,5 @@
 """The Slurm script: its options, its shell, and its reaction to stop signals and faults."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

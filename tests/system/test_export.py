@@ -1,7 +1,5 @@
 """Runs are trained, exported, and used in a process that cannot import this project."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The verbs that measure or tune, as real commands on a few small images."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

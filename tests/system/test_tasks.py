@@ -1,7 +1,5 @@
 """Several labels and numbers an image: from a run by the command line to predictions without this project."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Results by class: their values, their order, and the files."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

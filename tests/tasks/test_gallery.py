@@ -1,7 +1,5 @@
 """The order of an evaluation's errors and hits, and the names on their page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Metrics of several labels and of numbers against torchmetrics, over three ranks, and what both tasks refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path

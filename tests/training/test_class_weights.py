@@ -1,7 +1,5 @@
 """Weights of classes in the loss of the real step: the same on any ranks and micro-batches, compiled, and resumed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from unittest.mock import patch

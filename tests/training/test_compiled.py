@@ -3,8 +3,6 @@
 The backend `eager` traces like Inductor, `aot_eager` also differentiates, and neither generates code.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A non-finite step is dropped on the device: it changes nothing, and the run continues without it."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

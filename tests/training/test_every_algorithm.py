@@ -1,7 +1,5 @@
 """Every algorithm and every recipe trains by the real step, and resumes from a file to the same bits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

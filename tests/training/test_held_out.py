@@ -1,7 +1,5 @@
 """`dataset.test_path`: images on which only the finished run is evaluated, once."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The loop follows its docstring, and repeats an interrupted evaluation."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -1,7 +1,5 @@
 """`checkpoint.mirror`: a run in a bucket outlives its machine; the S3 server is moto's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A model that does not fit is refused before the start, with one line and a remedy for each problem."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

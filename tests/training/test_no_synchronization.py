@@ -1,7 +1,5 @@
 """A step reads no value from the device: the loop runs under modes that raise at every read except one."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager

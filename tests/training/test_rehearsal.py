@@ -1,7 +1,5 @@
 """Before training, `launch.rehearsal=on` runs every kind of step that follows, and changes no bit of the run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Recipes on four ranks, and algorithms and optimizers on three, resume from a file to the same bits."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

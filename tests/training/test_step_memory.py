@@ -1,7 +1,5 @@
 """The number format of a step, and a step that runs out of memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`export_run` on small runs: the files it writes, and that it refuses a model that differs from the run's."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Networks changed by each algorithm and activation, exported and loaded without this project."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Pretrained weights of torchvision and timm, from their caches and the Hub."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pretrained weights from a file, a run or an export, for the same classes or others."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from collections.abc import Callable

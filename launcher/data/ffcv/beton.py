@@ -4,8 +4,6 @@ Layout (FFCV 1.0.2, version 2): header, field descriptions, one row of metadata 
 end a table of (sample, offset, size) of each stored image.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path

@@ -5,8 +5,6 @@ code restarts, so a stretch of blocks can be taken out of the stream, and the st
 header of its size, are a JPEG (ITU-T T.81, sections B.2 and E.1.4).
 """
 
-from __future__ import annotations
-
 import struct
 
 import cv2

@@ -1,7 +1,5 @@
 """Read FFCV files: the same samples as launcher.data.worker_processes, decoded by threads."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import threading

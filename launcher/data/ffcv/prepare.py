@@ -1,7 +1,5 @@
 """`train prepare`: write the FFCV files of a data set from its images, and check them; imports no torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import itertools

@@ -4,8 +4,6 @@ The file has a temporary name until it is complete, so that an interrupted write
 the images and settings, not on the number of workers or on interruptions.
 """
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

@@ -1,7 +1,5 @@
 """Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace

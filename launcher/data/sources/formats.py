@@ -1,7 +1,5 @@
 """List the images of one archive: tar, zip, Parquet and Arrow files; imports no torch."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """Find the images of a table: a CSV, TSV or JSONL file with a path and a class in each row; imports no torch."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Sequence

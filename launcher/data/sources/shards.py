@@ -1,7 +1,5 @@
 """Find the images of archives: tar shards, zip, Parquet and Arrow files, each listed once; imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

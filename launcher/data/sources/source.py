@@ -1,7 +1,5 @@
 """Read the images of one split from local files or a bucket, through fsspec, for `train prepare`; imports no torch."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ images alone, and the development kit their classes: a number for each image in 
 numbers to WordNet ids. Imports no torch.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import tarfile

@@ -1,7 +1,5 @@
 """Write ImageNet's three files as they are downloaded, with a few images in each, and tar shards of a folder."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Several labels and numbers an image, from every kind of table, through both loaders."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

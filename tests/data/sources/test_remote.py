@@ -1,7 +1,5 @@
 """Buckets and URLs: fsspec's memory, and a web server that works, fails at first, or is gone."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import re

@@ -1,7 +1,5 @@
 """S3 as a real server in a process: prepare from it and train from it, and what becomes of its failures."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import socketserver

@@ -1,7 +1,5 @@
 """Each source of images gives the samples, batches and fingerprint of the same images in class folders."""
 
-from __future__ import annotations
-
 import csv
 import json
 import tarfile

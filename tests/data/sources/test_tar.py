@@ -1,7 +1,5 @@
 """Reading tar files without unpacking, compared with torchvision's unpacking and Python's."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

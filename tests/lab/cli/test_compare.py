@@ -1,7 +1,5 @@
 """`train compare` on run folders: tables, JSON, CSV, and clear refusals."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

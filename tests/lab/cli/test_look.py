@@ -1,7 +1,5 @@
 """`train look`: its page of an image folder, of FFCV files and of the built-in images."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

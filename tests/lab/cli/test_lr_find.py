@@ -1,7 +1,5 @@
 """`train lr-find`: the learning rate that it suggests, and its command."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """mlperf.log against the public compliance checker, and its events by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`train plan --on`: its output and errors, on steps made by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The grid of a tradeoff curve: its runs, their order and names, and which are skipped, resumed or refused."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

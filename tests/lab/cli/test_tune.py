@@ -1,7 +1,5 @@
 """Search spaces, and their trials against scipy's sequence and the published ranges."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

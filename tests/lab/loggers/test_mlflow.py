@@ -1,7 +1,5 @@
 """The MLflow logger against a real server on this machine: its records, a resumed run, and a server that stops."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """A tracking server must never end a run, delay it, or repeat a warning."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from pathlib import Path

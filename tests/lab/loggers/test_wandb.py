@@ -1,7 +1,5 @@
 """Weights & Biases offline: the files of its library, read with its message types."""
 
-from __future__ import annotations
-
 import json
 import struct
 import time

@@ -1,7 +1,5 @@
 """The images of a step that `train look` shows, against the batch of a training step."""
 
-from __future__ import annotations
-
 from contextlib import closing
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Steps on tensors without values against real steps, call by call, and the storages of their tensors."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import numpy as np

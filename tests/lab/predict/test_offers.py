@@ -1,7 +1,5 @@
 """Machines by name, lengths for a quality, and the Pareto front of offers."""
 
-from __future__ import annotations
-
 import pytest
 
 from lab.predict.machines import machine_named

@@ -1,7 +1,5 @@
 """Predicted steps against sums by hand, and a traced step against the formulas of its network."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

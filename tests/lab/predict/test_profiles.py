@@ -1,7 +1,5 @@
 """Measurements on GPUs correct predictions of runs with the same launches."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The parts of a step: their sum, and their owners."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

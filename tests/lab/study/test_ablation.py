@@ -1,7 +1,5 @@
 """The ablation grid, its runs, and effects computed by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

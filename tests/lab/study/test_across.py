@@ -1,7 +1,5 @@
 """Comparisons across machines, model sizes and data sets, and their notes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """AlgoPerf's score: by hand, and the published scores of v0.5."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Interpolation of curves, and the Pareto front: small cases by hand, and properties of all curves."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

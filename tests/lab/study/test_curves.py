@@ -1,7 +1,5 @@
 """Which runs make one curve, and the name of a curve."""
 
-from __future__ import annotations
-
 import statistics
 from typing import Any
 

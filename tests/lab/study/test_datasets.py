@@ -1,7 +1,5 @@
 """Runs on different data sets are never compared; runs on one data set are, wherever it is stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The report page, in a headless browser and as text."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The colours of the curves in light and dark mode, also for colour-blind readers."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page's address, its comparison of two curves, pages of thousands of runs, and printing."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

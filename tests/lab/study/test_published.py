@@ -1,7 +1,5 @@
 """The published points and speed-ups, as the command prints them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Reading run folders: states and times, and no error for any content."""
 
-from __future__ import annotations
-
 import fcntl
 from pathlib import Path
 from typing import Any

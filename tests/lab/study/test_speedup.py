@@ -1,7 +1,5 @@
 """Speed-ups and gains by hand; intervals and p-values against independent computations."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
