@@ -99,8 +99,7 @@ def section(title: str, hint: str, body: str) -> str:
 def check_output(path: Path, option: str = "--output") -> None:
     """Check before the work that a page can be written.
 
-    Raises:
-        UserError: the name does not end in .html, its folder is missing, or another file has the name.
+    Raises UserError if the name does not end in .html, its folder is missing, or another file has the name.
     """
     if path.suffix != ".html":
         raise UserError(Problem("must end in .html", option, path))

@@ -73,8 +73,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _check_several(words: Sequence[str]) -> None:
     """Check that only lengths and seeds have several values.
 
-    Raises:
-        UserError: another key has several values.
+    Raises UserError if another key has several values.
     """
     message = "takes one value here; use --with for several values, one row per value"
     several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]

@@ -92,8 +92,7 @@ def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
 def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> None:
     """Submit a job for each run that is neither finished nor in the queue; the job resumes an interrupted run.
 
-    Raises:
-        UserError: the number of GPUs per node is unknown, or Slurm refuses a job.
+    Raises UserError if the number of GPUs per node is unknown, or Slurm refuses a job.
     """
     values = read_values(slurm.Slurm, words)
     jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
@@ -121,8 +120,7 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
 def _output(command: list[str], script: str | None = None) -> str:
     """Run a Slurm command and return its output.
 
-    Raises:
-        UserError: the command is not installed, or fails.
+    Raises UserError if the command is not installed, or fails.
     """
     try:
         done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
@@ -136,8 +134,7 @@ def _output(command: list[str], script: str | None = None) -> str:
 def check_all(cells: list[Cell], *, here: bool) -> None:
     """Check every run before the first one starts; the data must exist only if it starts `here`.
 
-    Raises:
-        UserError: a run has errors; contains each distinct one once.
+    Raises UserError with each distinct error of the runs, once.
     """
     problems = Problems()
     for cell in cells:
@@ -195,8 +192,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     Lengths dilate the recipe's schedule (MosaicML methodology), unless the words set `schedule.dilate`. The names of
     the folders contain `name`.
 
-    Raises:
-        UserError: a combination has errors; contains each distinct one once.
+    Raises UserError with each distinct error of the combinations, once.
     """
     # note: `compose` checks the words with one value
     choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
@@ -223,8 +219,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
 def check_existing(folder: Path, config: RunConfig) -> None:
     """Check that an existing folder is a run of this config, on the current images.
 
-    Raises:
-        UserError: the folder has another run, or no run.
+    Raises UserError if the folder has another run, or no run.
     """
     if not folder.exists():
         return

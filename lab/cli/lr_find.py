@@ -109,8 +109,7 @@ def suggested(points: Points) -> float | None:
 def draw(points: Points, chosen: float | None, path: Path, *, title: str) -> None:
     """Draw the losses over the learning rate, and the one to use, as PNG.
 
-    Raises:
-        UserError: the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
     figure, axes = drawing(title, "learning rate", "training loss")
     rates = [rate for rate, _ in points]

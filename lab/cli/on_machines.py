@@ -82,8 +82,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
 def _has_machine(arguments: argparse.Namespace) -> bool:
     """Return whether the command line has a machine, by `--on` or `hardware=`.
 
-    Raises:
-        UserError: an option needs a machine and there is none.
+    Raises UserError if an option needs a machine and there is none.
     """
     named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
     if arguments.on is not None or named:
@@ -101,8 +100,7 @@ def _has_gpu(parts: tuple[str, str, str]) -> bool:
 def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
     """Return the machine at the catalogue's price.
 
-    Raises:
-        UserError: the catalogue has none.
+    Raises UserError if the catalogue has none.
     """
     if machine.name in priced:
         return priced[machine.name]

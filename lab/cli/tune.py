@@ -144,8 +144,7 @@ def read_space(name: str) -> Space:
     logarithm, with `scale: log_from_one` uniform in the logarithm of the distance to 1. Integer bounds give integer
     values.
 
-    Raises:
-        UserError: the file is missing, or has an unknown key, an invalid range or an empty list.
+    Raises UserError if the file is missing, or has an unknown key, an invalid range or an empty list.
     """
     path = _path(name)
     axes: dict[str, Callable[[float], Any]] = {}

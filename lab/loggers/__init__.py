@@ -68,8 +68,7 @@ def _is_installed(module: str) -> bool:
 def _check_installed(module: str, package: str) -> None:
     """Check that a logger's library is installed.
 
-    Raises:
-        UserError: the library is not installed.
+    Raises UserError if the library is not installed.
     """
     if not _is_installed(module):
         message = f"needs the package {package}; run {sys.executable} -m pip install {package}"

@@ -47,8 +47,7 @@ def examples(
 
     each: images of a class.
 
-    Raises:
-        UserError: the images cannot be read.
+    Raises UserError if the images cannot be read.
     """
     loader = plan.config.dataloader
     # note: few images are decoded before worker processes would start

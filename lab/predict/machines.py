@@ -52,8 +52,7 @@ def gpus() -> dict[str, Gpu]:
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:
     """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100.
 
-    Raises:
-        UserError: no machine fits; the message has the nearest.
+    Raises UserError with the nearest machine if none fits.
     """
     known = known or rented()
     if word in known:
@@ -92,8 +91,7 @@ def _plain(name: str) -> str:
 def gpu_of(machine: Hardware) -> Gpu:
     """Return the limits of the machine's GPU.
 
-    Raises:
-        UserError: the machine has no GPU of conf/gpus.yaml.
+    Raises UserError if the machine has no GPU of conf/gpus.yaml.
     """
     gpu = gpus().get(machine.gpu or "")
     if gpu is None or machine.gpus is None:
@@ -152,8 +150,7 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
 def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:
     """Return the machines in SkyPilot's catalogue with its lowest prices and the dates of its files.
 
-    Raises:
-        UserError: there is no catalogue.
+    Raises UserError if there is no catalogue.
     """
     folder = (home or Path.home()) / ".sky" / "catalogs"
     files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))

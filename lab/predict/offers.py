@@ -41,8 +41,7 @@ class Length:
 def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
     """Interpolate the length for a quality in the logarithm of the cost; the user's own curves come first.
 
-    Raises:
-        UserError: no curve of the recipe spans the quality.
+    Raises UserError if no curve of the recipe spans the quality.
     """
     own = [curve for curve in curves if curve.recipe == recipe]
     spans = []
@@ -133,8 +132,7 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
     """Draw one point per offer, and the Pareto front as a line.
 
-    Raises:
-        UserError: the name has no image format, or the file cannot be written.
+    Raises UserError if the name has no image format, or the file cannot be written.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 

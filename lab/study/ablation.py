@@ -99,8 +99,7 @@ class Tradeoff:
 def grid(algorithms: Sequence[str], more: Sequence[str] = ()) -> list[Variant]:
     """Return the variants: all, none, all but each algorithm, only each algorithm, all with each of `more` (`--with`).
 
-    Raises:
-        UserError: one of `more` is invalid.
+    Raises UserError if one of `more` is invalid.
     """
     variants = [Variant("all", None, ()), Variant("none", None, ("algorithms=[]",))]
     for name in algorithms:
@@ -132,8 +131,7 @@ def alternatives(word: str, limit: int) -> list[str] | None:
 def _with(text: str) -> Iterator[Variant]:
     """Yield the variants of algorithms and `key=value` words separated by spaces, one per combination of values.
 
-    Raises:
-        UserError: the text is empty, or a quotation mark is not closed.
+    Raises UserError if the text is empty, or a quotation mark is not closed.
     """
     try:
         words = [word if "=" in word else f"algorithms.{word}=on" for word in shlex.split(text)]

@@ -38,8 +38,7 @@ NOTHING: dict[str, Any] = {"epochs": None, "world_size": None, "device": None, "
 def quality(row: Row) -> float:
     """Return the primary (first) metric of an `eval` or `test` record.
 
-    Raises:
-        KeyError, TypeError, ValueError, AttributeError: the record lacks it.
+    Raises KeyError, TypeError, ValueError or AttributeError if the record lacks it.
     """
     primary, *_ = row["metrics"].values()
     return float(primary)
@@ -58,8 +57,7 @@ def comparable(start: Row) -> tuple[str, float]:
 def facts_of(rows: list[Row]) -> dict[str, Any]:
     """Return the fields of a RunSummary that the records hold.
 
-    Raises:
-        KeyError, TypeError, ValueError: a record lacks a value, or has one of the wrong type.
+    Raises KeyError, TypeError or ValueError if a record lacks a value, or has one of the wrong type.
     """
     valid = without_void(rows)
     start = next((row for row in valid if row["kind"] == "start"), None)

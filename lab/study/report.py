@@ -43,8 +43,7 @@ _MOST_NAMED = 16
 def write_file(path: Path, write: Callable[[Path], object], option: str = "--output") -> None:
     """Write a file under a temporary name, then rename it.
 
-    Raises:
-        UserError: it cannot be written; names the option of its path.
+    Raises UserError, with the option of its path, if it cannot be written.
     """
     try:
         with atomic.writing(path) as temporary:

@@ -36,8 +36,7 @@ class Results:
 def chosen_across(words: str | None) -> tuple[str, ...]:
     """Parse `--across machines,models`, without duplicates.
 
-    Raises:
-        UserError: a word is not in `ACROSS`.
+    Raises UserError if a word is not in `ACROSS`.
     """
     chosen = tuple(dict.fromkeys(word.strip() for word in words.split(","))) if words is not None else ()
     for word in chosen:
@@ -60,8 +59,7 @@ def read_results(
 ) -> Results:
     """Read all run folders at or below the paths; `price` per hour is for runs without one.
 
-    Raises:
-        UserError: a path contains no run folder.
+    Raises UserError if a path contains no run folder.
     """
     runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
     curves = build_curves(runs)
@@ -114,8 +112,7 @@ def choose_baselines(
     Curves with a known cost come first. `CURVE on PLACE` selects the curve of one data set, model or machine;
     `CURVE, PLACE` is its name in tables across them.
 
-    Raises:
-        UserError: no curve has the name.
+    Raises UserError if no curve has the name.
     """
     matching = [c for c in curves if name is None or name in _labels(c, across)]
     if name is not None and not matching:

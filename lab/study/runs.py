@@ -132,8 +132,7 @@ def data_path(values: Mapping[str, Any]) -> str | None:
 def find_runs(paths: Iterable[str]) -> list[Path]:
     """Return the run folders at or below the paths, sorted, without duplicates.
 
-    Raises:
-        UserError: a path is not a folder, or contains no run folder.
+    Raises UserError if a path is not a folder, or contains no run folder.
     """
     folders: dict[Path, None] = {}
     for name in paths:

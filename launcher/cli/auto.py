@@ -61,8 +61,7 @@ def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
 
     Prints what is chosen and why, and the command that sets the same, to standard error.
 
-    Raises:
-        UserError: the verb has several runs, the images are missing, or the task is another than classification.
+    Raises UserError if the verb has several runs, the images are missing, or the task is another than classification.
     """
     of_the_job = [word for word in words if word.startswith(PREFIX)]
     assignments = parse([word for word in words if word not in of_the_job], problems := Problems())

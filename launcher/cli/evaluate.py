@@ -81,8 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
     """Return the run's config with the changes of the command line.
 
-    Raises:
-        UserError: a word changes a key that an evaluation cannot change.
+    Raises UserError if a word changes a key that an evaluation cannot change.
     """
     after = continued(config, words) if words else config
     keys = [key for key in changed(config, after) if not key.startswith(_CHANGEABLE)]

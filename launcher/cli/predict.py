@@ -98,8 +98,7 @@ def _classifier(exported: Path | None, folder: RunFolder | None, config: RunConf
 def _listed(name: str) -> list[str]:
     """Read the non-empty lines of a file or of standard input.
 
-    Raises:
-        UserError: the file cannot be read.
+    Raises UserError if the file cannot be read.
     """
     try:
         text = sys.stdin.read() if name == _STDIN else Path(name).read_text(errors="surrogateescape")

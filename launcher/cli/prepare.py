@@ -39,9 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
     """Write or check the files under a progress bar.
 
-    Raises:
-        UserError: as prepare and verify.
-        StopRequested: `request` is set.
+    Raises UserError as `prepare` and `verify` do, and StopRequested if `request` is set.
     """
     from launcher.data.ffcv.prepare import prepare, verify  # note: OpenCV, which --help does not need
 

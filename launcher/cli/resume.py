@@ -59,8 +59,7 @@ def _run_and_words(first: str, words: list[str]) -> tuple[str, list[str]]:
 def newest_unfinished(runs: Path) -> Path:
     """Return the unfinished run folder that was written to last and is not running.
 
-    Raises:
-        UserError: there is none.
+    Raises UserError if there is none.
     """
     folders = [RunFolder(path.parent) for path in runs.glob("**/config.yaml")]
     written = [(file.metrics if file.metrics.exists() else file.path).stat().st_mtime for file in folders]

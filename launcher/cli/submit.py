@@ -56,8 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _submit(text: str, command: Sequence[str], file: str) -> int:
     """Write a job to a file, run the submitting command on it, and print how to follow its log; return its exit code.
 
-    Raises:
-        UserError: the program is not installed.
+    Raises UserError if the program is not installed.
     """
     program = command[0]
     if shutil.which(program) is None:

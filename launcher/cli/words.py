@@ -30,8 +30,7 @@ def read(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs
 
     `--key value` is `key=value` for every key, `key = value` too, and the bare name of a recipe is `recipe=NAME`.
 
-    Raises:
-        UserError: with every other word, and the command line to type instead.
+    Raises UserError with every other word, and the command line to type instead.
     """
     reading = _Reading(parser, verb, words, verbs)
     positional = [*reading.positional()]

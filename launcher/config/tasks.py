@@ -55,8 +55,7 @@ class TaskConfig(Declaration):
     def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
         """Return the names of classes or numbers, and for each text of a label its class, or its row of all names.
 
-        Raises:
-            UserError: a text is no label of the task.
+        Raises UserError if a text is no label of the task.
         """
         if "" in texts or isinstance(columns.label, list):
             message = f"task={self.name} needs one class an image; set one column without empty rows"
@@ -98,8 +97,7 @@ class TaskConfig(Declaration):
     def patience(self, stop: Stop) -> Patience | None:
         """Return the rule of early stopping; None without one.
 
-        Raises:
-            UserError: the task has no such metric.
+        Raises UserError if the task has no such metric.
         """
         metric = self.primary if stop.metric is None else self._metric(stop.metric, "stop.metric", stop.metric)
         return None if stop.patience is None else Patience(metric, stop.patience, stop.min_delta)
@@ -200,8 +198,7 @@ class MultilabelConfig(TaskConfig):
 def _is_set(text: str, columns: list[str]) -> bool:
     """Return whether a column's value states that an image has its label.
 
-    Raises:
-        UserError: it is neither 0 nor 1.
+    Raises UserError if it is neither 0 nor 1.
     """
     states = {
         **dict.fromkeys(("1", "0001", "1.0", "true"), True),

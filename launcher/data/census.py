@@ -52,8 +52,7 @@ class Census:
 def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
     """Count a config's images, without those `skipped`; decode some, drawn by the seed.
 
-    Raises:
-        UserError: the images are missing.
+    Raises UserError if the images are missing.
     """
     if isinstance(config.dataloader, FFCVLoader):
         train, val = (FFCVDataset.of(config).open(split) for split in ("train", "val"))

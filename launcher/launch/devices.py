@@ -35,9 +35,8 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
 
     `probe_cuda=False` saves seconds and assumes that CUDA can use all visible GPUs.
 
-    Raises:
-        UserError: the config sets more processes than GPUs, or launch.device=cuda and no GPU is visible.
-        MachineError: torch cannot use the visible GPUs.
+    Raises UserError if the config sets more processes than GPUs, or launch.device=cuda and no GPU is visible. Raises
+    MachineError if torch cannot use the visible GPUs.
     """
     visible = visible_gpus() if launch.device != "cpu" else 0
     usable = _usable(visible) if visible and probe_cuda else visible
@@ -62,8 +61,7 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
 def _usable(visible: int) -> int:
     """Count the visible GPUs that CUDA can use; 0 if torch is built without CUDA and ROCm.
 
-    Raises:
-        MachineError: torch fails on them, or CUDA can use none.
+    Raises MachineError if torch fails on them, or CUDA can use none.
     """
     probed = run_probe(TORCH)
     if (values := probed.values) is None:

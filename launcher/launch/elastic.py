@@ -64,9 +64,7 @@ class Launcher:
 
         It must be called in the main thread, because it handles signals.
 
-        Raises:
-            UserError: a rank raised one.
-            MachineError: the other nodes did not connect, or ended the run.
+        Raises UserError if a rank raised one, and MachineError if the other nodes did not connect or ended the run.
         """
         os.environ[DEVICE], os.environ[COMMAND] = self._devices.kind, json.dumps(sys.argv)
         # note: ranks share the cores unless the user has set the variable
@@ -126,8 +124,7 @@ class Launcher:
     def _attempt_with_all_nodes(self) -> Failure | None:
         """Make one attempt; repeat it after lost nodes have reconnected.
 
-        Raises:
-            MachineError: they do not connect within `launch.rdzv_timeout`, or ended the run.
+        Raises MachineError if they do not connect within `launch.rdzv_timeout`, or ended the run.
         """
         lost = float("inf")
         while True:

@@ -65,9 +65,8 @@ def prepare_run(
         measure_batch: Returns the batch size for `batch_size=auto`; None refuses that.
         report: Called while images are read.
 
-    Raises:
-        UserError: a value cannot work; no file has been written.
-        MachineError: torch cannot use the visible GPUs.
+    Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
+    visible GPUs.
     """
     config = with_absolute_paths(composed.config)
     data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
@@ -106,8 +105,7 @@ def prepare_run(
 def write_teacher(config: RunConfig, folder: RunFolder) -> None:
     """Write the teacher of a run, if it has one, into its folder, unless it is there.
 
-    Raises:
-        UserError: it cannot be read, or the run has had another one.
+    Raises UserError if it cannot be read, or the run has had another one.
     """
     if config.algorithms.teaching and not folder.teacher.exists():
         from launcher.weights.teacher import copy_teacher

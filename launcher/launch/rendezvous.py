@@ -36,9 +36,8 @@ class Rendezvous(DynamicRendezvousHandler):
 def open_rendezvous(launch: Launch) -> Rendezvous:
     """Open the rendezvous of a run; a run on one node uses any free port.
 
-    Raises:
-        UserError: `launch.rdzv` is missing on several nodes, is not HOST:PORT, or its host cannot be reached.
-        RendezvousError: no connection.
+    Raises UserError if `launch.rdzv` is missing on several nodes, is not HOST:PORT, or its host cannot be reached.
+    Raises RendezvousError without a connection.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     nodes, address, endpoint = launch.nnodes, "localhost", "localhost:0"

@@ -37,8 +37,7 @@ from launcher.training.mirror import mirror_of
 def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int] | None = None) -> int:
     """Train a new run and return the exit code; `measure_batch` is the one of `prepare_run`.
 
-    Raises:
-        UserError: a value cannot work; no file has been written.
+    Raises UserError if a value cannot work, before any file is written.
     """
     out, config = console(), composed.config
     if config.run_name is not None and config.launch.nnodes == 1:
@@ -71,8 +70,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
 def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
     """Fetch the run from its mirror if it is there and not on this disk; None if it is new.
 
-    Raises:
-        UserError: the mirror cannot be used, the run has no name, or the run there has other values.
+    Raises UserError if the mirror cannot be used, the run has no name, or the run there has other values.
     """
     if (url := config.checkpoint.mirror) is None:
         return None
@@ -93,8 +91,7 @@ def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
 
     `words` are `key=value` changes, which the run's config keeps.
 
-    Raises:
-        UserError: another process uses the folder, the images are missing, or a word would change completed steps.
+    Raises UserError if another process uses the folder, the images are missing, or a word would change completed steps.
     """
     before = read(folder.config)
     config, out = with_absolute_paths(continued(before, words)), console()
@@ -142,8 +139,7 @@ def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
 def replay(folder: RunFolder, step: int) -> int:
     """Repeat one step of a run on this machine, with as many processes as the run had; the run does not change.
 
-    Raises:
-        UserError: another process uses the folder, the images are missing, or the machine has fewer GPUs.
+    Raises UserError if another process uses the folder, the images are missing, or the machine has fewer GPUs.
     """
     config = read(folder.config)
     ranks = _last_ranks(read_metrics(folder.metrics)) or config.launch.nproc

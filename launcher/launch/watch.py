@@ -146,8 +146,7 @@ def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collecti
 def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
     """Describe which rank failed and why.
 
-    Raises:
-        UserError: that rank raised one.
+    Raises UserError if that rank raised one.
     """
     recorded, code = process.error_file_data, process.exitcode
     if code == EXIT_USER_ERROR and "problems" in recorded:

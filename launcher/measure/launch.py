@@ -34,9 +34,7 @@ T = TypeVar("T")
 def prepare_here(composed: Composed) -> Prepared:
     """Prepare a run on this machine; draw the built-in images if they are missing, and print notes to stderr.
 
-    Raises:
-        UserError: a value cannot work here.
-        MachineError: torch cannot use the visible GPUs.
+    Raises UserError if a value cannot work here, and MachineError if torch cannot use the visible GPUs.
     """
     nodes = composed.config.launch.nnodes
     if nodes > 1:
@@ -60,8 +58,7 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 
     config: with counted images.
 
-    Raises:
-        UserError: the run is not on GPUs of one node, its steps have micro-batches, or no batch fits.
+    Raises UserError if the run is not on GPUs of one node, its steps have micro-batches, or no batch fits.
     """
     if reason := _why_unmeasured(config, devices):
         raise UserError(Problem(reason, "batch_size", "auto"))
@@ -92,8 +89,7 @@ def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:
 def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:
     """Launch a target in a folder with the config and the request, and return its result.
 
-    Raises:
-        UserError: a rank raised one, or the measurement was stopped or failed.
+    Raises UserError if a rank raised one, or the measurement was stopped or failed.
     """
     from launcher.launch.elastic import Launcher
 

@@ -167,8 +167,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> Mas
 def class_of(config: OptimizerConfig) -> type[MaskedOptimizer[Any]]:
     """Return the class with the name of the config's class, without `Config`, from the files of this folder.
 
-    Raises:
-        LookupError: there is no such class.
+    Raises LookupError if there is no such class.
     """
     name = type(config).__name__.removesuffix("Config")
     for module in pkgutil.iter_modules(optimizers.__path__, f"{optimizers.__name__}."):

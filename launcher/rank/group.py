@@ -54,8 +54,7 @@ def single_rank(device: torch.device) -> Ranks:
 def use_device(kind: str, number: int) -> torch.device:
     """Return and activate the device that the launcher chose: the CPU, or the GPU of a number.
 
-    Raises:
-        MachineError: the GPU fails.
+    Raises MachineError if the GPU fails.
     """
     if kind == "cpu":
         return torch.device("cpu")
@@ -83,9 +82,8 @@ def collective_timeout(hang_timeout: float | None) -> timedelta:
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     """Join the process group of the environment variables (NCCL on GPUs, gloo on CPUs), and leave it at the end.
 
-    Raises:
-        MachineError: the GPU of this rank fails, or some ranks have no GPU.
-        UserError: the ranks have different configs.
+    Raises MachineError if the GPU of this rank fails or some ranks have none, and UserError if the configs of ranks
+    differ.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = use_device(os.environ[DEVICE], local_rank)
@@ -107,9 +105,8 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
 def check_agreement(kind: str, config: RunConfig) -> None:
     """Check that all ranks have the same config, and all train on GPUs or all on CPUs.
 
-    Raises:
-        MachineError: some have no GPU; the launcher of each node chooses its own devices.
-        UserError: some have another config.
+    Raises MachineError if some have no GPU, since each node's launcher chooses its own devices, and UserError if some
+    have another config.
     """
     everyone = gather((kind, fingerprint(config)))
     without = [rank for rank, (other, _) in enumerate(everyone) if other == "cpu"]

@@ -149,8 +149,7 @@ class MetricsWriter:
     def write(self, record: Record) -> None:
         """Write the buffered records and this one.
 
-        Raises:
-            OSError: the disk is full; the records stay in the buffer.
+        Raises OSError if the disk is full; the records stay in the buffer.
         """
         line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
         if len(self._buffer) + len(line) > _MOST_BUFFERED:

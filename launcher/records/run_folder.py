@@ -86,8 +86,7 @@ class RunFolder:
 
         With `each_host` every node of a run has its own lock.
 
-        Raises:
-            UserError: another process holds the lock.
+        Raises UserError if another process holds the lock.
         """
         path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
         with path.open("a+", encoding="utf-8", errors="replace") as file:
@@ -124,8 +123,7 @@ def check_new(runs: Path, name: str) -> None:
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
     """Create a run folder; `unique` appends a number to the name, `join` accepts an existing folder.
 
-    Raises:
-        UserError: the folder exists already, or cannot be created.
+    Raises UserError if the folder exists already, or cannot be created.
     """
     for number in itertools.count(1):
         path = runs / (f"{name}-{number}" if unique else name)
@@ -144,8 +142,8 @@ def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -
 def existing(path: str, *, saved: bool = False) -> RunFolder:
     """Return the run folder at a path; with `saved` it must have a checkpoint.
 
-    Raises:
-        UserError: The path is no run folder, has no checkpoint, or has a symbolic link, which would redirect writes.
+    Raises UserError if the path is no run folder, has no checkpoint, or has a symbolic link, which would redirect
+    writes.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():

@@ -47,8 +47,7 @@ class Job:
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     """Make the job of a checked config; its words are repeated on the cluster.
 
-    Raises:
-        UserError: the number of GPUs per node is unknown.
+    Raises UserError if the number of GPUs per node is unknown.
     """
     name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
     job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
@@ -119,8 +118,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 def gpus_of_node(config: RunConfig) -> int:
     """Return the GPUs per node; 0 on the CPU.
 
-    Raises:
-        UserError: the config has neither the machine's number nor that of its processes.
+    Raises UserError if the config has neither the machine's number nor that of its processes.
     """
     launch, gpus = config.launch, config.hardware.gpus
     if launch.device == "cpu":
@@ -134,8 +132,7 @@ def gpus_of_node(config: RunConfig) -> int:
 def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     """Read the values of a kind of cluster, overridden by the `submit.KEY=VALUE` words.
 
-    Raises:
-        UserError: words are invalid; it lists all of them.
+    Raises UserError with all invalid words.
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()

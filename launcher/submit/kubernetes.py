@@ -40,8 +40,7 @@ class Kubernetes:
 def render(job: Job, values: Kubernetes) -> str:
     """Render the manifest; a TrainJob follows its TrainingRuntime as a second document.
 
-    Raises:
-        UserError: `kind` is Job and the run has several nodes.
+    Raises UserError if `kind` is Job and the run has several nodes.
     """
     kind = values.kind or ("Job" if job.nodes == 1 else "TrainJob")
     if kind == "Job" and job.nodes > 1:

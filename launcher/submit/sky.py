@@ -33,9 +33,8 @@ class Sky:
 def render(job: Job, values: Sky) -> str:
     """Render the task's YAML.
 
-    Raises:
-        UserError: the GPU has no SkyPilot name, spot machines have no bucket to resume from, or without an image this
-            folder is not a checkout.
+    Raises UserError if the GPU has no SkyPilot name, spot machines have no bucket to resume from, or without an image
+    this folder is not a checkout.
     """
     if values.image is None and not Path("scripts/setup.sh").is_file():
         message = "without an image the job copies this folder and runs make setup there, but it is not a checkout"

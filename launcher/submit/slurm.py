@@ -81,8 +81,7 @@ class Slurm:
 def render(job: Job, values: Slurm) -> str:
     """Render the batch script; without a `program` it runs the `train` that submits it.
 
-    Raises:
-        UserError: the time limit is not above `save_before_end`.
+    Raises UserError if the time limit is not above `save_before_end`.
     """
     if 0 < _seconds(values.time) <= values.save_before_end:
         message = f"must be less than submit.time={values.time}, or the run would stop as soon as it starts"

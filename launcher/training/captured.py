@@ -139,8 +139,7 @@ def why_not_captured(device: torch.device, engine: Engine, optimizer: MaskedOpti
 def train_without(value: str, reason: str) -> None:
     """Print why steps are not captured.
 
-    Raises:
-        UserError: the value of cuda_graphs is `require`.
+    Raises UserError if the value of cuda_graphs is `require`.
     """
     if value == "require":
         raise UserError(Problem(f"cannot capture steps ({reason}); set cuda_graphs=on", "cuda_graphs", value))

@@ -29,9 +29,8 @@ class DamagedCheckpoint(UserError):
 def save(state: dict[str, Any], path: Path) -> None:
     """Write a state of tensors, numbers, strings and containers of them, atomically.
 
-    Raises:
-        TypeError: the state contains an object that `load` would refuse.
-        UserError: the disk is full or not writable.
+    Raises TypeError if the state contains an object that `load` would refuse, and UserError if the disk is full or not
+    writable.
     """
     try:
         # note: does not create a run folder that was removed
@@ -49,9 +48,8 @@ def save(state: dict[str, Any], path: Path) -> None:
 def load(path: Path) -> dict[str, Any]:
     """Load a state, with its tensors on the CPU.
 
-    Raises:
-        DamagedCheckpoint: the file cannot be read, or its checksum does not match.
-        UserError: the file has another format version, contains code, or was not written by torch.
+    Raises DamagedCheckpoint if the file cannot be read or its checksum does not match. Raises UserError if it has
+    another format version, contains code, or was not written by torch.
     """
     _check_digest(path)
     try:
@@ -78,8 +76,7 @@ def newest_valid(folder: Path) -> dict[str, Any] | None:
 
     If all are damaged or missing, the best one replaces them.
 
-    Raises:
-        UserError: a newer file has another format version or contains code.
+    Raises UserError if a newer file has another format version or contains code.
     """
     best = RunFolder(folder.parent).best
     for path in [*(path for _, path in reversed(checkpoint_files(folder))), *[best] * best.is_file()]:
@@ -146,9 +143,7 @@ def _check_digest(path: Path) -> None:
 def check_archive(path: Path) -> None:
     """Check that the records of an archive are uncompressed and fit into the file: others could fill the memory.
 
-    Raises:
-        ValueError: a record is compressed, or records overlap.
-        BadZipFile: the file is not an archive.
+    Raises ValueError if a record is compressed or records overlap, and BadZipFile if the file is not an archive.
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -174,8 +169,7 @@ def _sync_folder(folder: Path) -> None:
 def read_initial(path: Path) -> dict[str, torch.Tensor]:
     """Read the file of `Pretrained.write`.
 
-    Raises:
-        UserError: the file is missing or damaged.
+    Raises UserError if the file is missing or damaged.
     """
     try:
         return load_file(path)

@@ -41,8 +41,7 @@ def compile_run(trainer: Trainer) -> None:
     uncompiled code. The first rank of each node compiles before the others, which read its cache. If one rank cannot
     compile, all ranks train uncompiled, and rank 0 prints the reason.
 
-    Raises:
-        UserError: a rank cannot compile, with compile=require.
+    Raises UserError if a rank cannot compile, with compile=require.
     """
     if trainer.config.compile == "off":
         return
@@ -151,8 +150,7 @@ def _compiled(module: nn.Module) -> Callable[..., Tensor]:
 def _refuse_changes(trainer: Trainer) -> None:
     """Check that the learning parameters do not change within a kind of step: many graphs would be needed.
 
-    Raises:
-        RuntimeError: they do.
+    Raises RuntimeError if they do.
     """
     step = trainer.train_step
     for steps in step_kinds(trainer.plan).values():

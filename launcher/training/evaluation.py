@@ -44,8 +44,7 @@ def evaluate(
     flip_average: average the outputs of each image and its mirror image.
     observe: receives the outputs and targets of each batch on the device.
 
-    Raises:
-        UserError: no rank has samples.
+    Raises UserError if no rank has samples.
     """
     totals, was_training = Totals(task, device), model.training
     model.eval()

@@ -70,8 +70,7 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
 
     Returns False if a rank requested a stop.
 
-    Raises:
-        UserError: the images are missing.
+    Raises UserError if the images are missing.
     """
     dataset, ranks = trainer.config.dataset, trainer.ranks
     if dataset.test_path is None:

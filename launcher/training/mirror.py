@@ -21,8 +21,7 @@ _RECORDS = ("environment.json", "dataset.json", "skipped.json", "metrics.jsonl",
 class Mirror:
     """The copy of one run at `url`, the folder of the run in the bucket.
 
-    Raises:
-        UserError: the protocol is unknown, its package is not installed, or the bucket cannot be reached.
+    Raises UserError if the protocol is unknown, its package is not installed, or the bucket cannot be reached.
     """
 
     def __init__(self, url: str):
@@ -42,9 +41,7 @@ class Mirror:
     def push(self, folder: RunFolder) -> None:
         """Copy what has changed of the newest checkpoint, the best one and the records; drop older checkpoints.
 
-        Raises:
-            OSError: a copy differs from its file.
-            Exception: what the file system raises.
+        Raises OSError if a copy differs from its file, or what the file system raises.
         """
         checkpoints = [path for _, path in checkpoint_files(folder.checkpoints)]
         newest = checkpoints[-1:]
@@ -76,8 +73,7 @@ class Mirror:
     def fetch(self, folder: Path) -> RunFolder:
         """Copy the run into a folder that does not exist yet; it appears whole or not at all.
 
-        Raises:
-            UserError: the bucket has no such run, or a file cannot be copied.
+        Raises UserError if the bucket has no such run, or a file cannot be copied.
         """
         if not self.exists:
             raise self._problem("no run there: it has no config.yaml; type the URL of a run")

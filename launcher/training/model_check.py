@@ -21,8 +21,7 @@ _SEARCHED = 256  # pixels around a refused size in which to search for one that 
 def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
     """Check that every algorithm applies to the model, and that the model accepts the images of every step.
 
-    Raises:
-        UserError: with everything that does not fit, or timm refuses the model's values.
+    Raises UserError with everything that does not fit, or if timm refuses the model's values.
     """
     config = plan.config
     problems = Problems()

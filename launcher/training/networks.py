@@ -49,8 +49,7 @@ def teacher_file(config: RunConfig, weights: Mapping[str, Tensor]) -> bytes:
 def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
     """Return the digest of a teacher's file.
 
-    Raises:
-        UserError: the run has had another teacher.
+    Raises UserError if the run has had another teacher.
     """
     values, digest = config.algorithms.teaching, hashlib.sha256(content).hexdigest()
     assert values is not None
@@ -63,8 +62,7 @@ def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
 def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> Teacher | None:
     """Return the teacher in a run's folder on the device; None for a run without one.
 
-    Raises:
-        UserError: the file is missing, damaged or another than at the start of the run.
+    Raises UserError if the file is missing, damaged or another than at the start of the run.
     """
     if config.algorithms.teaching is None:
         return None

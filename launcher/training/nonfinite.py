@@ -36,8 +36,7 @@ class NonFiniteGuard:
         The step itself is also finished if an evaluation, a checkpoint or the end is due after it. Returns the requests
         of any rank at the start of the previous step; None after a rollback to a checkpoint.
 
-        Raises:
-            UserError: the policy ends the run.
+        Raises UserError if the policy ends the run.
         """
         trainer = self._trainer
         moment = trainer.moment(trainer.next_step)

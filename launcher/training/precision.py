@@ -66,8 +66,7 @@ def choose_precision(config: RunConfig, device: torch.device, smallest_size: int
 
     If bfloat16 is faster on this CPU, the start of the run has already replaced `auto`.
 
-    Raises:
-        UserError: images become so small that bfloat16 on a CPU would compute wrong gradients.
+    Raises UserError if images become so small that bfloat16 on a CPU would compute wrong gradients.
     """
     if config.precision == "bf16" and device.type == "cpu" and smallest_size <= _WRONG_IN_BF16_ON_CPU:
         message = f"bfloat16 computes wrong gradients on a CPU for images of {smallest_size} px; set precision=fp32"

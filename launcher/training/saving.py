@@ -61,8 +61,7 @@ class Saver:
     def save(self, state: dict[str, Any], *, best: bool, last: bool) -> None:
         """Write the state on rank 0, also as the best if it is; `last` waits until it is on disk.
 
-        Raises:
-            UserError: the write failed, and it was the last or `on_failure` is stop.
+        Raises UserError if the write failed, and it was the last or `on_failure` is stop.
         """
         if not self._ranks.is_first:
             return
@@ -76,8 +75,7 @@ class Saver:
     def wait(self, *, must_succeed: bool) -> None:
         """Wait for the write in progress, if any.
 
-        Raises:
-            UserError: the write failed, and it `must_succeed` or `on_failure` is stop.
+        Raises UserError if the write failed, and it `must_succeed` or `on_failure` is stop.
         """
         pending, self._pending = self._pending, None
         try:

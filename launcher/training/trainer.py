@@ -175,8 +175,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a saved state.
 
-        Raises:
-            UserError: the state belongs to another run or is incomplete.
+        Raises UserError if the state belongs to another run or is incomplete.
         """
         with matching_run(state, self.config):
             for name, part in self._parts().items():
@@ -202,8 +201,7 @@ class Trainer:
 def matching_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
     """Check that a saved state belongs to the run, and turn errors of loading it in the context into one line.
 
-    Raises:
-        UserError: the state belongs to another run or is incomplete.
+    Raises UserError if the state belongs to another run or is incomplete.
     """
     if state.get("config") != fingerprint(config):
         raise UserError("the checkpoint and this folder's config.yaml belong to different runs; start a new run")

@@ -84,8 +84,7 @@ def draw(folder: RunFolder, config: RunConfig) -> None:
 def explain_out_of_memory(plan: Plan) -> Iterator[None]:
     """Turn running out of GPU memory in a training step into an error with a smaller batch size.
 
-    Raises:
-        UserError: a step does not fit into GPU memory; an evaluation's own error passes unchanged.
+    Raises UserError if a step does not fit into GPU memory. An evaluation's own error passes unchanged.
     """
     try:
         yield
@@ -105,8 +104,7 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
 def capture_run(trainer: Trainer) -> None:
     """Capture steps if `cuda_graphs` requires it, or print why not.
 
-    Raises:
-        UserError: steps cannot be captured, with cuda_graphs=require.
+    Raises UserError if steps cannot be captured, with cuda_graphs=require.
     """
     value = trainer.config.cuda_graphs
     if value == "off":

@@ -14,8 +14,7 @@ CARD, WEIGHTS = "model_card.json", "model.safetensors"
 def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     """Read the run's config, its class names, and what its task has computed from a model card.
 
-    Raises:
-        UserError: the card is missing, is not JSON, or lacks a value.
+    Raises UserError if the card is missing, is not JSON, or lacks a value.
     """
     try:
         card = json.loads(path.read_bytes())

@@ -68,9 +68,7 @@ class Classifier:
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     """Build a classifier from a checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
 
-    Raises:
-        UserError: the checkpoint belongs to another run.
-        MachineError: the GPU cannot be used.
+    Raises UserError if the checkpoint belongs to another run, and MachineError if the GPU cannot be used.
     """
     config, device = plan.config, use_device(kind, 0)
     set_backend(config)
@@ -125,8 +123,7 @@ def model_card(
 def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     """Load the newest valid checkpoint, or that of the best evaluation.
 
-    Raises:
-        UserError: there is none, or another program wrote it.
+    Raises UserError if there is none, or another program wrote it.
     """
     state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
@@ -148,9 +145,8 @@ class ClassifiedImage:
 def classifier_of_export(folder: Path, kind: str) -> Classifier:
     """Build a classifier from an export, which computes the same as from its run.
 
-    Raises:
-        UserError: a file is missing, damaged, or belongs to another network.
-        MachineError: the GPU cannot be used.
+    Raises UserError if a file is missing, damaged, or belongs to another network. Raises MachineError if the GPU cannot
+    be used.
     """
     config, classes, facts = read_card(folder / CARD)
     try:

@@ -44,9 +44,8 @@ def evaluate_run(
 
     config: the run's, with the changes that an evaluation allows.
 
-    Raises:
-        UserError: the run has no valid checkpoint, its data are missing, or the folder has none of its classes.
-        MachineError: the GPU cannot be used.
+    Raises UserError if the run has no valid checkpoint, its data are missing, or the folder has none of its classes.
+    Raises MachineError if the GPU cannot be used.
     """
     if config.dataset.classes == 1 and config.task.labelled == "class":
         raise UserError(f"{folder.path} was trained on one class, so every prediction is correct; evaluate another run")

@@ -39,9 +39,8 @@ def export_run(
     The files move to `output` only after a process without this project has loaded them and computed the run's logits
     and, if the validation images are present, its first metric. Calls `report` with the images checked and their total.
 
-    Raises:
-        UserError: the run has no valid checkpoint, the folder cannot be written, the model differs from the run's, or
-            it exceeds the size of an ONNX file.
+    Raises UserError if the run has no valid checkpoint, the folder cannot be written, the model differs from the run's,
+    or it exceeds the size of an ONNX file.
     """
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
@@ -94,8 +93,7 @@ def _add_recorded(card: dict[str, Any], rows: list[Row], primary: str) -> tuple[
 def _staged(output: Path) -> Iterator[Path]:
     """Yield a folder whose files move to `output` at the end; a failure leaves no file and no new folder.
 
-    Raises:
-        UserError: `output` cannot be written.
+    Raises UserError if `output` cannot be written.
     """
     created = [path for path in (output, *output.parents) if not path.exists()]
     try:
@@ -119,8 +117,7 @@ def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> Non
 
     The graph has no metadata but the card's `note`: those of torch's exporter contain paths of this machine.
 
-    Raises:
-        UserError: the weights exceed the size of an ONNX file.
+    Raises UserError if the weights exceed the size of an ONNX file.
     """
     size = sum(tensor.nbytes for tensor in network.state_dict().values())
     if size > _MOST_ONNX_BYTES:

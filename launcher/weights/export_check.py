@@ -87,8 +87,7 @@ class _ExportedModel:
     def compute(self, pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
         """Return the logits of uint8 pixels, and the network's inputs made from the files.
 
-        Raises:
-            UserError: the process fails.
+        Raises UserError if the process fails.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -122,8 +121,7 @@ def check_export(
     network: the one that the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
     recorded: the run's primary metric, and its number of images.
 
-    Raises:
-        UserError: outputs differ by more than rounding, or the metric by more than a hundredth.
+    Raises UserError if outputs differ by more than rounding, or the metric by more than a hundredth.
     """
     images, totals, primary = 0, Totals(task, torch.device("cpu")), plan.config.task.primary
     onnx = (path / ONNX).exists()

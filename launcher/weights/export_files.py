@@ -110,8 +110,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
 
     Architecture and surgery are None if the file is not from an export.
 
-    Raises:
-        ValueError: the file cannot be read or is incomplete, or its metadata are damaged.
+    Raises ValueError if the file cannot be read or is incomplete, or its metadata are damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:

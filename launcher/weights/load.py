@@ -52,8 +52,7 @@ class SourceWeights:
 def load_weights(model: BaseModel) -> SourceWeights:
     """Load the weights of `model.weights`.
 
-    Raises:
-        UserError: they do not exist or cannot be read.
+    Raises UserError if they do not exist or cannot be read.
     """
     assert model.weights is not None
     if model.weights in LIBRARIES:

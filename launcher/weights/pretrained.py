@@ -48,8 +48,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     The config gets the surgery of the network that the weights belong to, and the mean and standard deviation that they
     were trained with, unless `typed`, the keys of the command line, has these.
 
-    Raises:
-        UserError: the weights do not exist, cannot be read, or belong to another network.
+    Raises UserError if the weights do not exist, cannot be read, or belong to another network.
     """
     source = load_weights(config.model)
     digest = _digest(source.tensors)
@@ -75,8 +74,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
 def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[str]) -> tuple[RunConfig, list[str]]:
     """Return the config with the surgery of the network that the weights belong to, and the words that changed.
 
-    Raises:
-        UserError: the command line has another surgery.
+    Raises UserError if the command line has another surgery.
     """
     trained = source.config
     if trained is None:

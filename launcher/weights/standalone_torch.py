@@ -35,8 +35,7 @@ SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}
 def load() -> nn.Module:
     """Return the network in evaluation mode, float32 on the CPU.
 
-    Raises:
-        ValueError: the weights belong to a network with other changes.
+    Raises ValueError if the weights belong to a network with other changes.
     """
     path = FOLDER / "model.safetensors"
     with safe_open(path, framework="pt") as file:

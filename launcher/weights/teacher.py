@@ -21,8 +21,7 @@ from launcher.weights.load import SourceWeights, load_weights
 def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
     """Return the weights, config and classes of a run's teacher; with_weights=False: without those of timm.
 
-    Raises:
-        UserError: it does not exist or cannot be read.
+    Raises UserError if it does not exist or cannot be read.
     """
     values = config.algorithms.teaching
     assert values is not None
@@ -61,8 +60,7 @@ def _of_timm(architecture: str) -> RunConfig:
 def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: bool) -> tuple[RunConfig, str]:
     """Return the config with the absolute path and the digest of its teacher, and a note on its cost.
 
-    Raises:
-        UserError: the teacher does not exist, or has other classes than the run.
+    Raises UserError if the teacher does not exist, or has other classes than the run.
     """
     values, source = config.algorithms.teaching, find_teacher(config, with_weights=with_weights)
     own = source.config
@@ -86,8 +84,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
 def copy_teacher(config: RunConfig, path: Path) -> None:
     """Write the file of a run's teacher.
 
-    Raises:
-        UserError: it cannot be read, or the run has had another one.
+    Raises UserError if it cannot be read, or the run has had another one.
     """
     source = find_teacher(config)
     assert source.config
