@@ -47,13 +47,39 @@ class Muon(Adam[MuonConfig]):
             self._subtract(kernels, unstacked(steps.to(stacked.dtype), kernels), lr, decay)
 
 
+def precision(device: torch.device) -> torch.dtype:
+    """Return the type of the products: on a CPU float32, since bfloat16 is fifteen times slower without AVX-512."""
+    return torch.float32 if device.type == "cpu" else torch.bfloat16
+
+
 def newton_schulz(matrices: Tensor, iterations: int) -> Tensor:
-    """Return matrices [n, rows, columns] with singular values near 1, by products in bfloat16."""
-    a, b, c = _NEWTON_SCHULZ
+    """Return matrices [n, rows, columns] with singular values near 1, by products in the device's `precision`."""
     tall = matrices.shape[1] > matrices.shape[2]
-    wide = (matrices.mT if tall else matrices).bfloat16()
+    wide = (matrices.mT if tall else matrices).to(precision(matrices.device))
     wide = wide / wide.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
+    wide = (_by_squares if wide.dtype == torch.float32 else _by_rows)(wide, iterations)
+    return wide.mT if tall else wide
+
+
+def _by_rows(wide: Tensor, iterations: int) -> Tensor:
+    """Multiply each iterate twice, as published."""
+    a, b, c = _NEWTON_SCHULZ
     for _ in range(iterations):
         square = wide @ wide.mT
         wide = torch.baddbmm(wide, torch.baddbmm(square, square, square, beta=b, alpha=c), wide, beta=a)
-    return wide.mT if tall else wide
+    return wide
+
+
+def _by_squares(wide: Tensor, iterations: int) -> Tensor:
+    """Multiply the polynomials of the iterates' squares, which commute, then `wide` once.
+
+    For a 3x3 convolution a third of the operations; too inexact in bfloat16.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    square, factors = wide @ wide.mT, torch.eye(wide.shape[1], device=wide.device)
+    for _ in range(iterations):
+        polynomial = torch.baddbmm(square, square, square, beta=b, alpha=c)
+        polynomial.diagonal(dim1=1, dim2=2).add_(a)
+        square = polynomial @ square @ polynomial
+        factors = factors @ polynomial
+    return factors @ wide
