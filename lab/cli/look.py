@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ EXAMPLES = [
     "train look recipe=hot dataset.path=/data/imagenet -o hot.html",
     "train look recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
 ]
-_MOST_CLASSES, _FEW_CLASSES = 20, 5
+_MOST_CLASSES, _FEW_CLASSES, _OF_NUMBERS = 20, 5, 10
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,28 +41,41 @@ def main(arguments: argparse.Namespace) -> int:
     if composed.config.dataloader.name == "synthetic":
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
         raise UserError(Problem(message, "dataloader", "synthetic"))
-    if (task := composed.config.task).labelled != "class":
-        raise UserError(Problem("shows images by their one class, which this task does not have", "task", task.name))
+    task = composed.config.task
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     from lab.look.steps import examples  # note: imports torch, so only after all checks
 
     plan, facts = prepared.plan, census(prepared.plan.config, prepared.skipped)
-    classes = _classes(plan.config.seed, len(facts.classes))
+    numbers = task.labelled == "numbers"
+    classes = [0] if numbers else _classes(plan.config.seed, len(facts.classes))
     steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
-    each = 2 if len(classes) <= _FEW_CLASSES else 1
+    each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
     found = examples(plan, facts, classes, each, steps, prepared.skipped)
-    parts = [images_section(facts, prepared.notes), classes_section(facts, classes, plan.config.seed)]
+    parts = [images_section(facts, prepared.notes)]
+    parts += [_numbers_section(facts) if numbers else classes_section(facts, classes, plan.config.seed)]
     parts += [_step(plan, facts, step, images) for step, images in zip(steps, found, strict=True)]
     where = plan.config.dataset.path or plan.config.dataset.name
     page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
-    console().print(verbatim(f"{path}: {sum(map(len, found))} images of {len(classes)} classes at {len(steps)} steps"))
+    of_classes = "" if numbers else f" of {len(classes)} classes"
+    console().print(verbatim(f"{path}: {sum(map(len, found))} images{of_classes} at {len(steps)} steps"))
     return 0
 
 
 def _classes(seed: int, count: int) -> list[int]:
     """Return the classes to show: all if they are few, else some drawn by the seed."""
     return sorted(randomness.generator(seed, "look").permutation(count)[:_MOST_CLASSES].tolist())
+
+
+def _numbers_section(facts: Census) -> str:
+    """Return a page's section of the numbers of the training images."""
+    columns = ("", "mean", "least", "5 %", "median", "95 %", "most")
+    values = (
+        (name, of.mean(), *np.quantile(of, (0, 0.05, 0.5, 0.95, 1)))
+        for name, of in zip(facts.classes, facts.train.T, strict=True)
+    )
+    rows = [[page.text(name), *(f"{value:.6g}" for value in row)] for name, *row in values]
+    return page.section("Numbers", "of the training images", page.table(columns, rows, range(1, len(columns))))
 
 
 def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> str:
@@ -78,15 +91,23 @@ def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> st
     hint += f". Not visible at this step: {', '.join(without)}" * bool(without)
     near = {one.step for one in images} - {step}
     hint += ". Classes without an image in this step are shown at the nearest one with such an image" * bool(near)
-    rows = ([_about(facts, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images)
+    rows = (
+        [_about(plan, facts, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images
+    )
     place = {0: "First", plan.total_steps - 1: "Last"}.get(step, "Middle")
-    return page.section(f"{place} step, number {step:,}", hint, page.table(("class", *seen), rows))
+    return page.section(f"{place} step, number {step:,}", hint, page.table(("label", *seen), rows))
 
 
-def _about(facts: Census, one: Example, step: int) -> str:
-    """Return an image's class, file, step if it is another, and target after all algorithms, as markup."""
+def _about(plan: Plan, facts: Census, one: Example, step: int) -> str:
+    """Return an image's label, file, step if it is another, and target after all algorithms, as markup."""
+    numbers = plan.config.task.labelled == "numbers"
+
+    def values(of: Mapping[int, float]) -> list[str]:
+        return [f"{facts.classes[n]} {v:.6g}" if numbers else f"{v:.2f} {facts.classes[n]}" for n, v in of.items()]
+
+    label = ", ".join(values(one.label) if numbers else (facts.classes[n] for n in one.label)) or "no label"
     lines = [facts.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
-    if one.target != [(one.label, 1.0)]:
-        lines += [f"target {weight:.2f} {facts.classes[number]}" for number, weight in one.target]
+    if sorted(target := values(one.target)) != sorted(values(one.label)):
+        lines += [f"target {value}" for value in target]
     about = "".join(f"<br>{page.text(line)}" for line in lines)
-    return f'{page.text(facts.classes[one.label])}<span class="hint">{about}</span>'
+    return f'{page.text(label)}<span class="hint">{about}</span>'

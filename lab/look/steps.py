@@ -26,18 +26,22 @@ from launcher.tasks import build_task
 LOADED, ALL = "as loaded", "all together"
 _CPU = torch.device("cpu")
 _VISIBLE = 0.005  # weight of a class above that of the others
+_MOST_WEIGHTS = 6  # of a target
 _MOST_TRIED = 50  # images of a class, if files cannot be decoded
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training image at a step: uint8 pixels [H, W, 3] by algorithm, and the largest class weights of its target."""
+    """A training image at a step: uint8 pixels [H, W, 3] by algorithm, its label, and its target after all of them.
 
-    label: int
+    Both map classes to weights, of the target's the largest, or numbers to their values.
+    """
+
+    label: dict[int, float]
     index: int
     step: int
     versions: dict[str, np.ndarray]
-    target: list[tuple[int, float]]
+    target: dict[int, float]
 
 
 def examples(
@@ -45,7 +49,7 @@ def examples(
 ) -> list[list[Example]]:
     """Return for each step the images of the classes that a run trains on at it, or at the nearest steps of its epoch.
 
-    each: images of a class.
+    each: images of a class; of a task with numbers, of all images.
 
     Raises UserError if the images cannot be read.
     """
@@ -65,7 +69,7 @@ class _Run:
         config = plan.config
         self._plan, self._is_readable, self._reader = plan, facts.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
-        self._task = build_task(config.task, config.loss)
+        self._task = build_task(config.task, config.loss, config.task.of_training(reader.labels))
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
         # note: what a forward pass changes depends on the weights then
         seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ForwardAlgorithm)}
@@ -81,8 +85,9 @@ class _Run:
         of = labels[order[nearest] % len(labels)]
         chosen: list[int] = []
         for label in classes:
-            some = (place for place in nearest[of == label][:_MOST_TRIED].tolist() if self._is_readable(order[place]))
-            chosen += itertools.islice(some, each)
+            has = of == label if of.ndim == 1 else of[:, label] > 0 if of.dtype == np.uint8 else np.ones(len(of), bool)
+            some = (place for place in nearest[has][:_MOST_TRIED].tolist() if self._is_readable(order[place]))
+            chosen += itertools.islice((place for place in some if place not in chosen), each)
         shown: dict[int, Example] = {}
         # note: a rank's batch at a step is a run of samples in this order
         for part in dict.fromkeys(place // plan.rank_batch for place in chosen):
@@ -115,8 +120,15 @@ class _Run:
         for place in places:
             row = int(np.searchsorted(loaded, place))
             versions = {name: images[row] for name, images in pixels.items()}
-            weights = _largest(batches[ALL].targets[row])
-            yield place, Example(int(labels[row]), int(indices[row]), moment.step, versions, weights)
+            label, target = (self._values(of) for of in (batch.targets[row], batches[ALL].targets[row]))
+            yield place, Example(label, int(indices[row]), moment.step, versions, target)
+
+    def _values(self, target: Tensor) -> dict[int, float]:
+        """Return the values of a target that stand out: an index [], weights [classes], or numbers [K]."""
+        if self._task.values.labelled != "numbers":
+            return _largest(target)
+        names = [*map(str, range(len(target)))]
+        return {int(name): value for name, value in self._task.predictions(target[None], names, len(names))[0]}
 
     def _changed(self, batch: Batch, names: Collection[str], count: int, loaded: np.ndarray) -> Batch:
         """Return the batch after some algorithms, in the run's order; `loaded` are its places in one of `count`."""
@@ -176,10 +188,11 @@ def _whole(
     return transform, next(orders, None)
 
 
-def _largest(target: Tensor) -> list[tuple[int, float]]:
+def _largest(target: Tensor) -> dict[int, float]:
     """Return the classes of a target, an index [] or weights [classes], that stand out, the largest first."""
     if target.ndim == 0:
-        return [(int(target), 1.0)]
-    values, numbers = target.float().topk(min(2, len(target)))
-    background = float(target.min()) + _VISIBLE
-    return [(int(n), float(v)) for n, v in zip(numbers, values, strict=True) if v > background]
+        return {int(target): 1.0}
+    values, numbers = target.float().topk(min(_MOST_WEIGHTS, len(target)))
+    # note: of several labels all may be set; smoothing moves 0 and 1 by the same
+    background = min(float(target.min()), 1 - float(target.max())) + _VISIBLE
+    return {int(n): float(v) for n, v in zip(numbers, values, strict=True) if v > background}

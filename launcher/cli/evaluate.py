@@ -92,13 +92,13 @@ def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
     return after
 
 
-def _other(config: RunConfig, folder: RunFolder) -> Path | None:
-    """Return another folder to evaluate; None if it is the run's own data set, split for validation."""
+def _other(config: RunConfig, folder: RunFolder) -> str | None:
+    """Return another folder or file to evaluate; None if it is the run's own data set, split for validation."""
     if config.dataset.val_split is not None and config.dataloader.name == "torchvision":
         with suppress(UserError):
             if identity(config, read_skipped(folder.skipped, config.dataset)) in noted_datasets(folder):
                 return None
-    return Path(str(config.dataset.path))
+    return str(config.dataset.path)
 
 
 def _print(checkpoint: CheckpointResult) -> None:

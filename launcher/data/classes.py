@@ -29,6 +29,26 @@ def blank_labels(task: TaskConfig, outputs: int) -> np.ndarray:
     return np.arange(outputs) if task.labelled == "class" else np.eye(outputs, dtype=kind)
 
 
+def places_in(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
+    """Return the places of names among classes, int64 [N]; -1 for another name.
+
+    Names that are all numbers, and none of the classes, are such places.
+    """
+    places = {name: number for number, name in enumerate(classes)}
+    if all(map(str.isdecimal, names)) and places.keys().isdisjoint(names):
+        places = {name: int(name) for name in names if int(name) < len(classes)}
+    return np.array([places.get(name, -1) for name in names], np.int64)
+
+
+def moved(labels: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
+    """Return labels, int64 [N] or rows [N, K], by the `places` of their names among `count` others."""
+    if labels.ndim == 1:
+        return places[labels]
+    rows = np.zeros((len(labels), count), labels.dtype)
+    rows[:, places[places >= 0]] = labels[:, places >= 0]
+    return rows
+
+
 def class_counts(labels: np.ndarray, classes: int) -> np.ndarray:
     """Return the number of images of each class, int64 [C], from labels int64 [N] or rows uint8 [N, C]."""
     return labels.sum(0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=classes)

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import check_labels, named, read_labels
+from launcher.data.classes import check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import VAL, Folder, is_remote, numbered, part, scan_evaluation, skipped_notes, without
+from launcher.data.folder import VAL, Folder, is_remote, part, skipped_notes, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES, NUMBERS
-from launcher.data.sources.find import find_skipped, is_in_class_folders, read_splits
+from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.errors import Problem, UserError, first_few
@@ -54,10 +54,8 @@ def inspect_data(
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
-    if config.dataset.test_path is not None:
-        check_class_folders(config, "dataset.test_path", config.dataset.test_path)
     if must_exist and config.dataset.test_path is not None:
-        test, notes = held_out(config.dataset, inspection.classes, report)
+        test, notes = held_out(config, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
         inspection = replace(inspection, splits=[*inspection.splits, test] if inspection.splits else ())
     if skipped is None:
@@ -65,54 +63,55 @@ def inspect_data(
     return inspection
 
 
-def held_out(dataset: Dataset, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
-    """Return the images of `dataset.test_path`, as `match_folder` does.
+def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
+    """Return the images of `dataset.test_path`, as `match_images` does.
 
-    Raises UserError if the folder is missing, or contains no class of the run.
+    Raises UserError if they are missing, or have no class of the run.
     """
-    assert dataset.test_path is not None
+    path = config.dataset.test_path
+    assert path is not None
     if not classes:
         message = "needs class names, which this data set does not have; remove the key"
-        raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
+        raise UserError(Problem(message, "dataset.test_path", path))
     try:
-        images, notes = match_folder(Path(dataset.test_path), dataset, classes, report)
+        images, notes = match_images(path, config, classes, report)
         return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
 
 
-def check_class_folders(config: RunConfig, key: str, path: Path | str) -> None:
-    """Raise UserError for another folder to evaluate if the run's labels are no class folders."""
-    if config.task.labelled != "class":
-        message = f"evaluates class folders, which task={config.task.name} does not have; remove the key"
-        raise UserError(Problem(message, key, path))
-
-
-def match_folder(path: Path, dataset: Dataset, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
-    """Label a folder's images by a run's classes, matched by name; `dataset.skip_bad` applies here too.
+def match_images(
+    path: str, config: RunConfig, classes: Sequence[str], report: Report = quiet
+) -> tuple[Folder, list[str]]:
+    """Label other images by a run's classes or numbers, matched by name; `dataset.skip_bad` applies here too.
 
     Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position. Also returns notes
     on skipped images and on classes that only one of the two has.
 
-    Raises UserError if the folder is missing, or contains no class of the run.
+    Raises UserError if the images are missing, or have no class or other numbers than the run.
     """
-    images = scan_evaluation(path)
-    bad = unreadable([images], report) if dataset.skip_bad else {}
+    images = evaluation_images(path, config.dataset.columns, report)
+    bad = unreadable([images], report) if config.dataset.skip_bad else {}
     images, notes = without(images, bad), _unreadable_notes(bad)
-    numbers = {name: number for number, name in enumerate(classes)}
-    if all(map(str.isdecimal, images.classes)) and numbers.keys().isdisjoint(images.classes):
-        numbers = {str(number): number for number in range(len(classes))}
-    matched = numbered(images, list(classes), numbers)
-    matched = part(matched, matched.labels >= 0)
-    if not matched.files:
-        message = f"contains no class of the run; its folders are {first_few(images.classes)}"
-        message += f", the run's classes {first_few(classes)}; set another folder"
-        raise UserError(Problem(message, "dataset.path", images.root))
-    if others := [number for number, name in enumerate(images.classes) if name not in numbers]:
-        counts = np.bincount(images.labels, minlength=len(images.classes))
-        count = "1 folder" if len(others) == 1 else f"{len(others):,} folders"
-        notes.append(f"skipping {count} without a class of the run: {named(images.classes, others, counts, '')}")
-    if missing := sorted(set(range(len(classes))) - set(matched.labels.tolist())):
+    names, labels = read_labels(config, images.classes)
+    labels, places = labels[images.labels], places_in(names, classes)
+    matched = replace(images, classes=[*classes], labels=moved(labels, places, len(classes)))
+    if config.task.labelled == "numbers":
+        if names != matched.classes:
+            message = f"has the numbers {first_few(names)}, but the run {first_few(classes)}; set other images"
+            raise UserError(Problem(message, "dataset.path", path))
+        return matched, notes
+    by_class, others = config.task.labelled == "class", np.flatnonzero(places < 0).tolist()
+    matched = part(matched, matched.labels >= 0) if by_class else matched
+    if len(others) == len(names) or not matched.files:
+        message = f"contains no class of the run; its classes are {first_few(names)}"
+        message += f", the run's {first_few(classes)}; set other images"
+        raise UserError(Problem(message, "dataset.path", path))
+    if others:
+        count = "1 class" if len(others) == 1 else f"{len(others):,} classes"
+        shown = named(names, others, class_counts(labels, len(names)), "")
+        notes.append(f"skipping {count} that the run does not have: {shown}")
+    if missing := np.flatnonzero(class_counts(matched.labels, len(classes)) == 0).tolist():
         shown = first_few([classes[number] for number in missing])
         notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
     return matched, notes

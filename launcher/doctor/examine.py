@@ -11,9 +11,9 @@ import PIL
 from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder, scan_evaluation
+from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
-from launcher.data.sources.find import splits
+from launcher.data.sources.find import evaluation_images, splits
 from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import worker_count
@@ -95,8 +95,8 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         if not copies:
             yield ok("duplicates", "none, by size and content")
     if dataset.test_path is not None:
-        folder = Path(dataset.test_path)
-        yield from _examine_images(config, "test images", str(folder), [scan_evaluation(folder)], report)
+        test = evaluation_images(dataset.test_path, dataset.columns, report)
+        yield from _examine_images(config, "test images", dataset.test_path, [test], report)
 
 
 def _examine_images(

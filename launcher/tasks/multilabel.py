@@ -20,11 +20,13 @@ from launcher.tasks.confusion import write_rows
 class Multilabel(Task):
     """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
 
-    threshold: the least probability of a class that is predicted; that of the last evaluation.
+    threshold: the least probability of a class that is predicted, from the last evaluation; without it, an evaluation
+    chooses one.
     """
 
-    def __init__(self, values: MultilabelConfig, loss: Loss, threshold: float = 0.5):
-        self.values, self.threshold = values, threshold
+    def __init__(self, values: MultilabelConfig, loss: Loss, threshold: float | None = None):
+        self.values, self._threshold = values, threshold
+        self.threshold = 0.5 if threshold is None else threshold
         self._above = loss.target_threshold if isinstance(loss, BCE) else None
 
     def targets(self, labels: Tensor) -> Tensor:
@@ -42,7 +44,11 @@ class Multilabel(Task):
     def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
         scores, truth = outputs.sigmoid().numpy(), targets.numpy() > 0
         precisions = [average_precision(*column) for column in zip(scores.T, truth.T, strict=True)]
-        return [float(np.nanmean(precisions)) if truth.any() else float("nan"), *best_threshold(scores, truth)]
+        known = None if self._threshold is None else (f1(scores >= self._threshold, truth), self._threshold)
+        return [
+            float(np.nanmean(precisions)) if truth.any() else float("nan"),
+            *(known or best_threshold(scores, truth)),
+        ]
 
     def details(self, names: Sequence[str], *, with_images: bool) -> ByLabel:
         return ByLabel(names, self.threshold)
@@ -63,6 +69,11 @@ def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
     return float((np.diff(hits, prepend=0) * hits / (ends + 1)).sum() / hits[-1]) if hits[-1] else float("nan")
 
 
+def f1(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """Return the F1 of all labels together, bool [N, C]; 0 without any."""
+    return float(2 * (predicted & truth).sum() / max(1, predicted.sum() + truth.sum()))
+
+
 def best_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]:
     """Return the highest F1 of all labels together, and a threshold of the probabilities [N, C] that has it.
 
@@ -70,10 +81,10 @@ def best_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]
     """
     scores = scores.reshape(-1)
     ends, hits = _by_threshold(scores, truth.reshape(-1))
-    f1 = 2 * hits / (ends + 1 + hits[-1])
-    best = int(f1.argmax())
+    values = 2 * hits / (ends + 1 + hits[-1])
+    best = int(values.argmax())
     distinct = np.append(np.sort(scores)[::-1][ends].astype(np.float64), 0.0)
-    return float(f1[best]), float(distinct[best : best + 2].mean())
+    return float(values[best]), float(distinct[best : best + 2].mean())
 
 
 def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

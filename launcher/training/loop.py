@@ -72,11 +72,10 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
 
     Raises UserError if the images are missing.
     """
-    dataset, ranks = trainer.config.dataset, trainer.ranks
-    if dataset.test_path is None:
+    if trainer.config.dataset.test_path is None:
         return True
-    images, _ = held_out(dataset, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
-    with closing(build_evaluation(trainer.plan, images, ranks)) as loader:
+    images, _ = held_out(trainer.config, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
+    with closing(build_evaluation(trainer.plan, images, trainer.ranks)) as loader:
         with trainer.clock.counting("evaluation") as spent:
             result = trainer.evaluate(should_stop=lambda: stop.requested, loader=loader)
         if result is not None:

@@ -72,6 +72,11 @@ class Trainer:
         return self.config.task.ended_by(self.config, self.history)
 
     @property
+    def task_facts(self) -> dict[str, Any]:
+        """Return what the task computed from the training labels and in the last evaluation."""
+        return self.facts | (self.config.task.of_evaluation(self.history[-1]) if self.history else {})
+
+    @property
     def is_at_epoch_end(self) -> bool:
         return self.next_step % self.plan.steps_per_epoch == 0
 
@@ -109,7 +114,7 @@ class Trainer:
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are any, else the model's, on all ranks together.
 
-        On the validation images, or on those of another loader. None if any rank requested a stop.
+        On the validation images, or on another loader's, which choose no facts. None if any rank requested a stop.
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
@@ -117,7 +122,7 @@ class Trainer:
             self.evaluation_model,
             loader or self.loaders.evaluate,
             self.train_step.normalize,
-            self.train_step.task,
+            build_task(self.config.task, self.config.loss, self.task_facts) if loader else self.train_step.task,
             self.ranks.device,
             self.train_step.precision.autocast,
             flip_average=self.config.image.eval_flip_average,
@@ -137,9 +142,8 @@ class Trainer:
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights to evaluate and export: averages of an algorithm or the optimizer, or the model's."""
-        step = self.train_step
-        averages = step.engine.evaluation_weights() or step.optimizer.evaluation_weights(step.model)
-        return averages or step.model.state_dict()
+        engine, optimizer, model = self.train_step.engine, self.train_step.optimizer, self.train_step.model
+        return engine.evaluation_weights() or optimizer.evaluation_weights(model) or model.state_dict()
 
     def _parts(self) -> dict[str, Any]:
         """Return the parts that have their own state, by their name in a checkpoint."""
@@ -162,7 +166,7 @@ class Trainer:
             "weights": self.weights(),
             **self.loaders.facts(),
             "class_weights": self.class_weights,
-            "task": self.facts | (self.config.task.of_evaluation(self.history[-1]) if self.history else {}),
+            "task": self.task_facts,
             "evaluated_step": self.evaluated_step,
             "best": dict(self.best),
             "best_step": self.best_step,

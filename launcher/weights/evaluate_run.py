@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from launcher.config.schema import RunConfig
-from launcher.data.inspection import check_class_folders, match_folder
+from launcher.data.inspection import match_images
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
-from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
@@ -37,14 +35,14 @@ class CheckpointResult:
 
 
 def evaluate_run(
-    folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: Path | None = None,
+    folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
     with_gallery: bool = False,
 ) -> CheckpointResult:  # fmt: skip
-    """Evaluate the newest checkpoint, or the best, on the validation set or an `other` folder, on `cpu` or `cuda`.
+    """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows.
 
-    Raises UserError if the run has no valid checkpoint, its data are missing, or the folder has none of its classes.
+    Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
     if config.dataset.classes == 1 and config.task.labelled == "class":
@@ -71,18 +69,17 @@ def evaluate_run(
 
 @contextmanager
 def _images(
-    plan: Plan, state: dict[str, Any], folder: RunFolder, other: Path | None, device: torch.device
+    plan: Plan, state: dict[str, Any], folder: RunFolder, other: str | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str]]]:
-    """Yield the run's validation images or those of another folder, and notes on their classes."""
+    """Yield the run's validation images or others, and notes on their classes."""
     if other is None:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
         with closing(build_loaders(plan, single_rank(device), skipped=skipped)) as loaders:
             yield loaders.evaluate, []
         return
     if not (classes := state.get("classes")):
-        message = "the checkpoint has no class names to match the folders by; remove dataset.path"
+        message = "the checkpoint has no class names to match the labels by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
-    check_class_folders(plan.config, "dataset.path", other)
-    images, notes = match_folder(other, plan.config.dataset, classes, quiet)
+    images, notes = match_images(other, plan.config, classes)
     with closing(build_evaluation(plan, images, single_rank(device))) as loader:
         yield loader, notes

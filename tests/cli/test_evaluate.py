@@ -65,7 +65,7 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
     assert result["confusion"] == counts.tolist()
     assert (result["samples"], result["metrics"]["top1"]) == (12, counts.trace() / 12)
     assert {row["name"]: row["images"] for row in result["by_class"][:3]} == {"star": 5, "circle": 4, "ring": 3}
-    assert "note: skipping 1 folder without a class of the run: aaa (2 images)" in errors
+    assert "note: skipping 1 class that the run does not have: aaa (2 images)" in errors
     assert "note: no images of 7 of the run's 10 classes: arrow, bow_tie, crescent, cross, l_shape" in errors
     assert Image.open(tmp_path / "new" / "classes" / "confusion.png").format == "PNG"
     (other / "val").mkdir()
@@ -151,6 +151,6 @@ def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> Non
     assert "contains no class folders" in error(f"dataset.path={other}/star")
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
-    assert "contains no class of the run; its folders are aaa, circles" in error(f"dataset.path={other}")
+    assert "contains no class of the run; its classes are aaa, circles" in error(f"dataset.path={other}")
     assert "epochs=50 (command line): cannot change in an evaluation" in error("epochs=50")
     assert "cannot change when a run resumes" in error("batch_size=4")

@@ -124,6 +124,17 @@ def test_the_threshold_lies_between_two_scores_and_has_the_best_f1() -> None:
     assert best_threshold(scores, ~truth)[1] == pytest.approx(0.1)
 
 
+def test_other_images_are_judged_by_the_threshold_of_the_validation_images() -> None:
+    from torchmetrics.functional.classification import multilabel_f1_score
+
+    task, (outputs, labels) = task_of("multilabel", threshold=0.62), results("multilabel")
+    scores = outputs.sigmoid()
+    f1 = multilabel_f1_score(scores, labels.long(), num_labels=OUTPUTS, average="micro", threshold=0.62).item()
+    chosen = metrics_of(task_of("multilabel"), outputs, labels)
+    assert metrics_of(task, outputs, labels) == pytest.approx({"map": chosen["map"], "f1": f1, "threshold": 0.62})
+    assert f1 < chosen["f1"]
+
+
 def test_class_weights_multiply_the_loss_of_each_class() -> None:
     task, logits, targets = task_of("multilabel"), torch.randn(5, 3), torch.tensor([[0, 1.0, 0.5]] * 5)
     weights = torch.tensor([1.0, 4.0, 0.25])

@@ -133,8 +133,7 @@ def test_three_ranks_compute_the_metrics_of_torchvision_alone(train: Train, tmp_
 def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path: Path) -> None:
     """ImageNet-v2 has folders 0 to 999; as text 10 would sort before 2."""
     folder = drawn(tmp_path / "v2", {"2": "star", "9": "ring", "0": "cross"}, count=2)
-    dataset = compose(["dataset=shapes", f"dataset.test_path={folder}"]).config.dataset
-    images, notes = held_out(dataset, CLASSES)
+    images, notes = held_out(compose(["dataset=shapes", f"dataset.test_path={folder}"]).config, CLASSES)
     assert images.labels.tolist() == [0, 0, 2, 2, 9, 9]
     assert len(notes) == 1
     assert notes[0].startswith("no images of 7 of the run's 10 classes")

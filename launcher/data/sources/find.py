@@ -23,7 +23,7 @@ from launcher.data.folder import (
     without,
 )
 from launcher.data.folder import sizes as bytes_of
-from launcher.data.listing import in_class, is_folder
+from launcher.data.listing import in_class, is_file, is_folder
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.formats import NO_COLUMNS
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
@@ -31,6 +31,7 @@ from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_s
 from launcher.data.sources.source import Files, Report, Source, below, labelled, quiet
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
+from launcher.errors import UserError
 
 
 def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
@@ -64,6 +65,21 @@ def splits(
     sources = (open_source(path, split, report, dataset.columns, is_prepared=False) for split in ("train", "val"))
     train, val = (without(replace(_as_folder(one), place=f"{one.split}/"), skipped) for one in sources)
     return same_classes(train, val)
+
+
+def evaluation_images(path: str, columns: Columns, report: Report = quiet) -> Folder:
+    """Find the validation images of a path; those of class folders or of a file without such a split are all.
+
+    Raises UserError if no images exist, or they cannot be listed.
+    """
+    if is_in_class_folders(path):
+        return folder.scan_evaluation(Path(path))
+    try:
+        return _as_folder(open_source(path, "val", report, columns, is_prepared=False))
+    except UserError:
+        if not is_file(Path(path)):
+            raise
+        return _as_folder(open_source(path, "", report, columns, is_prepared=False))
 
 
 def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.classes import class_counts
-from launcher.data.inspection import inspect_data
+from launcher.data.inspection import inspect_data, match_images
 from launcher.errors import UserError
 from tests.data.conftest import make_loaders, write_files
 
@@ -103,6 +103,35 @@ def test_numbers_are_read_from_lists_and_columns(tables: dict[str, Path], table:
     names, labels = labels_of(tables[table], *REGRESSION, f"dataset.columns.label={column}")
     assert names == (["x", "y"] if column == "[x,y]" else ["point 0", "point 1"])
     assert labels == expected(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("words", "head", "labels", "expected", "notes"),
+    [
+        (MULTILABEL, "label", ["dog|bird", "", "0012"], [[0, 0, 1], [0, 0, 0], [1, 0, 0]],
+         ["skipping 1 class that", "no images of 1 of the run's 3 classes: cat"]),
+        ([], "label", ["dog", "bird", "12"], [0, 2], ["skipping 1 class that", "no images of 1 of the run's"]),
+        ([*REGRESSION, "dataset.columns.label=[0012,cat,dog]"], "0012,cat,dog", ["3,1,2", "7,8,9", "5,0,-1"],
+         [[3, 1, 2], [7, 8, 9], [5, 0, -1]], []),
+        (MULTILABEL, "label", ["bird", "", "fish"], "contains no class of the run; its classes are bird, fish", []),
+        ([*REGRESSION, "dataset.columns.label=label"], "label", ["1", "2", "3"], "has the numbers label, but", []),
+    ],
+)  # fmt: skip
+def test_other_images_get_the_labels_of_the_run_by_name(
+    tmp_path: Path, words: list[str], head: str, labels: list[str], expected: Any, notes: list[str]
+) -> None:
+    """The table has no split: all its images are evaluated."""
+    lines = [f"image,{head}", *(f"{number}.png,{label}" for number, label in enumerate(labels))]
+    (tmp_path / "other.csv").write_text("\n".join(lines))
+    config, path = compose(["dataset=image_folder", *words]).config, str(tmp_path / "other.csv")
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            match_images(path, config, NAMES)
+        return
+    images, found = match_images(path, config, NAMES)
+    by_file = {Path(images.piece(number).file).stem: row.tolist() for number, row in enumerate(images.labels)}
+    assert [by_file[name] for name in sorted(by_file)] == (expected if words else expected[::-1])
+    assert all(one.startswith(start) for one, start in zip(found, notes, strict=True))
 
 
 @pytest.mark.parametrize(

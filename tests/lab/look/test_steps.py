@@ -14,7 +14,7 @@ from launcher.data.census import census
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import plan_for
 from launcher.training.trainer import Trainer
-from tests.trainers import SMALL, build
+from tests.trainers import SMALL, TASKS, build
 
 MANY = "algorithms=[colout, progressive_resizing, cutout, mixup, cutmix, label_smoothing, channels_last]"
 
@@ -50,15 +50,15 @@ def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> Non
             for one in shown:
                 row = indices.tolist().index(one.index)
                 assert np.abs(one.versions[ALL] - pixels[row]).max() <= 0.51
-                assert one.label == labels[row]
+                assert one.label == {int(labels[row]): 1.0}
                 if batch.targets.ndim == 2:
-                    assert one.target[0][1] == pytest.approx(float(batch.targets[row].max()))
+                    assert max(one.target.values()) == pytest.approx(float(batch.targets[row].max()))
 
 
 def test_some_images_of_a_batch_are_those_of_the_whole_batch() -> None:
     run = build("dataset.native_size=32", "algorithms=[mixup]", "algorithms.mixup.probability=1.0", "batch_size=32")
     (whole,), (some,) = (examples(run.plan, census(run.config), chosen, 1, [1]) for chosen in (range(10), [4, 7]))
-    assert [one.label for one in some] == [4, 7]
+    assert [*map(list, (one.label for one in some))] == [[4], [7]]
     for one in some:
         same = next(other for other in whole if other.index == one.index)
         assert np.array_equal(one.versions[ALL], same.versions[ALL])
@@ -94,6 +94,26 @@ def test_a_damaged_image_is_not_shown_and_does_not_end_the_command(tmp_path: Pat
     facts = census(plan.config)
     assert sorted(Path(file).name for file in facts.bad) == ["0.jpg", "3.jpg"]
     (shown,) = examples(plan, facts, [0, 1], 6, [0])
-    assert {facts.name(one.index) for one in shown if one.label == 0} <= {
+    assert {facts.name(one.index) for one in shown if 0 in one.label} <= {
         f"cat/{number}.jpg" for number in (1, 2, 4, 5)
     }
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_labels_and_numbers_are_shown_with_their_targets_in_the_step(name: str) -> None:
+    run = build(*TASKS[name])
+    with closing(run.loaders):
+        images, labels, indices = next(iter(run.loaders.train.epoch(0, 1)))
+        targets = run.train_step.prepare(Batch(images, labels, indices, run.moment(1))).targets
+        shown = seen(run, 1)
+    rows = [indices.tolist().index(one.index) for one in shown]
+    assert len({*rows}) == len(rows) > 3
+    for row, one in zip(rows, shown, strict=True):
+        if name == "regression":
+            assert [*one.label.values()] == pytest.approx(labels[row].tolist())
+            predicted = run.train_step.task.predictions(targets[row : row + 1], "abc", 1)
+            assert [*one.target.values()] == pytest.approx([value for _, value in predicted[0]])
+        else:
+            assert {*one.label} == {*labels[row].nonzero()[:, 0].tolist()}
+            assert one.target == pytest.approx({n: targets[row, n].item() for n in one.target})
+            assert {n for n, value in enumerate(targets[row]) if value > 0.2} <= {*one.target}
