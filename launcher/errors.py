@@ -38,6 +38,11 @@ class UserError(Exception):
         self.problems = list(distinct.values())
         super().__init__("\n".join(map(str, self.problems)))
 
+    @property
+    def line(self) -> str:
+        """The errors on one line, of many the first five."""
+        return first_few(list(map(str, self.problems)))
+
     def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
         return type(self), tuple(self.problems)
 

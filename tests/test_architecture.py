@@ -144,7 +144,7 @@ INVALID = [
     (["eval", "RUN"], "has no checkpoint yet"),
     (["export", "RUN"], "has no checkpoint yet"),
     (["replay", "RUN", "step=99999"], "step=99999"),
-    (["predict", "EXPORT", "IMAGE"], "has no valid config"),
+    (["predict", "EXPORT", "IMAGE"], "batch_size=null: is missing, eval_batch_size=null: is missing and "),
 ]
 # Run each command in a fork of a process that composed a config; print its output and its slow imports.
 FORKS = """

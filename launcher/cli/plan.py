@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,7 @@ from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.schema import RunConfig
-from launcher.console import console, facts, table, verbatim
+from launcher.console import console, facts, progress_bars, table, verbatim
 from launcher.launch.prepare_run import planned_here, prepare_run
 from launcher.plan.plan import Plan
 from launcher.plugins import registered
@@ -36,7 +37,10 @@ def main(arguments: argparse.Namespace) -> int:
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)
-    prepared = prepare_run(composed, devices=planned_here(composed), must_exist=False, with_weights=True)
+    with progress_bars(console(sys.stderr)) as (_, report):
+        prepared = prepare_run(
+            composed, devices=planned_here(composed), must_exist=False, with_weights=True, report=report
+        )
     plan = prepared.plan
     if arguments.json:
         print(json.dumps({**_numbers(plan), "notes": list(prepared.notes)}, indent=2))

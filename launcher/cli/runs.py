@@ -81,7 +81,8 @@ def _listed(path: Path) -> ListedRun:
     try:
         config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))
     except (UserError, OSError) as error:
-        return ListedRun(name, "damaged", problem=one_line(str(error)))
+        problem = error.line if isinstance(error, UserError) else one_line(str(error))
+        return ListedRun(name, "damaged", problem=problem)
     valid = without_void(rows)
     state, reason = _state(folder, valid), folder.failure_reason()
     facts = {

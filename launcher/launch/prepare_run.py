@@ -63,7 +63,7 @@ def prepare_run(
         with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
         measure_batch: Returns the batch size for `batch_size=auto`; None refuses that.
-        report: Called while images are read.
+        report: Called while images are read and a model is checked.
 
     Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
     visible GPUs.
@@ -91,7 +91,9 @@ def prepare_run(
             taught, of_teacher = with_teacher(plan.config, data.classes, with_weights=must_exist)
             plan = replace(plan, config=taught)
         if not isinstance(plan.config.model, TorchvisionModel) and not is_accepted(plan):
-            from launcher.training.model_check import check_model  # note: imports torch and timm, which takes seconds
+            # note: the import of torch and timm takes seconds
+            report(f"checking {plan.config.model.architecture} for the first time", 0, 1)
+            from launcher.training.model_check import check_model
 
             check_model(plan, composed.origins)
             remember(plan)

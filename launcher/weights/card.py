@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
-from launcher.errors import UserError, one_line
+from launcher.errors import UserError
 
 CARD, WEIGHTS = "model_card.json", "model.safetensors"
 
@@ -24,7 +24,7 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
     except UserError as error:
-        raise UserError(f"{path} has no valid config: {one_line(str(error))}; export the run again") from None
+        raise UserError(f"{path} has no valid config ({error.line}); export the run again") from None
     if not isinstance(classes, list) or len(classes) != config.dataset.classes:
         raise UserError(f"{path} does not list the classes of its config; export the run again")
     numbers = {name: [value] * len(classes) if isinstance(value, float) else value for name, value in facts.items()}

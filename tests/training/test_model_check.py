@@ -120,13 +120,16 @@ def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, 
 
 def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("FORCE_COLOR", "1")  # note: as a terminal, which shows progress
     checked = Mock(wraps=check_model)
     monkeypatch.setattr(model_check, "check_model", checked)
     plan = ("plan", *SHAPES, VIT, "model.img_size=64")
 
     def checks(*words: str, code: int = 0) -> int:
         checked.reset_mock()
-        assert execute(*plan, *words)[0] == code
+        done, _, errors = execute(*plan, *words)
+        assert done == code
+        assert ("for the first time" in errors) == bool(checked.call_count)
         return checked.call_count
 
     assert (checks(), checks(), checks("epochs=5", "seed=7", "batch_size=16")) == (1, 0, 0)
