@@ -176,8 +176,9 @@ def _prediction(figure: Figure, values: Mapping[str, Any]) -> tuple[Predictor, P
         assert figure.step is not None
         assert machine.gpus is not None
         predictor = _predictor(figure.step, machine.gpus, figure.batch, figure.epochs, figure.stack == "fused")
-    # note: published runs use FFCV's own loader
-    loaders = {**values["loaders"], "ffcv": values["loaders"]["ffcv_plain"]}
+    # note: published runs use FFCV's own loader, or Pillow's decoder
+    known = values["loaders"]
+    loaders = {**known, "ffcv": known["ffcv_plain"], "torchvision": known["torchvision_other"]}
     return predictor, predictor.on(machine, gpu, {**values, "loaders": loaders})
 
 
@@ -196,7 +197,7 @@ def fit(values: Mapping[str, Any]) -> dict[str, Any]:
     fitted = copy.deepcopy(dict(values))
     one, two = fitted_to("operation")
     machine, _ = machine_of(one)
-    threads = decoding_threads("torchvision", _WORKERS * (machine.gpus or 1), machine.cores, fitted)
+    threads = decoding_threads("torchvision_other", _WORKERS * (machine.gpus or 1), machine.cores, fitted)
     # note: from the difference of the two figures, which removes the loader's own time
     fitted["loaders"]["operation"]["seconds"] = round(threads * (1 / two.published - 1 / one.published), 6)
     ratios = [one.published / alone(one).published / (machine_of(one)[0].gpus or 1) for one in fitted_to("ranks")]

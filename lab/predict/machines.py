@@ -122,11 +122,16 @@ def decoding_threads(loader: str, workers: int, cores: int | None, values: Mappi
 def loader_kind(loader: TorchvisionLoader | FFCVLoader, *, trains: bool = True) -> str:
     """Return the loader's key in conf/efficiencies.yaml."""
     if isinstance(loader, TorchvisionLoader):
-        return "torchvision" + "_gpu" * (trains and loader.decode == "gpu")
+        if trains and loader.decode == "gpu":
+            return "torchvision_gpu"
+        fastest = loader.decoder in ("auto", "simplejpeg")
+        return "torchvision" + ("_scaled" * (trains and loader.dct_scaling) if fastest else "_other")
     if loader.files.jpeg_share == 0:
         return "ffcv_pixels"
     scaled = "_scaled" * loader.dct_scaling
-    return "ffcv_jpeg_crop" + scaled if loader.decode == "crop" else "ffcv" + scaled
+    if loader.decode == "crop":
+        return "ffcv_jpeg_crop" + scaled
+    return "ffcv" + ("_jpeg" if loader.files.jpeg_share == 1 and not scaled else scaled)
 
 
 def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
