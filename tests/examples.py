@@ -3,6 +3,7 @@
 from lab.cli.curve import MOST_RUNS, expand
 from lab.study.ablation import alternatives, grid
 from launcher.cli import main as cli
+from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
 from launcher.config.compose import compose
 from launcher.submit.job import PREFIX
@@ -26,4 +27,6 @@ def train(words: list[str]) -> None:
             for end in (0, -1):
                 expand([several[end] for several in choices])
         return
+    if "recipe=auto" in values:
+        values = with_recipe(verb, values)
     compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])

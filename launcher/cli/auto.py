@@ -26,23 +26,25 @@ from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
 from launcher.submit.job import PREFIX, gpus_of_node
 
-_SMALL, _FINETUNE, _TASK = "small", "finetune", "classification"
+_SMALL, _FINETUNE = "small", "finetune"
 # The verbs of one run that `recipe=auto` works with; for the first ones, images without a recipe mean it too.
 _BARE = ("run", "plan", "show", "estimate", "diagnose", "submit", "look", "lr-find")
 _ONE_RUN = (*_BARE, "doctor", "prepare")
-# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply.
-_OF_A_RECIPE = ("optimizer", "schedule", "loss", "task", "algorithms", "image", "batch_size", "fidelity")
+# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. Recipes are for
+# classification, so the loss of another task is none of them.
+_OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a choice depends on: the training images, their classes and median shorter edge in pixels (None: unknown).
+    """What a choice depends on: the training images, their labels and median shorter edge in pixels (None: unknown).
 
     `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
     """
 
+    task: str
     images: int
-    classes: int
+    labels: str
     size: int | None
     processes: int
     on_gpus: bool
@@ -53,7 +55,7 @@ class Facts:
         pixels = f" with a median of {self.size} px" if self.size else ""
         devices = f"{self.processes} GPU{'s' * (self.processes > 1)}" if self.on_gpus else "the CPU"
         weights = "" if self.weights else "no "
-        return f"{self.images:,} training images of {self.classes:,} classes{pixels}, {devices}, {weights}model.weights"
+        return f"{self.images:,} training images of {self.labels}{pixels}, {devices}, {weights}model.weights"
 
 
 def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
@@ -61,7 +63,7 @@ def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
 
     Prints what is chosen and why, and the command that sets the same, to standard error.
 
-    Raises UserError if the verb has several runs, the images are missing, or the task is another than classification.
+    Raises UserError if the verb has several runs, the images are missing, or it does not know the task.
     """
     of_the_job = [word for word in words if word.startswith(PREFIX)]
     assignments = parse([word for word in words if word not in of_the_job], problems := Problems())
@@ -77,6 +79,8 @@ def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
     name, values = choose(facts)
     # note: parts of a typed batch are its own
     own = {*typed, *(["device_batch_size"] if "batch_size" in typed else [])}
+    if "optimizer" in own:
+        own |= {key for key in values if key.startswith("optimizer.")}
     chosen = {key: value for key, value in values.items() if key not in own}
     explicit = [f"recipe={name}", *dataset, *(f"{key}={value}" for key, value in chosen.items()), *rest]
     because = "; ".join(_reasons(name, chosen, facts)) or "its own values and those of the command line"
@@ -86,11 +90,13 @@ def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
     return explicit
 
 
-def choose(facts: Facts) -> tuple[str, dict[str, int]]:
+def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
     """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
     limits = read_mapping(paths.CONF / "auto.yaml")
-    values: dict[str, int] = {}
     name = _recipe(facts, limits)
+    values: dict[str, Any] = dict(limits["tasks"][facts.task])
+    if values and name == _SMALL:
+        values |= limits["from_scratch"]
     recipe, of_few = recipes.load(name), name in (_SMALL, _FINETUNE)
     if of_few:
         low, high = limits["epochs"]
@@ -111,7 +117,7 @@ def choose(facts: Facts) -> tuple[str, dict[str, int]]:
 def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
     if facts.weights:
         return _FINETUNE
-    if not facts.on_gpus or facts.images < limits["large"]:
+    if not facts.on_gpus or facts.images < limits["large"] or limits["tasks"][facts.task]:
         return _SMALL
     banded = [recipes.load(name) for name in recipes.BANDED]
     length = facts.epochs or banded[0].get("epochs")
@@ -129,7 +135,8 @@ def _problem(message: str) -> UserError:
 
 def _is_bare(typed: Mapping[str, Any]) -> bool:
     """Return whether the words set images and nothing that a recipe fixes; a model counts only without weights."""
-    fixed = (*_OF_A_RECIPE, *(() if typed.get("model.weights") else ("model",)))
+    of_task = () if "task" in typed else ("loss",)
+    fixed = (*_OF_A_RECIPE, *of_task, *(() if typed.get("model.weights") else ("model",)))
     heads = {key.partition(".")[0] for key in typed}
     return "dataset.path" in typed and not {"recipe", "dataset"} & typed.keys() and not heads.intersection(fixed)
 
@@ -145,16 +152,17 @@ def _look(verb: str, words: Sequence[str], typed: Mapping[str, Any]) -> tuple[Ru
     """Return the config of the words, and the facts of its images and devices."""
     weights = bool(typed.get("model.weights"))
     composed = compose([f"recipe={_FINETUNE if weights else _SMALL}", *words])
-    if (task := composed.config.task.name) != _TASK:
-        raise _problem(f"chooses for {_TASK} only; set another recipe for task={task}")
+    known = read_mapping(paths.CONF / "auto.yaml")["tasks"]
+    if (task := composed.config.task).name not in known:
+        raise _problem(f"chooses for task={', '.join(known)} only; set another recipe for task={task.name}")
     data = inspect_data(composed.config, must_exist=False, skipped=())
     config, launch = data.config, composed.config.launch
     devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
     pixels = _median_size(data.splits[0], config) if data.splits and "dataset.native_size" not in typed else None
     processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
-    images, classes = config.dataset.train_samples or 1, config.dataset.classes or 1
+    images, labels = config.dataset.train_samples or 1, task.counted(config.dataset.classes or 1)
     epochs = config.epochs if "epochs" in typed else None
-    return config, Facts(images, classes, pixels, processes, on_gpus, weights, epochs)
+    return config, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs)
 
 
 def _median_size(images: Folder, config: RunConfig) -> int | None:
@@ -169,7 +177,7 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
     return int(np.median(edges)) if edges else None
 
 
-def _reasons(name: str, chosen: Mapping[str, int], facts: Facts) -> list[str]:
+def _reasons(name: str, chosen: Mapping[str, Any], facts: Facts) -> list[str]:
     """Return the chosen values, each with its reason."""
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
     why = {
@@ -179,7 +187,9 @@ def _reasons(name: str, chosen: Mapping[str, int], facts: Facts) -> list[str]:
         "dataset.native_size": "the size of the images",
     }
     own = [f"{length} epochs, the length that {name} is for"] if name in recipes.BANDED else []
-    return [*own, *(f"{key}={value} ({why[key]})" for key, value in chosen.items())]
+    if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in why]:
+        own.append(f"{' '.join(of_task)} (for task={facts.task})")
+    return [*own, *(f"{key}={value} ({why[key]})" for key, value in chosen.items() if key in why)]
 
 
 def _weights_hint(config: RunConfig, facts: Facts) -> str:

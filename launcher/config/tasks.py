@@ -72,7 +72,8 @@ class TaskConfig(Declaration):
 
     def counted(self, outputs: int | None) -> str:
         """Return a number of outputs with their name, such as `10 classes`."""
-        return f"{outputs:,} {'numbers' if self.labelled == 'numbers' else 'classes'}"
+        one, several = ("number", "numbers") if self.labelled == "numbers" else ("class", "classes")
+        return f"{outputs:,} {one if outputs == 1 else several}"
 
     def scores(self, loss: Loss) -> Literal["softmax", "sigmoid", "numbers"] | None:
         """Return the function from outputs to class probabilities, or `numbers`; None if an export has none."""

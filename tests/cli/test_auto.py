@@ -5,19 +5,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from launcher import paths
 from launcher.cli.auto import Facts, choose
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
+from launcher.config.yaml_file import read_mapping
 from launcher.launch import devices
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
 
-IMAGENET = {"images": 1281167, "classes": 1000}
+IMAGENET = {"images": 1281167, "labels": "1,000 classes"}
+OTHER_TASKS = read_mapping(paths.CONF / "auto.yaml")["from_scratch"]
 
 
 def facts(**changes: Any) -> Facts:
-    few = {"images": 2200, "classes": 10, "size": 300, "processes": 1, "on_gpus": False, "weights": False}
+    few = {
+        "task": "classification",
+        "images": 2200,
+        "labels": "10 classes",
+        "size": 300,
+        "processes": 1,
+        "on_gpus": False,
+        "weights": False,
+    }
     return Facts(**{**few, "epochs": None, **changes})
 
 
@@ -43,6 +55,8 @@ def facts(**changes: Any) -> Facts:
         ({"on_gpus": True, "processes": 8, "epochs": 60, **IMAGENET}, "medium", {}),
         ({"on_gpus": True, "processes": 8, "epochs": 239, **IMAGENET}, "medium", {}),
         ({"on_gpus": True, "processes": 8, "epochs": 240, **IMAGENET}, "hot", {}),
+        ({"task": "multilabel", "on_gpus": True, **IMAGENET}, "small", {"epochs": 10, "loss": "bce", **OTHER_TASKS}),
+        ({"task": "multilabel", "weights": True}, "finetune", {"loss": "bce"}),
     ],
 )
 def test_a_recipe_is_chosen_by_images_devices_weights_and_length(
@@ -93,6 +107,29 @@ def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
         for part in key.split("."):
             found = found[part]
         assert found == value
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["task=multilabel"], {"loss": "bce", "optimizer": OTHER_TASKS["optimizer"]}),
+        (["task=regression", "dataset.columns.label=x"], {"loss": "mse", "optimizer": OTHER_TASKS["optimizer"]}),
+        (["task=regression", "loss=huber", "dataset.columns.label=x"], {"loss": "huber"}),
+        (["recipe=auto", "task=regression", "dataset.columns.label=x", "optimizer=lamb"], {"optimizer": "lamb"}),
+    ],
+)
+def test_a_table_and_a_task_are_enough_for_a_plan(words: list[str], expected: dict[str, str], tmp_path: Path) -> None:
+    lines = ["image,label,x,split"]
+    for number in range(60):
+        Image.new("RGB", (40, 40)).save(tmp_path / f"{number}.png")
+        lines.append(f"{number}.png,{'a|b'[: number % 3 + 1]},{number},{'val' if number > 50 else 'train'}")
+    (tmp_path / "table.csv").write_text("\n".join(lines))
+    code, _, errors = execute("plan", *words, f"dataset.path={tmp_path}/table.csv", "launch=cpu")
+    assert code == 0, errors
+    config = compose(shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))[2:]).config
+    assert {group: getattr(config, group).name for group in expected} == expected
+    if "lamb" in expected.values():
+        assert config.optimizer.lr != OTHER_TASKS["optimizer.lr"]
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
