@@ -72,11 +72,11 @@ def _reply(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
         for prepare in before:
             prepare()
         os.chdir(folder)
-        _become(words, environment)
+        become(words, environment)
     return True
 
 
-def _become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     """Continue as `python -m MODULE WORDS` or `python -c CODE WORDS`, and exit like it."""
     os.environ.clear()
     os.environ.update(environment)

@@ -167,7 +167,7 @@ def _look(verb: str, words: Sequence[str], typed: Mapping[str, Any]) -> tuple[Ru
 
 def _median_size(images: Folder, config: RunConfig) -> int | None:
     """Return the median shorter edge of some images in pixels, drawn by the seed; None for images of a bucket."""
-    if is_remote(str(images.root)):
+    if is_remote(str(config.dataset.path)):
         return None
     count = read_mapping(paths.CONF / "auto.yaml")["sampled"]
     edges = []

@@ -41,7 +41,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     splits: the training images first; all have the same classes.
     quick: read few bytes and, of many images, compare only those with equal names; the counts are lower bounds then.
     """
-    if quick and any(split.stored is not None and split.stored.is_copied for split in splits):
+    if quick and any(split.stored is not None and split.stored.is_fetched for split in splits):
         return []
     images = [
         _Image(split.split, split.labels[number].tobytes(), split.piece(number))

@@ -17,7 +17,7 @@ import numpy as np
 from launcher import randomness
 from launcher.config.schema import Dataset
 from launcher.data.listing import EXTENSIONS, entries, files_below, is_file, is_folder, is_image, unreadable_path
-from launcher.data.sources.pieces import Listed, Packed, Piece
+from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
 from launcher.errors import Problem, UserError, first_few
 
 # The default folder of FFCV files, within the data set's folder.
@@ -57,7 +57,7 @@ class Folder:
     place: str
     others: Counter[str]
     loose: int
-    stored: Packed | Listed | None = None
+    stored: Stored | None = None
 
     def piece(self, number: int) -> Piece:
         """Return where an image is."""
@@ -165,6 +165,8 @@ def sizes(folder: Folder) -> list[int]:
     paths: Sequence[str] = [f"{folder.root}/{file}" for file in folder.files]
     if isinstance(folder.stored, Packed):
         return folder.stored.places[:, 2].tolist()  # type: ignore[no-any-return]
+    if isinstance(folder.stored, Remote):
+        return folder.stored.sizes.tolist()  # type: ignore[no-any-return]
     if folder.stored is not None:
         paths = folder.stored.paths.tolist()
 

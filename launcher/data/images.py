@@ -1,11 +1,10 @@
 """Data sets of decoded and cropped images, one sample at a time, as loader workers read them."""
 
-import multiprocessing
+import io
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
@@ -22,11 +21,11 @@ from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.folder import Folder
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Listed, Packed, Piece
+from launcher.data.sources.pieces import Piece, Remote, Stored, read_remote
+from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
-_NOTHING = -1
 # note: Pillow reads a larger file piece by piece, up to its limit of pixels
 _MOST_BYTES = 1 << 28
 # The label of an image that cannot be read.
@@ -63,39 +62,13 @@ class Reader(ABC):
         """Return the image file of a sample, if it has one of its own."""
         return None
 
-    def stalled(self, seconds: float) -> Path | None:
+    def stalled(self, seconds: float) -> Path | str | None:
         """Return a file whose read has taken more than `seconds`."""
         return None
 
     def close(self) -> None:
         """End all worker processes and threads."""
         return
-
-
-class Reading:
-    """Track in shared memory which image each reader is reading and since when."""
-
-    def __init__(self, readers: int):
-        # note: per reader the image's index and the start in seconds of the system-wide monotonic clock
-        self._table = multiprocessing.get_context("forkserver").RawArray("d", [_NOTHING, 0.0] * readers)
-
-    @contextmanager
-    def image(self, number: int, reader: int = 0) -> Iterator[None]:
-        """Record that a reader is reading an image."""
-        self._table[2 * reader + 1] = time.monotonic()
-        self._table[2 * reader] = number
-        try:
-            yield
-        finally:
-            self._table[2 * reader] = _NOTHING
-
-    def stalled(self, seconds: float) -> int | None:
-        """Return the index of an image whose read has taken more than `seconds`."""
-        latest = time.monotonic() - seconds
-        for number, since in zip(self._table[::2], self._table[1::2], strict=True):
-            if number != _NOTHING and since < latest:
-                return int(number)
-        return None
 
 
 def _decoded(
@@ -154,19 +127,29 @@ class Images(Dataset[Sample]):
         labels: np.ndarray,
         *,
         upright: bool,
-        stored: Packed | Listed | None = None,
+        stored: Stored | None = None,
     ):
         self.root, self.labels, self.upright, self.stored = root, labels, upright, stored
         # note: worker processes share one array of bytes without copying it, unlike a list of strings
         self.files = np.array([os.fsencode(file) for file in files])
         self.reading = Reading(1)
+        self._fetched: dict[int, bytes | UnreadableImage] = {}
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError:
         """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
+            if isinstance(self.stored, Remote):
+                self._fetch([index % len(self.labels) for _, index, _ in keys])
             return self.batch(keys)
         except UserError as error:
             return error
+
+    def _fetch(self, numbers: Sequence[int]) -> None:
+        """Read the files of a batch from a bucket, all at once."""
+        worker = get_worker_info()
+        with self.reading.image(numbers[0], worker.id if worker else 0):
+            contents = read_remote([self.piece(number) for number in numbers])
+        self._fetched = dict(zip(numbers, contents, strict=True))
 
     def batch(self, keys: Sequence[Key]) -> list[Sample]:
         """Return the images of a batch, of one epoch and size; raises as `open`."""
@@ -197,11 +180,17 @@ class Images(Dataset[Sample]):
         opened = partial(_decoded, decoder=self.decoder, upright=self.upright, on_device=on_device)
         try:
             with self.reading.image(index, worker.id if worker else 0):
-                return opened(self.piece(index).open(), box_of, size)
+                return opened(self._file(index), box_of, size)
         except UnreadableImage as reason:
             message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
             more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
             raise UserError(f"{message} ({more})") from None
+
+    def _file(self, index: int) -> Path | BinaryIO:
+        content = self._fetched.get(index)
+        if isinstance(content, UnreadableImage):
+            raise content
+        return self.piece(index).open() if content is None else io.BytesIO(content)
 
     def piece(self, index: int) -> Piece:
         """Return where an image is."""
@@ -262,7 +251,7 @@ class EvalImages(Images):
         files: Sequence[str],
         labels: np.ndarray,
         values: Mapping[str, Any],
-        stored: Packed | Listed | None = None,
+        stored: Stored | None = None,
     ):
         super().__init__(root, files, labels, upright=values["exif_orientation"], stored=stored)
         self.resize, self.interpolation = values["resize"], values["interpolation"]

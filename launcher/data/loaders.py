@@ -68,7 +68,7 @@ class Loaders:
         """Return what a checkpoint stores about the data: the class names, if available."""
         return {"classes": self.evaluate.reader.classes}
 
-    def stalled(self, seconds: float) -> Path | None:
+    def stalled(self, seconds: float) -> Path | str | None:
         """Return a file whose read has taken more than `seconds`."""
         return self.train.reader.stalled(seconds) or self.evaluate.reader.stalled(seconds)
 

@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
-from launcher.data.images import Images, Key, Reader, Reading, Sample, TrainImages
+from launcher.data.images import Images, Key, Reader, Sample, TrainImages
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed
-from launcher.data.workers import clean_processes, follow_parent
+from launcher.data.workers import Reading, clean_processes, follow_parent
 from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
@@ -35,7 +35,7 @@ class WorkerProcesses(Reader):
     def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
         self.labels, self.classes = images.labels, classes
         self._images, self._device = images, shard.device
-        if isinstance(images.stored, Packed) and images.stored.is_copied:
+        if isinstance(images.stored, Packed) and images.stored.is_fetched:
             self.archives = images.stored.places[:, 0]
         images.reading = Reading(max(1, shard.workers))
         self._keys = _Keys()
@@ -80,9 +80,9 @@ class WorkerProcesses(Reader):
     def path(self, index: int) -> Path:
         return self._images.path(index)
 
-    def stalled(self, seconds: float) -> Path | None:
+    def stalled(self, seconds: float) -> Path | str | None:
         index = self._images.reading.stalled(seconds)
-        return None if index is None else self.path(index)
+        return None if index is None else self._images.piece(index).file
 
     def close(self) -> None:
         self._end()

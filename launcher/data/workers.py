@@ -1,4 +1,4 @@
-"""Number of loader workers, and worker processes that exit with their parent, however it ends.
+"""Number of loader workers, what they are reading, and worker processes that exit with their parent, however it ends.
 
 Imports no torch.
 """
@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import TypeVar
 
@@ -22,9 +24,36 @@ from launcher.probe import rank_cores
 _TASKS_AHEAD = 4
 MOST_PROCESSES = 8  # of a rank, as torchvision's loader workers
 _WORKER = "launcher.data.worker_processes"
+_NOTHING = -1
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class Reading:
+    """Track in shared memory which image each reader is reading and since when."""
+
+    def __init__(self, readers: int):
+        # note: per reader the image's index and the start in seconds of the system-wide monotonic clock
+        self._table = multiprocessing.get_context("forkserver").RawArray("d", [_NOTHING, 0.0] * readers)
+
+    @contextmanager
+    def image(self, number: int, reader: int = 0) -> Iterator[None]:
+        """Record that a reader is reading an image."""
+        self._table[2 * reader + 1] = time.monotonic()
+        self._table[2 * reader] = number
+        try:
+            yield
+        finally:
+            self._table[2 * reader] = _NOTHING
+
+    def stalled(self, seconds: float) -> int | None:
+        """Return the index of an image whose read has taken more than `seconds`."""
+        latest = time.monotonic() - seconds
+        for number, since in zip(self._table[::2], self._table[1::2], strict=True):
+            if number != _NOTHING and since < latest:
+                return int(number)
+        return None
 
 
 def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) -> int:

@@ -24,7 +24,7 @@ _LONGEST_READ = 10.0  # seconds
 _SEMAPHORES = Path("/dev/shm")
 
 # (seconds) -> a file whose read has taken longer, or None
-Stalled = Callable[[float], Path | None]
+Stalled = Callable[[float], Path | str | None]
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _watch_reading(stalled: Stalled, seconds: float, terminal: int) -> None:
     while True:
         path = stalled(seconds)
         if path not in (None, reported):
-            text = f"rank {os.environ['RANK']} is waiting to read {path}; check that its disk responds"
+            text = f"rank {os.environ['RANK']} is waiting to read {path}; check that its disk or bucket responds"
             with suppress(OSError):
                 os.write(terminal, f"warning: {one_line(text)}\n".encode())
         reported = path

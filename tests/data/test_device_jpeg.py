@@ -126,6 +126,7 @@ def test_what_the_device_decodes(options: dict[str, Any], expected: bool) -> Non
     [
         ([], "dataloader.decode=gpu: needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"),
         (["dataloader.dct_scaling=true"], "set dataloader.dct_scaling=false, or dataloader.decode=cpu"),
+        (["dataloader=ffcv"], "dataloader.decode=gpu (command line): must be one of whole, crop"),
         (["cuda_graphs=on"], "set cuda_graphs=off, or dataloader.decode=cpu"),
         (["algorithms=[randaugment]", "algorithms.randaugment.where=loader"], "set algorithms.randaugment=off, or"),
     ],

@@ -11,8 +11,8 @@ import torch
 
 from launcher.data.batch import normalize
 from launcher.data.folder import scan
-from launcher.data.images import Reading
 from launcher.data.jpeg import decode_part
+from launcher.data.workers import Reading
 from launcher.errors import UserError
 
 from .conftest import make_loaders, same, stream

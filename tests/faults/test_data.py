@@ -78,7 +78,7 @@ def test_a_run_survives_a_killed_worker_and_a_stall_but_not_a_missing_image(trai
     wait_for(lambda: steps_done(run) > before + 2)
     image = images / "train" / "dog" / "3.jpg"
     with leased(image):
-        warning = f"is waiting to read {image}; check that its disk responds"
+        warning = f"is waiting to read {image}; check that its disk or bucket responds"
         wait_for(lambda: warning in unwrapped(output.read_text()))
         assert process.poll() is None
         image.unlink()

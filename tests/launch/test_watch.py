@@ -98,7 +98,7 @@ def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
     assert ("most recent call first" in text, "ended normally" in text) == (hangs, not hangs)
     # note: faulthandler may crash while it writes the stacks of running threads
     assert done.returncode in ((1, -signal.SIGSEGV) if hangs else (0,))
-    warning = "warning: rank 3 is waiting to read a\\nb.jpg; check that its disk responds\n"
+    warning = "warning: rank 3 is waiting to read a\\nb.jpg; check that its disk or bucket responds\n"
     assert done.stderr == warning, "it must be printed once, on the terminal"
     failure = describe(3, failures(tmp_path, *[(0, None)] * 3, (done.returncode, None))[3], tmp_path)
     assert ("made no progress for launch.hang_timeout" in failure.message, failure.from_outside) == (hangs, hangs)

@@ -21,10 +21,11 @@ from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.decoder import decode
-from launcher.data.images import ChangeImage, Reader, Reading
+from launcher.data.images import ChangeImage, Reader
 from launcher.data.inspection import check_counts
 from launcher.data.jpeg import decoder_of
 from launcher.data.sampling import Request, Shard
+from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.probe import usable_memory
@@ -147,7 +148,7 @@ class DecodingPool(Reader):
                 for task in tasks:
                     task.cancel()
 
-    def stalled(self, seconds: float) -> Path | None:
+    def stalled(self, seconds: float) -> Path | str | None:
         """Return the file if a read has taken more than `seconds`."""
         return None if self._reading.stalled(seconds) is None else self._file.path
 
@@ -219,7 +220,7 @@ class FullAndSmall(Reader):
         for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.step)):
             yield from (self._small if is_small else self._full).batches(some)
 
-    def stalled(self, seconds: float) -> Path | None:
+    def stalled(self, seconds: float) -> Path | str | None:
         return self._full.stalled(seconds) or self._small.stalled(seconds)
 
     def close(self) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from launcher.config.schema import Columns, Dataset, RunConfig
 from launcher.data import folder
 from launcher.data.classes import check_classes, read_labels
@@ -27,6 +29,7 @@ from launcher.data.listing import in_class, is_file, is_folder
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.formats import NO_COLUMNS
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
+from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
 from launcher.data.sources.source import Files, Report, Source, below, labelled, quiet
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
@@ -129,7 +132,8 @@ def open_source(
 ) -> Source:
     """Find the images of a split, or all if it is empty.
 
-    Raises UserError if no images exist, they cannot be listed, or are class folders at a URL and not `is_prepared`.
+    Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
+    of a web server.
     """
     files = Files(path)
     if not is_remote(path) and is_in_class_folders(path):
@@ -143,10 +147,16 @@ def open_source(
         return source
     if (source := packed_source(files, path, split, report, columns)) is not None:
         return source
-    if split and is_prepared:
-        return _remote_folders(files, split, report)
-    message = "has no archives (.tar, .zip, .parquet); class folders at a URL, such as of a bucket, need train prepare"
-    raise problem(path, f"{message} dataloader.folder=FOLDER, then dataloader=ffcv dataloader.folder=FOLDER")
+    if not split:
+        message = "has no archives (.tar, .zip, .parquet), and class folders of a bucket need a val/ folder; add one"
+        raise problem(path, f"{message}, and remove dataset.val_split")
+    source, url = _remote_folders(files, split, report)
+    if is_prepared:
+        return source
+    if None in (sizes := source.sizes()):
+        message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
+        raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
+    return replace(source, stored=Remote(url, np.array(sizes, np.int64)))
 
 
 def folder_source(images: Folder) -> Source:
@@ -162,8 +172,10 @@ def _as_folder(source: Source) -> Folder:
     return Folder(root, source.split, source.classes, files, labels, 0, "", Counter(), 0, source.stored)
 
 
-def _remote_folders(files: Files, split: str, report: Report) -> Source:
+def _remote_folders(files: Files, split: str, report: Report) -> tuple[Source, str]:
     """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
+
+    Also returns URL/SPLIT.
 
     Raises UserError if no images exist, or they cannot be listed.
     """
@@ -184,5 +196,5 @@ def _remote_folders(files: Files, split: str, report: Report) -> Source:
             report(what, 1, 1)
             classes, names, labels = labelled(images)
             of_names = [sizes[name] for name in names]
-            return Source(path, split, classes, names, labels, files, base, partial(list, of_names))
-    raise problem(path, f"has neither {split}/CLASS/*.jpg nor ImageNet's tar files{reason}; set another URL")
+            return Source(path, split, classes, names, labels, files, base, partial(list, of_names)), below(path, name)
+    raise problem(path, f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL")

@@ -26,7 +26,7 @@ class Piece:
     """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None.
 
     `deflated` are the compressed bytes from `start` on, 0 if it is stored as it is. A file with a `version` is read
-    through a copy on this machine.
+    through a copy on this machine, another URL from there.
     """
 
     name: str
@@ -37,18 +37,23 @@ class Piece:
     version: str = ""
 
     def __str__(self) -> str:
-        return self.file if self.size is None else f"{self.name} in {self.file}"
+        return self.file if self.size is None or self.file.endswith(self.name) else f"{self.name} in {self.file}"
 
     def open(self) -> Path | BinaryIO:
         """Return the file of an image, or its bytes in memory.
 
-        Raises UnreadableImage if the bytes are damaged, UserError if a copy of their file cannot be made.
+        Raises UnreadableImage if the bytes are damaged, UserError if a bucket cannot be read, or no copy can be made.
         """
         return Path(self.file) if self.size is None else io.BytesIO(self.read())
 
     def read(self) -> bytes:
-        """Return the bytes of an image of an archive; raises as `open`."""
+        """Return the bytes of an image of an archive or bucket; raises as `open`."""
         assert self.size is not None
+        if "://" in self.file and not self.version:
+            (content,) = read_remote([self])
+            if isinstance(content, UnreadableImage):
+                raise content
+            return content
         if self.size > MOST_BYTES:
             raise UnreadableImage("larger than 1 GiB")
         try:
@@ -64,6 +69,16 @@ class Piece:
         if len(data) < self.size:
             raise UnreadableImage(f"{self.file} ends before its last byte")
         return data
+
+
+def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
+    """Read images of a bucket at once; return the bytes of each, or why it cannot be read.
+
+    Raises UserError if the bucket cannot be read.
+    """
+    from launcher.data.sources.source import Files  # note: it imports the pieces
+
+    return Files(pieces[0].file).read(pieces, "; type the same command again, or train resume for a run")
 
 
 @lru_cache(_OPEN_FILES)
@@ -97,7 +112,7 @@ class Packed:
         return replace(self, places=self.places[chosen])
 
     @property
-    def is_copied(self) -> bool:
+    def is_fetched(self) -> bool:
         """Return whether the archives are read through copies on this machine."""
         return any(archive.version for archive in self.archives)
 
@@ -107,7 +122,7 @@ class Listed:
     """Images in separate files: their `paths`, an array of texts [N]."""
 
     paths: np.ndarray
-    is_copied = False
+    is_fetched = False
 
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
@@ -116,3 +131,23 @@ class Listed:
     def part(self, chosen: np.ndarray) -> Listed:
         """Select the images where `chosen`, bool [N], is true."""
         return Listed(self.paths[chosen])
+
+
+@dataclass(frozen=True)
+class Remote:
+    """Images in class folders of a bucket: the URL of the folder, and the bytes of each, int64 [N]."""
+
+    url: str
+    sizes: np.ndarray
+    is_fetched = True
+
+    def piece(self, name: str, number: int) -> Piece:
+        """Return where an image is."""
+        return Piece(name, f"{self.url}/{name}", 0, int(self.sizes[number]))
+
+    def part(self, chosen: np.ndarray) -> Remote:
+        """Select the images where `chosen`, bool [N], is true."""
+        return Remote(self.url, self.sizes[chosen])
+
+
+Stored = Packed | Listed | Remote

@@ -13,11 +13,15 @@ import numpy as np
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import is_remote, problem
-from launcher.data.sources.pieces import MOST_BYTES, Listed, Packed, Piece
+from launcher.data.sources.pieces import MOST_BYTES, Piece, Stored
 from launcher.errors import UserError
 
 # Seconds before each retry of a failed read, in addition to fsspec's own retries.
 _PAUSES = (1.0, 4.0, 16.0)
+# After these seconds of attempts there is no further one; some file systems retry for minutes themselves.
+_SECONDS = 20.0
+
+_REMEDY = "; finished images are kept: run the same command to resume"
 
 # What file systems call the checksum or time of a file.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime", "created")
@@ -97,7 +101,7 @@ class Files:
             cache.fetcher = lambda start, end: _retried(partial(fetch, start, end))
         return opened  # type: ignore[no-any-return]
 
-    def read(self, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
+    def read(self, pieces: Sequence[Piece], remedy: str = _REMEDY) -> list[bytes | UnreadableImage]:
         """Read the bytes of images, or the reason why one cannot be read.
 
         Raises UserError if reading fails for all, for example without a network.
@@ -115,7 +119,7 @@ class Files:
         try:
             return _retried(read)
         except Exception as error:
-            raise self.unreachable(error, "; finished images are kept: run the same command to resume") from None
+            raise self.unreachable(error, remedy) from None
 
     def system(self) -> Any:
         """Return fsspec's file system.
@@ -123,14 +127,16 @@ class Files:
         Raises UserError if the protocol is unknown, or a package is missing.
         """
         import fsspec
+        from fsspec.registry import known_implementations
 
         if not is_remote(self.url):
             return fsspec.filesystem("file")
         try:
             system, _ = fsspec.core.url_to_fs(self.url)
         except ImportError as error:
-            message = f"needs a package that is not installed ({error}); pip install it into this environment"
-            raise problem(self.url, message) from None
+            package = known_implementations[self.url.partition("://")[0]]["class"].partition(".")[0]
+            remedy = "install it" if package == fsspec.__name__ else f"type pip install {package}"
+            raise problem(self.url, f"needs a package that is not installed ({error}); {remedy}") from None
         except ValueError as error:
             raise problem(self.url, f"{error}; set an s3://, gs://, https:// or other fsspec URL") from None
         return system
@@ -178,7 +184,8 @@ def _content(piece: Piece) -> bytes | UnreadableImage:
 
 
 def _retried(read: Callable[[], T]) -> T:
-    """Read, and retry after pauses if a failure may be temporary."""
+    """Read, and retry after pauses if a failure may be temporary and fsspec has not retried for longer itself."""
+    end = time.monotonic() + _SECONDS
     for pause in _PAUSES:
         try:
             return read()
@@ -186,6 +193,8 @@ def _retried(read: Callable[[], T]) -> T:
             # note: a ValueError if the server does not support ranges
             raise
         except Exception:
+            if time.monotonic() > end:
+                raise
             time.sleep(pause)
     return read()
 
@@ -207,7 +216,7 @@ class Source:
     files: Files
     where: str
     sizes: Callable[[], Sequence[int | None]]
-    stored: Packed | Listed | None = None
+    stored: Stored | None = None
     known_as: str | None = None
     skipped: Mapping[str, str] = field(default_factory=dict)
 

@@ -1,11 +1,15 @@
-"""Write ImageNet's three files as they are downloaded, with a few images in each, and tar shards of a folder."""
+"""Write ImageNet's three files as they are downloaded, with a few images in each, and a folder in other formats."""
 
+import csv
 import io
+import json
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.io import savemat
 
@@ -91,4 +95,71 @@ def webdataset(folder: Path, to: Path) -> Path:
                 for _, label, name, data in images:
                     add(tar, f"{label}/{name}", data)
                     add(tar, f"{label}/{Path(name).stem}.cls", label.encode())
+    return to
+
+
+def tar_of_folders(folder: Path, to: Path) -> Path:
+    with tarfile.open(to / "pets.tar", "w") as tar:
+        for split in ("train", "val"):
+            tar.add(folder / split, f"pets/{split}")
+    return to / "pets.tar"
+
+
+def zip_of_folders(folder: Path, to: Path) -> Path:
+    with zipfile.ZipFile(to / "pets.zip", "w") as file:
+        for number, (split, label, name, data) in enumerate(listed(folder, "train") + listed(folder, "val")):
+            kind = zipfile.ZIP_DEFLATED if number % 2 else zipfile.ZIP_STORED
+            file.writestr(f"pets/{split}/{label}/{name}", data, kind)
+        file.writestr("__MACOSX/pets/train/cat/0.jpg", b"")
+    return to / "pets.zip"
+
+
+def split_column(folder: Path, to: Path) -> Path:
+    with (to / "pets.csv").open("w", newline="") as file:
+        rows = csv.DictWriter(file, ["label", "path", "split"])
+        rows.writeheader()
+        for split, label, name, _ in listed(folder, "train") + listed(folder, "val"):
+            rows.writerow({"label": label, "path": folder / split / label / name, "split": split})
+    return to / "pets.csv"
+
+
+def tables(folder: Path, to: Path) -> Path:
+    for split in ("train", "val"):
+        (to / split).symlink_to(folder / split)
+        rows = [{"file_name": f"{split}/{label}/{name}", "class": label} for _, label, name, _ in listed(folder, split)]
+        (to / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return to / "train.jsonl"
+
+
+def table_of(images: Images):  # type: ignore[no-untyped-def]
+    """Return an Arrow table as Hugging Face's `datasets` writes it."""
+    pyarrow = pytest.importorskip("pyarrow")
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    features = {"image": {"_type": "Image"}, "label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    schema = pyarrow.schema([("image", kind), ("label", pyarrow.int64())], metadata)
+    rows = [
+        {"image": {"bytes": data, "path": name}, "label": ["cat", "dog"].index(label)}
+        for _, label, name, data in images
+    ]
+    return pyarrow.Table.from_pylist(rows, schema)
+
+
+def parquet(folder: Path, to: Path) -> Path:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (to / "data").mkdir()
+    for split, file in (("train", "train"), ("val", "validation")):
+        for number, images in shards(listed(folder, split)):
+            path = to / "data" / f"{file}-{number:05d}-of-00003.parquet"
+            parquet.write_table(table_of(images), path, row_group_size=4)
+    return to
+
+
+def arrow(folder: Path, to: Path) -> Path:
+    ipc = pytest.importorskip("pyarrow.ipc")
+    for split in ("train", "val"):
+        for number, images in shards(listed(folder, split)):
+            table = table_of(images)
+            with ipc.new_stream(str(to / f"pets-{split}-{number:05d}.arrow"), table.schema) as stream:
+                stream.write_table(table, max_chunksize=5)
     return to

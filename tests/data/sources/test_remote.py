@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -16,6 +17,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.folder import scan
+from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
 from launcher.data.sources.find import folder_source, open_source
@@ -23,7 +25,7 @@ from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import refused
 
-from ..conftest import words_for
+from ..conftest import make_loaders, same, stream, words_for
 from .downloads import contents, report, write_downloads
 
 
@@ -98,6 +100,36 @@ def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split:
         assert contents(open_source(url, split, report)) == contents(here)
 
 
+def test_training_reads_class_folders_of_a_bucket_as_those_of_a_disk(image_folder: Path) -> None:
+    url: Path = in_memory(image_folder)  # type: ignore[assignment]
+    here, there = (
+        inspect_data(compose(words_for(path)).config, must_exist=True).config for path in (image_folder, url)
+    )
+    assert identity(here) == identity(there)
+    assert [finding.status for finding in examine_data(there)] == ["ok", "ok", "ok"]
+    streams = [stream(make_loaders(path, "dataloader.workers=0")) for path in (image_folder, url)]
+    assert same(*streams)
+    assert same(*([*make_loaders(path, "dataloader.workers=0").evaluate] for path in (image_folder, url)))
+
+
+def test_an_unreadable_image_of_a_bucket_is_skipped_or_ends_the_run(image_folder: Path) -> None:
+    url: Path = in_memory(image_folder)  # type: ignore[assignment]
+    fsspec.filesystem("memory").pipe_file(f"{url}/train/cat/0.jpg", b"no image")
+    config = compose(words_for(url, "dataset.skip_bad=true")).config
+    assert {*inspect_data(config, must_exist=True).skipped} == {"train/cat/0.jpg"}
+    with pytest.raises(UserError, match=rf"^{url}/train/cat/0.jpg cannot be read as an image"):
+        stream(make_loaders(url, "dataloader.workers=0"))
+
+
+@pytest.mark.parametrize(("url", "package"), [("gs://mine/x", "gcsfs"), ("hf://datasets/me/x", "huggingface_hub")])
+def test_a_missing_package_is_a_one_line_error(url: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    for verb in ("run", "plan"):
+        errors = refused(verb, f"dataset.path={url}", "dataset=image_folder")
+        assert f"dataset.path={url}: needs a package that is not installed (" in errors
+        assert errors.endswith(f"; type pip install {package}\n")
+
+
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_bucket_of_imagenets_files_is_read_in_ranges(tmp_path: Path, split: str) -> None:
     write_downloads(tmp_path)
@@ -151,7 +183,7 @@ def test_a_missing_image_is_unreadable(image_folder: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (FileNotFoundError("The specified bucket does not exist"), "tar files (The specified bucket does not exist)"),
+        (FileNotFoundError("The specified bucket does not exist"), "parquet) (The specified bucket does not exist)"),
         (PermissionError("The AWS Access Key Id you provided does not exist"), "access denied (The AWS Access Key"),
         (OSError("timed out"), "cannot be read (timed out)"),
     ],
@@ -192,7 +224,7 @@ def test_a_server_without_range_requests_is_refused(tmp_path: Path) -> None:
         ),
         (["prepare", "dataset.path=nope://b/x", "dataloader.folder=f"], "Protocol not known: nope"),
         (["prepare", "dataset.path=memory://none", "dataloader.folder=f"], "has neither train/CLASS/*.jpg nor"),
-        (["run", "dataset.path=memory://none"], "class folders at a URL, such as of a bucket, need train prepare"),
+        (["run", "dataset.path=memory://none"], "has neither train/CLASS/*.jpg nor archives (.tar"),
         (["run", "dataset.path=/x.tar"], "not a folder; set"),
         (
             ["run", "dataset.path=s3://b/x", "dataloader=ffcv", "dataloader.folder=f"],

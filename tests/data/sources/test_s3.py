@@ -1,11 +1,5 @@
 """S3 as a real server in a process: prepare from it and train from it, and what becomes of its failures."""
 
-import contextlib
-import socket
-import socketserver
-import subprocess
-import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from multiprocessing import forkserver
@@ -21,57 +15,27 @@ from launcher.errors import UserError
 from tests.images import write_images
 
 from ..conftest import make_loaders, same, stream, write_files
+from .buckets import KEYS, Bucket, cutting
 from .downloads import webdataset
 
 s3fs = pytest.importorskip("s3fs")
 pytest.importorskip("moto.server")
 
-SERVER = """
-import sys, threading
-from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer("127.0.0.1", int(sys.argv[1]), verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-threading.Event().wait()
-"""
 SHARDS = "s3://mine/pets"
-
-
-class Bucket:
-    """A server with one bucket, which holds the shards of a folder; a new server has lost them."""
-
-    def __init__(self, shards: Path):
-        self._shards, self._port = shards, 0
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-c", SERVER, str(self._port)]
-        self._server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert self._server.stdout is not None
-        self._port = int(self._server.stdout.readline())
-        self.url = f"http://127.0.0.1:{self._port}"
-        system = s3fs.S3FileSystem(endpoint_url=self.url, key="a", secret="b", skip_instance_cache=True)
-        system.mkdir("mine")
-        for shard in self._shards.glob("*.tar"):
-            system.pipe_file(f"mine/pets/{shard.name}", shard.read_bytes())
-
-    def stop(self) -> None:
-        self._server.kill()
-        self._server.wait()
-        assert self._server.stdout is not None
-        self._server.stdout.close()
 
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_images(tmp_path_factory.mktemp("images"), {"train": 21, "val": 7})
-    return webdataset(folder, tmp_path_factory.mktemp("shards"))
+    shards = tmp_path_factory.mktemp("shards")
+    folder.rename(shards / "folders")
+    return webdataset(shards / "folders", shards)
 
 
 @pytest.fixture
 def bucket(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     bucket = Bucket(shards)
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.url)
@@ -86,16 +50,17 @@ def test_prepare_writes_the_bytes_of_local_shards(bucket: Bucket, shards: Path, 
     assert [path.read_bytes() for path in here] == [path.read_bytes() for path in there]
 
 
+@pytest.mark.parametrize("url", [SHARDS, f"{SHARDS}/folders"], ids=["shards", "folders"])
 def test_training_reads_the_same_stream_for_any_number_of_workers_and_from_any_step(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    url: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # note: a server of an earlier test would fork workers without the bucket's credentials
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
     words = ("dataloader.shuffle_buffer=10",)
-    whole = stream(make_loaders(SHARDS, *words, "dataloader.workers=0"))  # type: ignore[arg-type]
+    whole = stream(make_loaders(url, *words, "dataloader.workers=0"))  # type: ignore[arg-type]
     # note: on another machine, without copies
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-    loaders = make_loaders(SHARDS, *words, "dataloader.workers=2")  # type: ignore[arg-type]
+    loaders = make_loaders(url, *words, "dataloader.workers=2")  # type: ignore[arg-type]
     assert same(whole[2:5], stream(loaders, epochs=(0,), first=2))
     assert {index for batch in whole[:5] for index in batch[2].tolist()} <= set(range(42))
 
@@ -124,40 +89,16 @@ def test_an_interrupted_copy_resumes(bucket: Bucket, shards: Path) -> None:
     assert local_copy(*archive).read_bytes() == b"x" * 1000 + whole[1000:]
 
 
-class CutOnce(socketserver.StreamRequestHandler):
-    """Pass connections on to a server, but cut the first long response in its middle."""
-
-    def handle(self) -> None:
-        with socket.create_connection(self.server.target) as there:  # type: ignore[attr-defined]
-            requests = threading.Thread(target=self._ask, args=(there,), daemon=True)
-            requests.start()
-            while data := there.recv(1 << 12):
-                self.connection.sendall(data)
-                if len(data) == 1 << 12 and not self.server.cuts:  # type: ignore[attr-defined]
-                    self.server.cuts += 1  # type: ignore[attr-defined]
-                    return
-
-    def _ask(self, there: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := self.connection.recv(1 << 12):
-                there.sendall(data)
-            there.shutdown(socket.SHUT_WR)
-
-
 def test_a_connection_cut_in_the_middle_loses_nothing(
     bucket: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_module, "_PAUSES", (0.0, 0.0, 0.0))
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), CutOnce) as proxy:
-        proxy.daemon_threads, proxy.block_on_close = True, False
-        proxy.target, proxy.cuts = ("127.0.0.1", int(bucket.url.rpartition(":")[2])), 0  # type: ignore[attr-defined]
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    with cutting(bucket.port, cut=0) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_address[1]}")
         s3fs.S3FileSystem.clear_instance_cache()
         (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
         assert local_copy(*archive).read_bytes() == (shards / "train-000000.tar").read_bytes()
-        assert proxy.cuts == 1  # type: ignore[attr-defined]
-        proxy.shutdown()
+        assert next(proxy.gets) > 1
 
 
 def test_wrong_keys_are_a_one_line_error(bucket: Bucket) -> None:

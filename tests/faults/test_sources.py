@@ -1,0 +1,238 @@
+"""Each source of images: killed ranks, a cut connection and a lost server lead to the weights of a run without them."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.data.sources.buckets import KEYS, Bucket, cutting, use_folders
+from tests.data.sources.downloads import parquet, split_column, tables, tar_of_folders, webdataset, zip_of_folders
+from tests.forked import fork_ranks
+from tests.images import write_images
+from tests.runs import Train, draw_nothing, ended, processes_of, same, use_tiny, wait_for
+
+pytestmark = pytest.mark.system
+pytest.importorskip("pyarrow")
+pytest.importorskip("s3fs")
+pytest.importorskip("moto.server")
+
+# Two epochs of five steps, for two and for three ranks.
+WORDS = [
+    *("recipe=mild", "model=resnet18", "epochs=2", "batch_size=12", "eval_batch_size=12", "schedule.warmup=1ba"),
+    *("dataset=image_folder", "dataset.native_size=32", "dataloader.workers=0", "dataloader.shuffle_buffer=20"),
+    *("launch=cpu", "logger.interval=1ba", "logger.tensorboard=false", "checkpoint.every=1ba", "eval_every=2ep"),
+    *("launch.max_restarts=1", "run_name=run"),
+]
+IMAGES, DEATH = 60, 8
+
+
+def die_once() -> None:
+    """Kill the launcher of two ranks, or one of three ranks, before a step in the middle of the second epoch."""
+    from launcher.training.trainer import Trainer
+
+    advance = Trainer.advance
+
+    def advance_or_die(trainer: Trainer, *arguments: Any) -> None:
+        if trainer.next_step == DEATH and os.environ["RANK"] == "1" and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getppid() if os.environ["WORLD_SIZE"] == "2" else os.getpid(), signal.SIGKILL)
+            signal.pause()
+        advance(trainer, *arguments)
+
+    Trainer.advance = advance_or_die  # type: ignore[method-assign]
+
+
+def decode_on_stand_in() -> None:
+    """Decode on the CPU what nvJPEG would decode, and accept a CPU for it."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    from launcher.data import device_jpeg
+    from launcher.launch import prepare_run
+
+    on_device = prepare_run.with_decoder
+    prepare_run.with_decoder = lambda config, **_: on_device(config)
+    device_jpeg.decode_jpegs = lambda jpegs, device: [decode_jpeg(jpeg, mode=ImageReadMode.RGB) for jpeg in jpegs]
+
+
+def command(folder: Path, *before: Callable[[], object]) -> Train:
+    train = Train(folder, before=(use_tiny, draw_nothing, fork_ranks, use_folders, *before))
+    train.environment["XDG_CACHE_HOME"] = str(folder / "cache")
+    return train
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"), {"train": IMAGES // 2, "val": 6}, size=(40, 48))
+
+
+@pytest.fixture(scope="module")
+def bucket(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    """S3 with class folders and tar shards of the images."""
+    folder = Path(shutil.copytree(images, tmp_path_factory.mktemp("bucket") / "folders")).parent
+    (folder / "shards").mkdir()
+    webdataset(images, folder / "shards")
+    bucket = Bucket(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url}.items():
+            patch.setenv(name, value)
+        yield bucket
+    bucket.stop()
+
+
+def folders(images: Path, to: Path) -> str:
+    return str(images)
+
+
+def in_s3(name: str) -> Callable[[Path, Path], str]:
+    return lambda images, to: f"s3://mine/pets/{name}"
+
+
+def folders_of_gs(images: Path, to: Path) -> str:
+    shutil.copytree(images, to.parent / "buckets" / "mine")
+    return "gs://mine"
+
+
+def parquet_of_hf(images: Path, to: Path) -> str:
+    parquet(images, to)
+    shutil.move(to, to.parent / "buckets" / "datasets" / "pets")
+    return "hf://datasets/pets"
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where images are, the words of a run, and the folders that have the same order of images."""
+
+    write: Callable[[Path, Path], object]
+    words: tuple[str, ...] = ()
+    before: tuple[Callable[[], object], ...] = ()
+    like: str = "folders"
+
+
+GPU = ("dataloader.decode=gpu",), (decode_on_stand_in,), "gpu"
+CASES = {
+    "folders": Case(folders),
+    "tar shards": Case(webdataset),
+    "a tar file": Case(tar_of_folders),
+    "zip": Case(zip_of_folders),
+    "csv": Case(split_column),
+    "jsonl": Case(lambda images, to: tables(images, to).parent),
+    "parquet": Case(parquet, like="parquet"),
+    "s3 folders": Case(in_s3("folders")),
+    "s3 shards": Case(in_s3("shards"), like="parquet"),
+    "gs folders": Case(folders_of_gs),
+    "hf parquet": Case(parquet_of_hf, like="parquet"),
+    "gpu": Case(folders, *GPU),
+}
+
+
+def words_of(case: Case, images: Path, folder: Path, ranks: int) -> list[str]:
+    (folder / "source").mkdir()
+    path = case.write(images, folder / "source")
+    return [*WORDS, *case.words, f"dataset.path={path}", f"launch.nproc={ranks}"]
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, object]]:
+    """Return what an uninterrupted run of a case decides."""
+    known: dict[tuple[str, int], dict[str, object]] = {}
+
+    def decided(name: str, ranks: int) -> dict[str, object]:
+        if (name, ranks) not in known:
+            case, folder = CASES[name], tmp_path_factory.mktemp("whole")
+            train = command(folder, *case.before)
+            train(*words_of(case, images, folder, ranks))
+            known[name, ranks] = train.decided(folder / "runs" / "run")
+        return known[name, ranks]
+
+    return decided
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_ranks_killed_in_an_epoch_resume_to_the_same_bits(
+    name: str, ranks: int, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
+) -> None:
+    case, run = CASES[name], tmp_path / "runs" / "run"
+    train = command(tmp_path, *case.before, die_once)
+    words = words_of(case, images, tmp_path, ranks)
+    if ranks == 2:
+        ended(train.start(*words), -signal.SIGKILL)
+        wait_for(lambda: not processes_of(run))
+        output = train("resume", str(run)).stdout
+    else:
+        output = train(*words).stdout
+    assert any(f"resumed at step {step} of 10" in output for step in range(6, 10))
+    assert same(train.decided(run), whole(case.like, ranks))
+
+
+def end(bucket: Bucket) -> None:
+    bucket.stop()
+
+
+def restart(bucket: Bucket) -> None:
+    bucket.stop()
+    bucket.start()
+
+
+def go_on(bucket: Bucket) -> None:
+    """Leave the server as it is."""
+
+
+@contextmanager
+def faulty(train: Train, bucket: Bucket, fault: Callable[[Bucket], None], cut: int) -> Iterator[Any]:
+    """Let a command read from the bucket through a proxy with a fault in the GET of this number."""
+    with cutting(bucket.port, cut, then=lambda: fault(bucket)) as proxy:
+        train.environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.server_address[1]}"
+        # note: otherwise S3's client alone would retry for minutes
+        train.environment["AWS_MAX_ATTEMPTS"] = "1"
+        yield proxy
+
+
+each_fault = pytest.mark.parametrize("fault", [go_on, restart, end], ids=["cut", "restarted", "lost"])
+
+
+@each_fault
+def test_a_fault_of_the_bucket_in_an_epoch_loses_nothing(
+    fault: Callable[[Bucket], None], images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
+) -> None:
+    train, run = command(tmp_path), tmp_path / "runs" / "run"
+    with faulty(train, bucket, fault, IMAGES + IMAGES // 2) as proxy:
+        done = train(*words_of(CASES["s3 folders"], images, tmp_path, 2), code=2 * (fault is end))
+        if fault is end:
+            lines = [line for line in done.stderr.splitlines() if "is waiting to read s3://" not in line]
+            assert len(lines) == 1
+            assert lines[0].startswith("error: dataset.path=s3://mine/pets/folders")
+            assert lines[0].endswith("train resume for a run")
+            bucket.start()
+            train("resume", str(run))
+        assert next(proxy.gets) > 2 * IMAGES
+    assert same(train.decided(run), whole("folders", 2))
+
+
+@each_fault
+def test_a_fault_of_the_bucket_while_preparing_loses_nothing(
+    fault: Callable[[Bucket], None], images: Path, bucket: Bucket, tmp_path: Path
+) -> None:
+    train, words = command(tmp_path), ["prepare", "dataset=image_folder", "dataloader.workers=1"]
+    train(*words, f"dataset.path={images}", "dataloader.folder=here")
+    words += ["dataset.path=s3://mine/pets/folders", "dataloader.folder=there"]
+    with faulty(train, bucket, fault, IMAGES // 2) as proxy:
+        done = train(*words, code=2 * (fault is end))
+        if fault is end:
+            assert done.stderr.startswith("error: dataset.path=s3://mine/pets/folders")
+            assert done.stderr.endswith("finished images are kept: run the same command to resume\n")
+            assert done.stderr.count("\n") == 1
+            bucket.start()
+            train(*words)
+        assert next(proxy.gets) > IMAGES
+    here, there = (
+        [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}/*.beton"))] for name in ("here", "there")
+    )
+    assert len(here) == 2
+    assert here == there
