@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.errors import UserError
+from launcher.rank.group import gather
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import GatheringTask, Task
 
@@ -95,49 +95,23 @@ class Totals:
 
     def over_ranks(self, *, interrupted: bool = False) -> Evaluation | None:
         """Return the results over all ranks; None if any is interrupted. Raises UserError if no rank has samples."""
-        totals = _summed(self._sums, self._samples, interrupted)
-        if totals is None:
+        if any(gather(interrupted)):
             return None
-        (*sums, loss), samples = totals
+        (*sums, loss), samples = _summed(gather((self._sums.tolist(), self._samples)))
         names = [metric.name for metric in self._task.values.metrics]
         if self._task.values.gathers:
-            outputs, targets = _gathered(self._rows, self._sums.device).unbind(1)
+            rows = [row for rows in gather([batch.cpu() for batch in self._rows]) for row in rows]
+            outputs, targets = torch.cat(rows).unbind(1)
             metrics = cast(GatheringTask, self._task).metrics_of_all(outputs, targets)
         else:
             metrics = self._task.values.means(sums, samples)
         return Evaluation(dict(zip(names, metrics, strict=True)), loss / samples, samples)
 
 
-def _gathered(rows: list[Tensor], device: torch.device) -> Tensor:
-    """Return the rows [N, 2, K] of the batches of all ranks, on the CPU."""
-    mine = torch.cat(rows) if rows else torch.zeros(0, 2, 0, device=device)
-    if not dist.is_initialized():
-        return mine.cpu()
-    shapes = [torch.zeros(2, dtype=torch.int64, device=device) for _ in range(dist.get_world_size())]
-    dist.all_gather(shapes, torch.tensor([len(mine), mine.shape[2]], device=device))
-    counts = torch.stack(shapes).cpu()
-    most, width = counts.amax(0).tolist()
-    # note: all ranks send equally many rows
-    padded = nn.functional.pad(mine, (0, width - mine.shape[2], 0, 0, 0, most - len(mine))).contiguous()
-    parts = [torch.empty_like(padded) for _ in shapes]
-    dist.all_gather(parts, padded)
-    return torch.cat([part[:count] for part, count in zip(parts, counts[:, 0].tolist(), strict=True)]).cpu()
-
-
-def _summed(sums: Tensor, samples: int, interrupted: bool) -> tuple[list[float], int] | None:
-    """Return the sums of all ranks and their number of samples; None if any is interrupted."""
-    if dist.is_initialized():
-        # note: a rank without images does not know the number of sums
-        length = torch.tensor(len(sums)).to(sums.device)
-        dist.all_reduce(length, dist.ReduceOp.MAX)
-        sums = nn.functional.pad(sums, (0, int(length) - len(sums)))
-    counts = torch.tensor([samples, interrupted], dtype=torch.float64).to(sums.device)
-    totals = torch.cat([sums, counts])
-    if dist.is_initialized():
-        dist.all_reduce(totals)
-    *values, samples, interruptions = totals.tolist()
-    if interruptions:
-        return None
+def _summed(parts: list[tuple[list[float], int]]) -> tuple[list[float], int]:
+    """Return the sums of the metrics and the number of samples over the parts of all ranks."""
+    samples = sum(count for _, count in parts)
     if not samples:
         raise UserError("the validation set has no images; add some, or check dataset.path")
-    return values, int(samples)
+    # note: a rank without images does not know the number of sums
+    return [sum(column) for column in zip(*(sums for sums, _ in parts if sums), strict=True)], samples
