@@ -2,8 +2,7 @@
 
 import json
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from launcher.data.listing import is_folder
 from launcher.errors import UserError, first_few
 from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, read_rows, without_void
-from launcher.records.run_folder import RunFolder, noted_datasets
+from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
@@ -136,7 +135,7 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     """
     folders: dict[Path, None] = {}
     for name in paths:
-        below = list(_walk(Path(name)))
+        below = [folder.path for folder in run_folders(Path(name))]
         if not below:
             reason = "contains no run folder" if is_folder(Path(name)) else "is not a folder"
             raise UserError(f"{name} {reason}; pass run folders such as runs/mild-1, or their parent such as runs")
@@ -166,13 +165,6 @@ def _length(values: Mapping[str, Any]) -> int | None:
     if not isinstance(epochs, int) or not isinstance(dilate, int | float):
         return None
     return dilated_epochs(epochs, dilate) if epochs < 2**63 and 0 < dilate < 1e100 else None
-
-
-def _walk(path: Path) -> Iterator[Path]:
-    for folder, below, files in os.walk(path):
-        if "config.yaml" in files or "metrics.jsonl" in files or {"logs", "checkpoints"} <= set(below):
-            below.clear()
-            yield Path(folder)
 
 
 def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:

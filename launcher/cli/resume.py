@@ -7,7 +7,7 @@ from launcher.config.compose import compose
 from launcher.console import console, verbatim
 from launcher.errors import UserError
 from launcher.records.metrics import is_finished
-from launcher.records.run_folder import RunFolder, check_new, existing
+from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
 
 LATEST = "latest"
 
@@ -61,9 +61,7 @@ def newest_unfinished(runs: Path) -> Path:
 
     Raises UserError if there is none.
     """
-    folders = [RunFolder(path.parent) for path in runs.glob("**/config.yaml")]
-    written = [(file.metrics if file.metrics.exists() else file.path).stat().st_mtime for file in folders]
-    for _, folder in sorted(zip(written, folders, strict=True), key=lambda pair: -pair[0]):
-        if not folder.is_locked() and not is_finished(folder.metrics):
+    for folder in reversed(run_folders(runs)):
+        if folder.exists() and not folder.is_locked() and not is_finished(folder.metrics):
             return folder.path
     raise UserError(f"no unfinished run in {runs}; type train resume RUN for a run in another folder")

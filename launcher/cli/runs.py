@@ -1,10 +1,8 @@
 """The runs in a folder, as far as their folders show: quick for hundreds of them, and one line for a broken one."""
 
-import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +17,7 @@ from launcher.errors import UserError, one_line
 from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, wall_seconds, without_void
 from launcher.records.progress import duration
-from launcher.records.run_folder import RunFolder
+from launcher.records.run_folder import RunFolder, run_folders
 
 State = Literal["running", "finished", "stopped", "failed", "interrupted", "damaged"]
 _SILENT_SECONDS = 600.0
@@ -48,7 +46,7 @@ class ListedRun:
 
 def list_runs(folder: Path) -> list[ListedRun]:
     """Return the runs at or below a folder, the last written one last."""
-    return [_listed(path) for _, path in sorted(_walk(folder))]
+    return [_listed(run) for run in run_folders(folder)]
 
 
 def runs_table(folder: Path, runs: list[ListedRun]) -> Table:
@@ -68,16 +66,8 @@ def runs_table(folder: Path, runs: list[ListedRun]) -> Table:
     return cells
 
 
-def _walk(folder: Path) -> Iterator[tuple[float, Path]]:
-    for name, below, files in os.walk(folder):
-        below[:] = [one for one in below if not one.startswith(".")]
-        if newest := [one for one in ("metrics.jsonl", "config.yaml") if one in files]:
-            below.clear()
-            yield (Path(name) / newest[0]).lstat().st_mtime, Path(name)
-
-
-def _listed(path: Path) -> ListedRun:
-    folder, name = RunFolder(path), str(path)
+def _listed(folder: RunFolder) -> ListedRun:
+    name = str(folder.path)
     try:
         config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))
     except (UserError, OSError) as error:

@@ -54,6 +54,11 @@ class RunFolder:
         except OSError:
             return False
 
+    def written(self) -> float:
+        """Return when the run last wrote, in seconds since 1970."""
+        files = (file for file in (self.metrics, self.config) if file.exists())
+        return next(files, self.path).lstat().st_mtime
+
     def newest_step(self) -> int | None:
         """Return the optimizer steps of the newest checkpoint, which may be damaged; None without one."""
         return max((step for step, _ in checkpoint_files(self.checkpoints)), default=None)
@@ -163,6 +168,17 @@ def _similar(path: Path) -> str:
         if close := nearest(path.name, [config.parent.name for config in path.parent.glob("*/config.yaml")]):
             return str(path.parent / close)
     return "runs/mild-imagenet-1"
+
+
+def run_folders(path: Path) -> list[RunFolder]:
+    """Return the run folders at or below a path, damaged ones too, the last written one last."""
+    folders = []
+    for folder, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if "config.yaml" in files or "metrics.jsonl" in files or {"logs", "checkpoints"} <= set(below):
+            below.clear()
+            folders.append(RunFolder(Path(folder)))
+    return sorted(folders, key=lambda one: (one.written(), one.path))
 
 
 def note_dataset(folder: RunFolder, identity: str) -> bool:
