@@ -1,6 +1,7 @@
 """Classify the parameters of a network by their layer and shape, independent of the model."""
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -23,9 +24,8 @@ def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
     """Return the kind of each parameter by name, in the network's order."""
     heads = {id(layer) for layer in classifiers(network)}
     kinds = {
-        f"{prefix}{'.' * bool(prefix)}{name}": _kind(module, name, parameter, id(module) in heads)
-        for prefix, module in network.named_modules()
-        for name, parameter in module.named_parameters(recurse=False)
+        name: _kind(module, name.rpartition(".")[2], parameter, id(module) in heads)
+        for name, parameter, module in owned_parameters(network)
     }
     # note: names, or prefixes of names; timm's small networks that replace a table of relative positions are among them
     no_decay: Any = getattr(network, "no_weight_decay", None)
@@ -34,6 +34,13 @@ def parameter_kinds(network: nn.Module) -> dict[str, Kind]:
         name: "embedding" if kind in KERNELS[:2] and name.startswith(positions) else kind
         for name, kind in kinds.items()
     }
+
+
+def owned_parameters(network: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn.Module]]:
+    """Yield the name of each parameter, the parameter, and the layer that has it, in the network's order."""
+    for prefix, module in network.named_modules():
+        for name, parameter in module.named_parameters(prefix, recurse=False):
+            yield name, parameter, module
 
 
 def classifiers(network: nn.Module) -> list[nn.Module]:
@@ -56,12 +63,7 @@ def fused_projections(network: nn.Module) -> list[str]:
 def parameters_of_head(network: nn.Module) -> set[str]:
     """Return the names of the parameters of the layers that compute the logits."""
     heads = {id(layer) for layer in classifiers(network)}
-    return {
-        f"{prefix}{'.' * bool(prefix)}{name}"
-        for prefix, module in network.named_modules()
-        if id(module) in heads
-        for name, _ in module.named_parameters(recurse=False)
-    }
+    return {name for name, _, module in owned_parameters(network) if id(module) in heads}
 
 
 def layer_depths(network: nn.Module) -> dict[str, int]:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from launcher import optimizers
 from launcher.config.choices import OptimizerConfig
-from launcher.models.parameters import KERNELS, layer_depths, parameter_kinds, parameters_of_head
+from launcher.models.parameters import KERNELS, layer_depths, owned_parameters, parameter_kinds, parameters_of_head
 
 Rate = float | Tensor
 Values = TypeVar("Values", bound=OptimizerConfig)
@@ -234,12 +234,7 @@ def undecayed(model: nn.Module, rule: str) -> list[str]:
         case "vectors":
             return [name for name, parameter in model.named_parameters() if parameter.ndim <= 1]
         case "norms":
-            return [
-                f"{prefix}{'.' * bool(prefix)}{name}"
-                for prefix, module in model.named_modules()
-                if isinstance(module, _NORMS)
-                for name, _ in module.named_parameters(recurse=False)
-            ]
+            return [name for name, _, module in owned_parameters(model) if isinstance(module, _NORMS)]
         case "all_but_kernels":
             return [name for name, kind in parameter_kinds(model).items() if kind not in KERNELS]
         case "bn_names":
