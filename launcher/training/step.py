@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,7 @@ class Objective(nn.Module):
         return self.loss(outputs, targets)
 
 
+@dataclass(eq=False)
 class TrainStep:
     """Prepares the batch, computes gradients and updates the weights, without host-device synchronization.
 
@@ -49,37 +50,27 @@ class TrainStep:
     the schedule's learning rate.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        model: nn.Module,
-        task: Task,
-        distribute: Callable[[nn.Module], nn.Module],
-        optimizer: MaskedOptimizer[Any],
-        engine: Engine,
-        precision: Precision,
-        loss: Loss,
-        flat: FlatGradients | None = None,
-    ):
-        self.plan = plan
-        self.model = model
-        self.task = task
-        self.loss = loss
-        self.objective = Objective(model, engine.change_loss(loss), precision.autocast)
-        self._flat = flat
-        self._distribute = distribute
+    plan: Plan
+    model: nn.Module
+    task: Task
+    distribute: Callable[[nn.Module], nn.Module]
+    optimizer: MaskedOptimizer[Any]
+    engine: Engine
+    precision: Precision
+    loss: Loss
+    flat: FlatGradients | None = None
+    lr_factor: float = 1.0
+    captured: CapturedSteps | None = None
+
+    def __post_init__(self) -> None:
+        self.objective = Objective(self.model, self.engine.change_loss(self.loss), self.precision.autocast)
+        self.scaler = self.precision.scaler()
         self._wrap()
-        self.optimizer = optimizer
-        self.engine = engine
-        self.precision = precision
-        self.scaler = precision.scaler()
-        self.lr_factor = 1.0
-        self.captured: CapturedSteps | None = None
-        self._parameters = list(model.parameters())
-        self._norms = [one for one in model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+        self._parameters = list(self.model.parameters())
+        self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
-        self._numbers = torch.zeros(3, device=next(model.parameters()).device)
+        self._numbers = torch.zeros(3, device=self._parameters[0].device)
         self._held = torch.zeros_like(self._numbers[0])
         self._one = torch.ones_like(self._held)
 
@@ -96,7 +87,7 @@ class TrainStep:
         self._choose_parameters(moment)
         batch = self.prepare(Batch(images, targets, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
-        values, flags, applied = (self._train_on if self._flat else self._captured(self._train_on))(batch)
+        values, flags, applied = (self._train_on if self.flat else self._captured(self._train_on))(batch)
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
@@ -111,7 +102,7 @@ class TrainStep:
             self._wrap()
 
     def _wrap(self) -> None:
-        self.network = self.objective if self._flat else self._distribute(self.objective)
+        self.network = self.objective if self.flat else self.distribute(self.objective)
         self._wrapped = self.learning()
 
     def learning(self) -> tuple[bool, ...]:
@@ -122,9 +113,9 @@ class TrainStep:
         """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
         self.scaler.start_step()
         self._statistics.take()
-        if self._flat:
+        if self.flat:
             (loss,) = self._captured(self._collect_gradients)(batch)
-            self._flat.average()
+            self.flat.average()
         else:
             loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
@@ -154,9 +145,9 @@ class TrainStep:
 
     def _collect_gradients(self, batch: Batch) -> Sequence[Tensor]:
         """Compute this rank's gradients for the all-reduce, and return the loss."""
-        assert self._flat is not None
+        assert self.flat is not None
         loss = self._compute_gradients(batch)
-        self._flat.collect()
+        self.flat.collect()
         return [loss]
 
     def _captured(self, function: Callable[[Batch], Sequence[Tensor]]) -> Callable[[Batch], Sequence[Tensor]]:

@@ -94,7 +94,7 @@ def train_without_synchronization(config: RunConfig, ranks: Ranks, folder: Path)
             patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
         inner, step = run.loaders.train.epoch, run.train_step
         # note: a new DDP compares the parameters of all ranks
-        patched.setattr(step, "_distribute", _inside(allowed, step._distribute))
+        patched.setattr(step, "distribute", _inside(allowed, step.distribute))
 
         def epoch(*where: int) -> Any:
             with allowed():
