@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from launcher.config.schema import BCE, Loss
 from launcher.config.tasks import MultilabelConfig
-from launcher.data.loaders import EvaluationLoader
-from launcher.tasks import Task
+from launcher.tasks import Details, Task
 from launcher.tasks.confusion import write_rows
 
 
@@ -94,7 +93,7 @@ def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np
     return ends, np.cumsum(truth[order], dtype=np.int64)[ends]
 
 
-class ByLabel:
+class ByLabel(Details):
     """Average precision, precision, recall and F1 of each class at a threshold."""
 
     def __init__(self, names: Sequence[str], threshold: float):
@@ -133,9 +132,6 @@ class ByLabel:
     def write(self, folder: Path, title: str) -> list[Path]:
         write_rows(folder / "by_class.csv", self.rows())
         return [folder / "by_class.csv"]
-
-    def sections(self, loader: EvaluationLoader) -> str:
-        return ""
 
 
 def _shown(name: str, value: str | float | None) -> str:

@@ -14,8 +14,7 @@ from launcher import atomic
 from launcher.config.choices import Huber
 from launcher.config.schema import Loss
 from launcher.config.tasks import RegressionConfig
-from launcher.data.loaders import EvaluationLoader
-from launcher.tasks import Task
+from launcher.tasks import Details, Task
 from launcher.tasks.confusion import write_rows
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
@@ -74,7 +73,7 @@ class Regression(Task):
         return self._unit
 
 
-class Scatter:
+class Scatter(Details):
     """Errors of each number, and a plot of predictions over true numbers."""
 
     def __init__(self, task: Regression, names: Sequence[str]):
@@ -136,9 +135,6 @@ class Scatter:
             # note: the temporary name has another suffix
             figure.savefig(temporary, format="png")
         return [table, drawing]
-
-    def sections(self, loader: EvaluationLoader) -> str:
-        return ""
 
 
 def _shown(value: float | None) -> str:

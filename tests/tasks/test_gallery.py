@@ -10,7 +10,7 @@ from launcher import page
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.tasks.classification import Classification
-from launcher.tasks.gallery import Gallery
+from launcher.tasks.confusion import Gallery
 from tests.html import Page
 
 CLASSES = ["<b>ant", "bee"]
