@@ -43,7 +43,7 @@ def places_in(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
 def moved(labels: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:
     """Return labels, int64 [N] or rows [N, K], by the `places` of their names among `count` others."""
     if labels.ndim == 1:
-        return places[labels]
+        return np.asarray(places[labels])
     rows = np.zeros((len(labels), count), labels.dtype)
     rows[:, places[places >= 0]] = labels[:, places >= 0]
     return rows
