@@ -13,7 +13,7 @@ from rich.table import Table
 from lab.cli.curve import Cell, check_all, expand, train_all
 from lab.study import ablation
 from lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
-from lab.study.runs import find_runs, read_run
+from lab.study.runs import read_run
 from lab.study.speedup import BootstrapEstimate
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
@@ -21,8 +21,8 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
 from launcher.data.identity import identity_if_present
-from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
+from launcher.records.run_folder import run_folders
 
 EXAMPLES = [
     "train ablate recipe=hot dataset.path=/data/imagenet",
@@ -93,7 +93,7 @@ def _train_missing(cells: Sequence[Cell]) -> int:
 
 def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
     """Return each variant at each length, with its finished runs below `runs`."""
-    folders = find_runs([config.runs]) if _holds_runs(Path(config.runs)) else []
+    folders = sorted(folder.path for folder in run_folders(Path(config.runs)))
     identity = identity_if_present(config) if folders else None
     configs = [cell.composed.config for row in cells.values() for cell in row]
     runs = ablation.comparable(configs, [read_run(path) for path in folders], identity)
@@ -103,10 +103,6 @@ def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Ro
 
 def _command(words: Sequence[str], cells: Sequence[Cell]) -> list[str]:
     return ["train", *(["curve"] if len(cells) > 1 else []), *words]
-
-
-def _holds_runs(path: Path) -> bool:
-    return is_folder(path) and any(path.glob("**/config.yaml"))
 
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from lab.study.ablation import alternatives
 from lab.study.runs import State, data_path, read_run
@@ -31,6 +30,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import prepare_run
+from launcher.launch.stopping import stop_signals
 from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.run_folder import RunFolder
@@ -154,17 +154,13 @@ def _train(words: list[str]) -> int:
     die_together = partial(die_with, os.getpid(), signal.SIGTERM)
     process = subprocess.Popen([sys.executable, "-m", "launcher", *words], preexec_fn=die_together)
 
-    def forward(number: int, frame: FrameType | None) -> None:
-        process.send_signal(number)
+    def forward(number: int) -> None:
+        # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it
+        if number != signal.SIGINT:
+            process.send_signal(number)
 
-    # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it
-    before = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
-    before |= {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGUSR1)}
-    try:
+    with stop_signals(forward):
         return process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)
