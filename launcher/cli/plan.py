@@ -47,9 +47,9 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     out = console()
     out.print(_facts(plan))
-    out.print(_timetable(plan))
+    out.print(_table_of(_timetable(plan)))
     if 1 < len(stages := _stages(plan)) <= _STAGES:
-        out.print(_stage_table(stages))
+        out.print(_table_of(stages))
     out.print(_order(plan.config))
     for note in prepared.notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
@@ -83,10 +83,6 @@ def _curve(config: RunConfig) -> str:
 def _numbers(plan: Plan) -> dict[str, Any]:
     """Return the plan as plain values: lengths in steps, image sizes in pixels."""
     config = plan.config
-    timetable = [
-        {"step": step, "epoch": step / plan.steps_per_epoch, "lr": plan.lr(step), "image_size": plan.image_size(step)}
-        for step in _shown_steps(plan)
-    ]
     return {
         "recipe": config.recipe,
         "model": config.model.architecture,
@@ -105,7 +101,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "schedule": config.schedule.name,
         "eval_resize": plan.scaled_size(config.image.eval_resize),
         "eval_size": plan.scaled_size(config.image.eval_size),
-        "timetable": timetable,
+        "timetable": _timetable(plan),
         "stages": _stages(plan),
         "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},
     }
@@ -126,41 +122,33 @@ def _stages(plan: Plan) -> list[dict[str, float]]:
     lists = [len(getattr(own, key)) for own in values.values() for key in own.following(plan, 0)]
 
     def at(step: int) -> dict[str, float]:
-        following = ((name, own.following(plan, step)) for name, own in values.items())
-        return {"image_size": plan.image_size(step)} | {
-            f"{name}.{key}": value for name, of in following for key, value in of.items()
-        }
+        following = [(name, own.following(plan, step)) for name, own in values.items()]
+        shown = {f"{name}.{key}": value for name, of in following for key, value in of.items()}
+        return {"image_size": plan.image_size(step), **shown}
 
     steps = {steps[0] for steps in plan.of_equal_size(range(plan.total_steps))}.union(*map(plan.starts, lists))
     starts = [step for step in sorted(steps) if step == 0 or at(step) != at(step - 1)]
-    lengths = [end - start for start, end in pairwise([*starts, plan.total_steps])]
-    pixels = [length * plan.image_size(start) ** 2 for start, length in zip(starts, lengths, strict=True)]
     return [
-        {"step": start, "epochs": length / plan.steps_per_epoch, **at(start), "compute": own / sum(pixels)}
-        for start, length, own in zip(starts, lengths, pixels, strict=True)
+        {"stage": number, "step": start, "epochs": (end - start) / plan.steps_per_epoch}
+        | at(start)
+        | {"compute": (end - start) * plan.image_size(start) ** 2 / plan.pixels}
+        for number, (start, end) in enumerate(pairwise([*starts, plan.total_steps]), 1)
     ]
 
 
-def _stage_table(stages: list[dict[str, float]]) -> Table:
-    names = {"step": "from step", "image_size": "image px"}
-    columns = [names.get(key, key) for key in stages[0]]
-    forms = {"step": ",", "epochs": ".1f", "compute": ".1%"}
-    rows = ([f"{value:{forms.get(key, 'g')}}" for key, value in stage.items()] for stage in stages)
-    return table("stage", *columns, numbers=columns, rows=([str(n), *row] for n, row in enumerate(rows, 1)))
-
-
-def _timetable(plan: Plan) -> Table:
-    columns = ("epoch", "step", "learning rate", "image px")
-    rows = (
-        (
-            f"{step / plan.steps_per_epoch:.1f}",
-            f"{step:,}",
-            f"{plan.lr(step):.5f}",
-            str(plan.image_size(step)),
-        )
+def _timetable(plan: Plan) -> list[dict[str, float]]:
+    return [
+        {"epoch": step / plan.steps_per_epoch, "step": step, "lr": plan.lr(step), "image_size": plan.image_size(step)}
         for step in _shown_steps(plan)
-    )
-    return table(*columns, numbers=columns, rows=rows)
+    ]
+
+
+def _table_of(rows: list[dict[str, float]]) -> Table:
+    names = {"lr": "learning rate", "image_size": "image px"}
+    forms = {"epoch": ".1f", "epochs": ".1f", "step": ",", "lr": ".5f", "compute": ".1%"}
+    columns = [names.get(key, key) for key in rows[0]]
+    cells = ([f"{value:{forms.get(key, 'g')}}" for key, value in row.items()] for row in rows)
+    return table(*columns, numbers=columns, rows=cells)
 
 
 def _order(config: RunConfig) -> Table:

@@ -71,10 +71,7 @@ def _by_rows(wide: Tensor, iterations: int) -> Tensor:
 
 
 def _by_squares(wide: Tensor, iterations: int) -> Tensor:
-    """Multiply the polynomials of the iterates' squares, which commute, then `wide` once.
-
-    For a 3x3 convolution a third of the operations; too inexact in bfloat16.
-    """
+    """Multiply the polynomials, which commute, then `wide` once: a third of the operations for a 3x3 convolution."""
     a, b, c = _NEWTON_SCHULZ
     square, factors = wide @ wide.mT, torch.eye(wide.shape[1], device=wide.device)
     for _ in range(iterations):

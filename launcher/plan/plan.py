@@ -48,6 +48,7 @@ class Plan:
     world_size: int
     train_samples: int
     shortened: Mapping[str, Any] = field(default_factory=dict)
+    _starts: dict[int, list[int]] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @cached_property
     def epochs(self) -> int:
@@ -132,7 +133,7 @@ class Plan:
         """
         if not self._counts_compute:
             return step, self.total_steps, self.warmup_steps
-        warmup, total = self.config.schedule.warmup, self._pixels / self.image_size(step) ** 2
+        warmup, total = self.config.schedule.warmup, self.pixels / self.image_size(step) ** 2
         length = self.schedule_steps(warmup) * (total / self.total_steps if warmup.endswith("dur") else 1)
         return self.progress(step) * total, total, length
 
@@ -146,7 +147,7 @@ class Plan:
         if not self._counts_compute or step >= self.total_steps:
             return step / self.total_steps
         first, size, pixels = self._segments[bisect_right(self._segments, step, key=lambda segment: segment[0]) - 1]
-        return (pixels + (step - first) * size**2) / self._pixels
+        return (pixels + (step - first) * size**2) / self.pixels
 
     def step_at(self, progress: float) -> int:
         """Return the first step at a fraction of the run."""
@@ -167,10 +168,6 @@ class Plan:
         return self._starts[parts]
 
     @cached_property
-    def _starts(self) -> dict[int, list[int]]:
-        return {}
-
-    @cached_property
     def _segments(self) -> list[tuple[int, int, int]]:
         """The steps of each image size: the first one, the size, and the pixels of an image of each step before."""
         segments, pixels = [], 0
@@ -181,7 +178,8 @@ class Plan:
         return segments
 
     @cached_property
-    def _pixels(self) -> int:
+    def pixels(self) -> int:
+        """Pixels of one image of each step."""
         first, size, pixels = self._segments[-1]
         return pixels + (self.total_steps - first) * size**2
 
