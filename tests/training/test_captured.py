@@ -22,7 +22,7 @@ from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer
 from launcher.training.trainer import Trainer, build_trainer
 from launcher.training.worker import capture_run
 from tests.networks import tiny
-from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, VIT, assert_same_state, build, steps, tensors
+from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, TASKS, VIT, assert_same_state, build, steps, tensors
 from tests.two_ranks import on_ranks
 
 
@@ -188,6 +188,7 @@ def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.Monk
     [
         ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", *EARLY["sam"]],
         [*VIT, "algorithms=[ema,sam,mixup]", *EARLY["sam"], *EARLY["ema"]],
+        *([*words, "algorithms.sam=on", *EARLY["sam"]] for words in TASKS.values()),
     ],
 )
 def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:

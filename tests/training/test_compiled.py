@@ -25,7 +25,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, VIT, alone, assert_same_state, build, steps
+from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, TASKS, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_ranks, on_two_ranks
 
 # note: the warmup evaluates a whole batch, thousands of images in some recipes
@@ -90,6 +90,18 @@ def test_all_graphs_are_compiled_before_the_first_step_for_all_sizes(
     assert ours
     assert theirs
     assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)
+    assert compiled.graphs() == count
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_mixed_rows_of_targets_have_the_graphs_of_others(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MixUp and CutMix each change some of the batches."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    monkeypatch.setattr(trainer, "build_model", build_model)
+    words = [*TASKS[name], *WORDS, "algorithms.mixup.probability=0.5"]
+    run, plain = compiled_trainer(*words), build(*words)
+    count = compiled.graphs()
+    assert steps(run, 8) == pytest.approx(steps(plain, 8), rel=1e-4)
     assert compiled.graphs() == count
 
 
