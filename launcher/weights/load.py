@@ -106,6 +106,7 @@ def _of_timm(model: TimmModel) -> SourceWeights:
     They are downloaded once into the cache of the Hugging Face Hub.
     """
     import timm
+    from huggingface_hub.constants import HF_HUB_CACHE
     from huggingface_hub.utils.logging import set_verbosity_error
 
     config = timm.get_pretrained_cfg(model.architecture)
@@ -123,9 +124,9 @@ def _of_timm(model: TimmModel) -> SourceWeights:
         if is_of_the_machine(error) and not isinstance(error, OSError):
             raise
         reason = str(error).partition("\n")[0].rstrip(".:")
-        elsewhere = f"download model.safetensors of https://huggingface.co/{name} elsewhere, and set model.weights=FILE"
-        values = f"dataset.mean={mean} dataset.std={std}".replace(", ", ",")
-        raise problem("timm", f"{name} cannot be loaded ({reason}); {elsewhere} {values}") from None
+        elsewhere = f"type `hf download {name} model.safetensors` on another machine, and copy the folder models--"
+        elsewhere += f"{name.replace('/', '--')} of its ~/.cache/huggingface/hub to {HF_HUB_CACHE}"
+        raise problem("timm", f"{name} cannot be loaded ({reason}); {elsewhere}") from None
     return SourceWeights(f"timm's {name}", network.state_dict(), model.architecture, {}, mean=mean, std=std)
 
 

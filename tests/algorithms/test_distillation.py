@@ -132,6 +132,11 @@ def test_a_teacher_of_other_classes_is_refused(folder: Path) -> None:
     checkpoint.save({**state, "classes": state["classes"][::-1]}, path)
     named = train("plan", *SMALL, *TAUGHT, f"{key}={path}", code=2).stderr
     assert "has other classes: number 0 is " in named
+    config = folder / "runs/teacher/config.yaml"
+    whole = config.read_text()
+    config.write_text(whole.replace("\nseed:", "\nseeds:"))
+    assert "config.yaml): seed is missing" in train("plan", *SMALL, *TAUGHT, f"{key}=runs/teacher", code=2).stderr
+    config.write_text(whole)
 
 
 @pytest.mark.usefixtures("tiny_networks", "forked_checks")

@@ -86,9 +86,9 @@ def test_weights_of_timm_load_from_the_hub(monkeypatch: pytest.MonkeyPatch, tmp_
     with pytest.raises(UserError) as raised:
         start(*TIMM)
     assert str(raised.value).endswith(
-        "(cannot find the file on the hub); download model.safetensors of "
-        "https://huggingface.co/timm/test_vit.r160_in1k "
-        "elsewhere, and set model.weights=FILE dataset.mean=[0.5,0.5,0.5] dataset.std=[0.5,0.5,0.5]"
+        "(cannot find the file on the hub); type `hf download timm/test_vit.r160_in1k model.safetensors` on another "
+        "machine, and copy the folder models--timm--test_vit.r160_in1k of its ~/.cache/huggingface/hub to "
+        f"{huggingface_hub.constants.HF_HUB_CACHE}"
     )
 
 
