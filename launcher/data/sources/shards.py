@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -19,7 +18,7 @@ from launcher.data.folder import VAL, is_remote, problem
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored
 from launcher.data.sources.formats import Listing, list_arrow, list_parquet, list_tar, list_zip
 from launcher.data.sources.pieces import Archive, Packed
-from launcher.data.sources.source import Files, Report, Source, below
+from launcher.data.sources.source import Files, Report, Source, below, in_threads
 from launcher.data.sources.tar import AHEAD
 from launcher.errors import Problem, UserError
 
@@ -32,7 +31,6 @@ FORMATS: dict[str, Callable[[BinaryIO, str, Columns], Listing]] = {
 }
 # Of the format of stored listings.
 _VERSION = 1
-_READERS = 16
 # Folders of a data set that may contain its archives.
 FOLDERS = ("", "data", "train", *VAL)
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
@@ -66,14 +64,7 @@ def packed_source(files: Files, path: str, split: str, report: Report, columns: 
     if is_divided:
         name = _chosen(path, of_split.values(), split)
         archives = [file for file in archives if of_split[file] == name]
-    with ThreadPoolExecutor(_READERS) as pool:
-        try:
-            listings = []
-            for listing in pool.map(partial(_listing, files, columns), archives):
-                listings.append(listing)
-                report(f"listing {split or 'all'} images", len(listings), len(archives))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    listings = [*in_threads(partial(_listing, files, columns), archives, report, f"listing {split or 'all'} images")]
     images = _by_folder(listings)
     names = [*images] if is_divided else [_chosen(path, images, split)]
     chosen = {key: place for name in names for key, place in images.get(name, {}).items()}

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,9 @@ _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime", "cre
 
 # Called with (description, done, total) to show progress.
 Report = Callable[[str, int, int], None]
+Item = TypeVar("Item")
 T = TypeVar("T")
+_READERS = 16
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -224,6 +227,17 @@ class Source:
         """Return the location of an image in `files`."""
         name = self.names[number]
         return Piece(name, below(self.where, name)) if self.stored is None else self.stored.piece(name, number)
+
+
+def in_threads(work: Callable[[Item], T], items: Sequence[Item], report: Report, what: str) -> Iterator[T]:
+    """Yield the results of items in order, from threads: one reader of a network disk or bucket would mostly wait."""
+    with ThreadPoolExecutor(_READERS) as pool:
+        try:
+            for done, result in enumerate(pool.map(work, items), 1):
+                yield result
+                report(what, done, len(items))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def below(path: str, name: str) -> str:

@@ -9,7 +9,6 @@ import io
 import itertools
 import tarfile
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import BinaryIO
 
@@ -19,7 +18,7 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.folder import is_remote, problem
 from launcher.data.listing import EXTENSIONS, is_image
 from launcher.data.sources.pieces import Archive, Packed, Piece
-from launcher.data.sources.source import Files, Report, Source, below, labelled
+from launcher.data.sources.source import Files, Report, Source, below, in_threads, labelled
 from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -29,8 +28,6 @@ ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 _MOST_BYTES = 1 << 26  # of a file in the development kit
-# note: a single reader of a network disk or bucket would mostly wait
-_READERS = 16
 _AHEAD_OF_CLASSES = 1 << 16
 
 
@@ -114,15 +111,7 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Piece]
             inside = read_members(file, archive, tar.start, tar.start + tar.size)
             return [(tar.name.removesuffix(".tar"), member) for member in inside]
 
-    contents: list[tuple[str, Piece]] = []
-    with ThreadPoolExecutor(_READERS) as pool:
-        try:
-            for number, part in enumerate(pool.map(images, inner)):
-                contents += part
-                report("listing train images", number + 1, len(inner))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-    return contents
+    return [*itertools.chain(*in_threads(images, inner, report, "listing train images"))]
 
 
 def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Piece]]:
