@@ -1,13 +1,11 @@
 """Errors of the user, collected so that one command reports all of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 EXIT_USER_ERROR = 2
 _NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment|start new thread")
@@ -43,7 +41,7 @@ class UserError(Exception):
         """The errors on one line, of many the first five."""
         return first_few(list(map(str, self.problems)))
 
-    def __reduce__(self) -> tuple[type[UserError], tuple[Problem, ...]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Problem, ...]]:
         return type(self), tuple(self.problems)
 
 

@@ -96,20 +96,20 @@ def section(title: str, hint: str, body: str) -> str:
     return f'<section>\n<h2>{text(title)}</h2>\n<p class="hint">{text(hint)}</p>\n{body}\n</section>\n'
 
 
-def check_output(path: Path, option: str = "--output") -> None:
+def check_output(path: Path) -> None:
     """Check before the work that a page can be written.
 
     Raises UserError if the name does not end in .html, its folder is missing, or another file has the name.
     """
     if path.suffix != ".html":
-        raise UserError(Problem("must end in .html", option, path))
+        raise UserError(Problem("must end in .html", "--output", path))
     if not path.absolute().parent.is_dir():
-        raise UserError(Problem("its folder does not exist; create it first", option, path))
+        raise UserError(Problem("its folder does not exist; create it first", "--output", path))
     try:
         if path.exists() and _MARK not in path.read_text(errors="replace")[:1000]:
-            raise UserError(Problem("exists and is not such a page; set another name", option, path))
+            raise UserError(Problem("exists and is not such a page; set another name", "--output", path))
     except OSError as error:
-        raise UserError(Problem(f"cannot be read: {error.strerror}", option, path)) from None
+        raise UserError(Problem(f"cannot be read: {error.strerror}", "--output", path)) from None
 
 
 def write(path: Path, title: str, body: str) -> None:

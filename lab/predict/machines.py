@@ -152,12 +152,12 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     )
 
 
-def sky_prices(known: Mapping[str, Hardware], home: Path | None = None) -> dict[str, Hardware]:
+def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:
     """Return the machines in SkyPilot's catalogue with its lowest prices and the dates of its files.
 
     Raises UserError if there is no catalogue.
     """
-    folder = (home or Path.home()) / ".sky" / "catalogs"
+    folder = Path.home() / ".sky" / "catalogs"
     files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))
     if not files:
         message = f"{folder} contains no catalogue; run `pip install 'skypilot[aws]' && sky show-gpus`"

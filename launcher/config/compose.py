@@ -1,13 +1,11 @@
 """Compose the typed run config of a command line: defaults < recipe < command line, with all errors in one report."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from launcher import paths
 from launcher.config import recipes
@@ -81,7 +79,7 @@ class _Layer:
         group, _, rest = key.partition(".")
         return (rest == "name" and group in self.chosen) or get(self.values, key, _ABSENT) is not _ABSENT
 
-    def applied(self, options: Mapping[str, Any]) -> _Layer:
+    def applied(self, options: Mapping[str, Any]) -> Self:
         """Return the layer without values of replaced options, and without null algorithms, which the overrides set."""
         replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
         stated = self.values.get(_LIST)

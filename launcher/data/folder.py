@@ -6,7 +6,7 @@ import itertools
 import os
 import zlib
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,9 +102,9 @@ def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
     return numbered(train, classes), numbered(val, classes)
 
 
-def numbered(split: Split, classes: list[str], numbers: Mapping[str, int] | None = None) -> Split:
-    """Relabel a split by other classes: by position, or by `numbers` of names; -1 for a class not among them."""
-    numbers = numbers or {name: number for number, name in enumerate(classes)}
+def numbered(split: Split, classes: list[str]) -> Split:
+    """Relabel a split by the positions of other classes; -1 for a class not among them."""
+    numbers = {name: number for number, name in enumerate(classes)}
     new = np.array([numbers.get(name, -1) for name in split.classes], np.int64)
     return replace(split, classes=classes, labels=new[split.labels])
 

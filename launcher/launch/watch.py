@@ -3,8 +3,6 @@
 Elastic waits 30 s for the peers of a failed rank, which block in a collective; the watch kills them sooner.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -15,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -58,7 +57,7 @@ class RankWatch:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
-    def __enter__(self) -> RankWatch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

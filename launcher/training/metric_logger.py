@@ -1,11 +1,9 @@
 """Write the records of a run while it trains; only rank 0 writes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -46,7 +44,7 @@ class MetricLogger:
             primary = trainer.config.task.primary
             self.record(StartRecord(0, time.time(), *start, primary.name, primary.better, trainer.class_weights))
 
-    def __enter__(self) -> MetricLogger:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

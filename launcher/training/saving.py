@@ -1,14 +1,12 @@
 """Save a run's state in the background, and load the newest on all ranks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -45,7 +43,7 @@ class Saver:
         self._last = now()
         self._pusher = Pusher(mirror, folder, HEARTBEAT.beat) if mirror else None
 
-    def __enter__(self) -> Saver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -45,8 +45,6 @@ def evaluate_run(
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
-    if config.dataset.classes == 1 and config.task.labelled == "class":
-        raise UserError(f"{folder.path} was trained on one class, so every prediction is correct; evaluate another run")
     state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)

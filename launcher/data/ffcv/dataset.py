@@ -1,9 +1,8 @@
 """Paths and settings of a data set's FFCV files; imports neither FFCV nor torch."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -29,7 +28,7 @@ class FFCVDataset:
     by_class: bool
 
     @classmethod
-    def of(cls, config: RunConfig) -> FFCVDataset:
+    def of(cls, config: RunConfig) -> Self:
         """Return the files of a config with `dataloader=ffcv`."""
         assert isinstance(config.dataloader, FFCVLoader)
         return cls(config.dataloader, config.dataset, config.seed, config.task.labelled == "class")

@@ -1,7 +1,5 @@
 """Where the bytes of images are: separate files, or parts of archives; imports no torch."""
 
-from __future__ import annotations
-
 import io
 import os
 import zlib
@@ -9,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
 
@@ -107,7 +105,7 @@ class Packed:
         file, version = self.archives[archive]
         return Piece(name, file, start, size, deflated, version)
 
-    def part(self, chosen: np.ndarray) -> Packed:
+    def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""
         return replace(self, places=self.places[chosen])
 
@@ -128,9 +126,9 @@ class Listed:
         """Return where an image is."""
         return Piece(name, str(self.paths[number]))
 
-    def part(self, chosen: np.ndarray) -> Listed:
+    def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""
-        return Listed(self.paths[chosen])
+        return replace(self, paths=self.paths[chosen])
 
 
 @dataclass(frozen=True)
@@ -145,9 +143,9 @@ class Remote:
         """Return where an image is."""
         return Piece(name, f"{self.url}/{name}", 0, int(self.sizes[number]))
 
-    def part(self, chosen: np.ndarray) -> Remote:
+    def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""
-        return Remote(self.url, self.sizes[chosen])
+        return replace(self, sizes=self.sizes[chosen])
 
 
 Stored = Packed | Listed | Remote
