@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.data.sources.buckets import KEYS, Bucket, cutting, use_folders
-from tests.data.sources.downloads import parquet, split_column, tables, tar_of_folders, webdataset, zip_of_folders
+from tests.data.sources.downloads import parquet, split_column, tables, webdataset, zip_of_folders
 from tests.forked import fork_ranks
 from tests.images import write_images
 from tests.runs import Train, draw_nothing, ended, processes_of, same, use_tiny, wait_for
@@ -118,7 +118,6 @@ GPU = ("dataloader.decode=gpu",), (decode_on_stand_in,), "gpu"
 CASES = {
     "folders": Case(folders),
     "tar shards": Case(webdataset),
-    "a tar file": Case(tar_of_folders),
     "zip": Case(zip_of_folders),
     "csv": Case(split_column),
     "jsonl": Case(lambda images, to: tables(images, to).parent),
