@@ -29,7 +29,7 @@ from launcher.training.trainer import Trainer
 BACKEND = "inductor"
 # Graphs for each image size: with frozen statistics, micro-batches, or a selection of samples.
 _KINDS = 8
-# Up to so many image sizes have their own graphs.
+# Up to so many image sizes have their own graphs: the sizes of some networks cannot be dynamic.
 _OWN_GRAPHS = 8
 
 
