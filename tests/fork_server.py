@@ -1,12 +1,13 @@
 """`python -m tests.fork_server NAME`: fork a process per command, on requests through a socket of that name.
 
-All workers of pytest share it. It computes nothing and has no threads. A command starts its own processes, such as
-ranks, as usual.
+All workers of pytest share it. It computes nothing and has no threads. The ranks of a command are forks of it too; it
+starts other processes as usual.
 """
 
 import atexit
 import gc
 import importlib
+import inspect
 import os
 import pickle
 import runpy
@@ -21,13 +22,16 @@ from contextlib import suppress
 from types import ModuleType
 from typing import NoReturn
 
+from tests import forked_ranks
+from tests.forked_ranks import MOST_BYTES
+
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
-    *("launcher.launch.elastic", "launcher.training.worker"),
+    *("launcher.launch.elastic", "launcher.training.worker", "launcher.config.hydra_source"),
     *("launcher.data.worker_processes", "launcher.records.learning_curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
-MOST_BYTES = 1 << 18
+_STARTING_RANKS = ("launcher", "launch_driver")
 # Seconds to wait for a connection.
 _LAST_SECONDS = 2
 
@@ -72,6 +76,8 @@ def _reply(connection: socket.socket, sockets: Sequence[socket.socket]) -> bool:
         for prepare in before:
             prepare()
         os.chdir(folder)
+        if words[0] in _STARTING_RANKS:
+            forked_ranks.serve(become)
         become(words, environment)
     return True
 
@@ -119,6 +125,12 @@ def _run_code(code: str, *words: str) -> None:
     exec(code, vars(sys.modules["__main__"]))
 
 
+def _stack() -> list[inspect.FrameInfo]:
+    """Return what inspect.stack returns, without the lines of source."""
+    frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+    return [inspect.FrameInfo(f, f.f_code.co_filename, f.f_lineno, f.f_code.co_name, None, None) for f in frames]
+
+
 def _main(name: str) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -131,6 +143,9 @@ def _main(name: str) -> None:
         importlib.import_module(module)
     validation, schema = map(importlib.import_module, ("launcher.config.validate", "launcher.config.schema"))
     validation.adapter(schema.RunConfig).rebuild()
+    importlib.import_module("hydra.core.plugins").Plugins.instance()
+    # note: elastic reads only the names of functions, and the search for their source is slow
+    inspect.stack = _stack  # type: ignore[assignment]
     gc.freeze()
     _serve(listener)
     os._exit(0)

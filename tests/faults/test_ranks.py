@@ -43,7 +43,7 @@ def kill_repeatedly(train: Train, words: Sequence[str], kills: Sequence[Kill]) -
             time.sleep(moments.uniform(0, 0.1))
         else:
             _wait(process, lambda before=before: len(_process_ids(run) - before) > 1)
-            time.sleep(moments.uniform(0, 3))
+            time.sleep(moments.uniform(0, 1))
         ranks = list(ranks_of(run).values())
         before = {rank.pid for rank in ranks}
         if victim == "rank":
