@@ -16,6 +16,8 @@ from typing import Any
 
 MOST_BYTES = 1 << 18
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+# Those of a terminal and of Slurm, which reach every process.
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 _RANK = "launcher.rank.main"
 
 Become = Callable[[Sequence[str], Mapping[str, str]], None]
@@ -34,10 +36,13 @@ def serve(become: Become) -> None:
         return
     ours.close()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in _STOP_SIGNALS}
     # note: the working directory is that of a run's processes
     os.chdir("/")
     while request := theirs.recv(MOST_BYTES):
         if not (child := os.fork()):
+            for number, handler in before.items():
+                signal.signal(number, handler)
             _start(theirs, launcher, become, *pickle.loads(request))
         os.waitpid(child, 0)
     os._exit(0)

@@ -221,11 +221,11 @@ def _slow(function: Callable[..., None]) -> Callable[..., None]:
     return slowly
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 240, interval: float = 0.05) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "timed out"
-        time.sleep(0.05)
+        time.sleep(interval)
 
 
 def steps_done(run: Path) -> int:

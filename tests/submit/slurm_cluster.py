@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +52,28 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 def slow_first_turn() -> None:
-    """Slow a run down until its job is requeued."""
+    """Slow a run down until its job is requeued, and make a job that is stopped wait for it."""
+    from launcher.rank.signs import STOP
+
     if "SLURM_RESTART_COUNT" not in os.environ:
         slow_down()
+        if os.environ.get("SLURM_JOB_NAME") in ("cancelled", "limit"):
+            _wait_after_step(30, lambda: STOP.requested)
+
+
+def _wait_after_step(step: int, condition: Callable[[], bool]) -> None:
+    from launcher.rank.signs import HEARTBEAT
+    from launcher.training.trainer import Trainer
+
+    advance = Trainer.advance
+
+    def waiting(trainer: Trainer, *arguments: Any) -> None:
+        advance(trainer, *arguments)
+        while trainer.next_step == step and not condition():
+            HEARTBEAT.beat()
+            time.sleep(0.1)
+
+    Trainer.advance = waiting  # type: ignore[assignment, method-assign]
 
 
 def stop_in_final_evaluation() -> None:
@@ -75,19 +95,8 @@ def stop_in_final_evaluation() -> None:
 
 def wait_for_loss() -> None:
     """Make the second turn of the job `pair` wait in the middle until one of its nodes is lost."""
-    from launcher.rank.signs import HEARTBEAT
-    from launcher.training.trainer import Trainer
-
-    advance = Trainer.advance
-
-    def waiting(trainer: Trainer, *arguments: Any) -> None:
-        advance(trainer, *arguments)
-        while trainer.next_step == 90 and not LOST.exists():
-            HEARTBEAT.beat()
-            time.sleep(0.1)
-
     if (os.environ.get("SLURM_JOB_NAME"), os.environ.get("SLURM_RESTART_COUNT")) == ("pair", "1"):
-        Trainer.advance = waiting  # type: ignore[assignment, method-assign]
+        _wait_after_step(90, LOST.exists)
 
 
 def missing() -> str | None:

@@ -70,12 +70,14 @@ def launched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun)
 
     def launch(*words: str, codes: dict[str, int] | None = None, code: int = 0) -> list[list[str]]:
         calls: list[list[str]] = []
+        cells: dict[str, curve.Cell] = {}
 
         def train(line: list[str]) -> int:
             calls.append(line)
             name = next((w.removeprefix("run_name=") for w in line if w.startswith("run_name=")), Path(line[-1]).name)
             ended = (codes or {}).get(name, 0)
-            (cell,) = (cell for cell in expand(list(words)) if cell.folder.name == name)
+            cells.update(() if cells else ((cell.folder.name, cell) for cell in expand(list(words))))
+            cell = cells[name]
             shutil.rmtree(tmp_path / cell.folder, ignore_errors=True)
             config = as_mapping(inspect_data(cell.composed.config, must_exist=True).config)
             folder = make_run(str(cell.folder), finished=True if ended == 0 else None)
