@@ -19,6 +19,7 @@ from tests.runs import Cold, Here, Train
 __all__ = ["make_run"]
 
 _COMPUTING = ("benchmarks", "training")
+_SLOWEST = ("test_real_slurm.py", "test_gpu_script.py", "test_ranks.py", "test_core_alone.py")
 # Memory that a test may leave occupied.
 _LEFT_MIB = 40
 _min_mib = math.inf
@@ -49,10 +50,12 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with slow files, in turn one that computes and one that waits for processes."""
+    """Start with slow files, the slowest first, in turn one that computes and one that waits for processes."""
     computing = dict.fromkeys(item.path for item in items if item.path.parent.name in _COMPUTING)
     starts = (item.path for item in items if item.get_closest_marker("system") or item.path.parent.name == "launch")
-    waiting = dict.fromkeys(path for path in starts if path not in computing)
+    waiting = sorted(
+        dict.fromkeys(path for path in starts if path not in computing), key=lambda path: path.name not in _SLOWEST
+    )
     turns = [path for pair in zip_longest(computing, waiting) for path in pair]
     items.sort(key=lambda item: turns.index(item.path) if item.path in turns else len(turns))
 

@@ -83,7 +83,7 @@ def test_a_job_that_is_stopped_at_its_time_limit_or_while_it_evaluates_ends_with
 ) -> None:
     run = SubmittedRun(cluster, "limit")
     wait_for(lambda: steps_done(run.folder) > 25)
-    # note: Slurm sends the signal two minutes before the limit
+    # note: Slurm sends the signal three minutes before the limit
     run.set_time_limit(1 + run.minutes)
     wait_for(lambda: "stopped; to resume from the newest checkpoint" in run.log)
     run.set_time_limit(60)

@@ -1,12 +1,17 @@
+import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from lab.cli import curve
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from tests.runs import SMALL, Train, ended, processes_of, slow_down, steps_done, wait_for
+from tests.forked import Command
+from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, slow_down, steps_done, use_tiny, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -22,8 +27,18 @@ def train(train: Train) -> Train:
     return replace(train, before=(*train.before, slow_down))
 
 
+def fork_runs() -> None:
+    """Start the runs of a grid as forks, in place of new interpreters."""
+
+    def start(words: list[str], **_: object) -> Command:
+        return Command(words[2:], Path.cwd(), os.environ, 1, 2, before=(use_tiny, draw_nothing, slow_down))
+
+    curve.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+
+
 def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None:
     runs = [train.folder / "runs" / f"mild-shapes-{epochs}ep-seed42" for epochs in (3, 4)]
+    train = replace(train, around=(fork_runs,))
     process = train.start(*GRID)
     end = time.monotonic() + 120
     while not any(row["kind"] == "eval" for row in read_metrics(runs[0] / "metrics.jsonl")):

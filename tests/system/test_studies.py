@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from lab.cli import curve
+from launcher.cli import main as cli
 from launcher.records.metrics import read_metrics
 from tests.runs import SMALL, Here, Train, same
 
@@ -78,7 +80,8 @@ def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
 
 
-def test_tuning_runs_each_trial_once(here: Here) -> None:
+def test_tuning_runs_each_trial_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curve, "_train", lambda words: cli.main(words))
     (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
     words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
     here(*words)

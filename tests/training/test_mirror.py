@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import UserError
+from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.mirror import Mirror
@@ -47,27 +48,30 @@ def names(bucket: Any) -> list[str]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("words", [[*RUN, MIRROR], ["resume", "s3://mine/runs/first"]], ids=["same command", "resume"])
-def test_a_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_the_same_bits(
-    tmp_path: Path, bucket: Any, words: list[str]
+def test_a_twice_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_the_same_bits(
+    tmp_path: Path, bucket: Any
 ) -> None:
+    """Once by the same command, and once by `resume`."""
     environment = dict(os.environ)
     whole = Train(tmp_path / "whole", environment, before=(use_tiny, draw_nothing))
     lost = Train(tmp_path / "lost", environment, before=(use_tiny, draw_nothing, slow_down))
     for one in (whole, lost):
         one.folder.mkdir()
     expected = whole.decided(whole.small("first", *RUN))
-    process, run = lost.start(*RUN, MIRROR), lost.folder / "runs" / "first"
-    wait_for(lambda: any(name >= "checkpoints/step-00000006.pt" and "step" in name for name in names(bucket)))
-    for one in processes_of(run):
-        one.kill()
-    process.communicate(timeout=60)
-    shutil.rmtree(lost.folder / "runs")
+    run = lost.folder / "runs" / "first"
+    for step in (4, 8):
+        process, newest = lost.start(*RUN, MIRROR), f"checkpoints/step-{step:08}.pt"
+        wait_for(lambda newest=newest: any(name >= newest and "step" in name for name in names(bucket)))  # type: ignore[misc]
+        for one in processes_of(run):
+            one.kill()
+        process.communicate(timeout=60)
+        shutil.rmtree(lost.folder / "runs")
     whole.folder = lost.folder
-    assert "runs/first is fetched from s3://mine/runs/first" in whole(*words).stdout
+    assert "runs/first is fetched from s3://mine/runs/first" in whole("resume", "s3://mine/runs/first").stdout
     files = {path.relative_to(run).as_posix() for path in run.glob("checkpoints/*.pt")}
     assert {"checkpoints/step-00000018.pt", "config.yaml", "metrics.jsonl"} <= set(names(bucket))
     assert {name for name in names(bucket) if name.startswith("checkpoints")} <= files
+    assert [row["kind"] for row in read_metrics(run / "metrics.jsonl")].count("resume") == 2
     assert same(whole.decided(run), expected)
 
 
