@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
-from tests.fork_server import MOST_BYTES, address, become
+from tests.fork_server import MOST_BYTES, address
 
 _SECONDS = 0.01
 # note: forks inherit it, so that they use the same server
@@ -117,34 +117,6 @@ class Piped(Command):
         self.stdout.close()
         self.wait(timeout)
         return "", ""
-
-
-class Rank:
-    """Like elastic's `subprocess.Popen` of a rank, as a fork of the launcher, which `before` has prepared for both."""
-
-    def __init__(self, args: Sequence[str], env: Mapping[str, str], **_: object):
-        self.returncode: int | None = None
-        self.pid = os.fork()
-        if not self.pid:
-            os.setsid()
-            become(args[args.index("-m") + 1 :], env)
-
-    def poll(self) -> int | None:
-        if self.returncode is None and (status := os.waitpid(self.pid, os.WNOHANG))[0]:
-            self.returncode = os.waitstatus_to_exitcode(status[1])
-        return self.returncode
-
-    def wait(self, timeout: float) -> int:
-        return Command.wait(self, timeout)  # type: ignore[arg-type]
-
-
-def fork_ranks() -> None:
-    """Start the ranks of a command as forks of it, each with one thread, which saves the seconds of their imports."""
-    import torch
-    from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-
-    torch.set_num_threads(1)
-    subprocess_handler.Popen = Rank  # type: ignore[misc, assignment]
 
 
 def piped(*before: Callable[[], object]) -> SimpleNamespace:

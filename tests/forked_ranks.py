@@ -1,7 +1,5 @@
 """Start the ranks of a command as forks of it before it has threads, which saves seconds of imports per rank."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import pickle

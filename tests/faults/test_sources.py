@@ -13,7 +13,6 @@ import pytest
 
 from tests.data.sources.buckets import KEYS, Bucket, cutting, use_folders
 from tests.data.sources.downloads import parquet, split_column, tables, webdataset, zip_of_folders
-from tests.forked import fork_ranks
 from tests.images import write_images
 from tests.runs import Train, draw_nothing, ended, processes_of, same, use_tiny, wait_for
 
@@ -61,7 +60,7 @@ def decode_on_stand_in() -> None:
 
 
 def command(folder: Path, *before: Callable[[], object]) -> Train:
-    train = Train(folder, before=(use_tiny, draw_nothing, fork_ranks, use_folders, *before))
+    train = Train(folder, before=(use_tiny, draw_nothing, use_folders, *before))
     train.environment["XDG_CACHE_HOME"] = str(folder / "cache")
     return train
 
