@@ -104,20 +104,6 @@ def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, uninterrupted: P
     assert_same_end(train, run, uninterrupted)
 
 
-def test_three_ranks_restart_to_the_same_bits(train: Train) -> None:
-    # note: a sum of three or more values depends on their order
-    words = [*SHORT, "launch.nproc=3", "batch_size=24", "eval_batch_size=24", "epochs=2", "eval_every=2ep"]
-    train(*words, "run_name=whole")
-    process = train.start(*words, "run_name=lost")
-    run = train.folder / "runs" / "lost"
-    wait_for(lambda: steps_done(run) >= 5)
-    ranks_of(run)[2].kill()
-    output, _ = ended(process)
-    assert "restarting from the newest checkpoint (1 of 3)" in output
-    assert "no progress" not in output
-    assert_same_end(train, run, run.with_name("whole"))
-
-
 @pytest.mark.timeout(300 + 60 * KILLS)
 def test_a_run_killed_repeatedly_ends_with_the_same_bits(train: Train) -> None:
     small = ["checkpoint.every=2ba", "eval_every=4ep", "batch_size=8", "dataset.train_samples=48"]

@@ -32,7 +32,10 @@ IMAGES, DEATH = 60, 8
 
 
 def die_once() -> None:
-    """Kill the launcher of two ranks, or one of three ranks, before a step in the middle of the second epoch."""
+    """Kill the launcher of two ranks, or one of three ranks, before a step in the middle of the second epoch.
+
+    A sum of three or more values depends on their order.
+    """
     from launcher.training.trainer import Trainer
 
     advance = Trainer.advance
