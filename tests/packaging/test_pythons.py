@@ -17,6 +17,7 @@ each_version = pytest.mark.parametrize("version", ["3.11", "3.12", "3.13", "3.14
 SHORT = [
     *("recipe=mild", "model=resnet18", "dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=16"),
     *("dataset.native_size=32", "batch_size=16", "launch=cpu", "launch.nproc=2", "dataloader.workers=1", "run_name=r"),
+    "schedule.warmup=1ba",
 ]
 
 
