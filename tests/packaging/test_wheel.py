@@ -58,15 +58,14 @@ def test_the_installed_command_runs_from_another_folder(installed: Path, tmp_pat
     assert "_ARGCOMPLETE" in train(installed, tmp_path, "completion", "bash")
 
 
-def test_the_installed_command_trains_resumes_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_trains_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
     """This includes the verbs of `lab`, which are registered by entry points."""
     words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
-    words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1"]
+    words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1", "model=resnet18"]
     train(installed, tmp_path, *words, "run_name=r")
     run = tmp_path / "runs" / "r"
-    train(installed, tmp_path, "resume", "runs/r", "epochs=2")
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
-    assert steps == [2, 4]
+    assert steps == [2]
     train(installed, tmp_path, "export", "runs/r")
     assert {path.name for path in (run / "export").iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert "#SBATCH" in train(installed, tmp_path, "submit", "--slurm", "recipe=mild", *words[1:])
