@@ -159,7 +159,9 @@ class OurStep:
         self, words: Sequence[str], images: Tensor, labels: Tensor, precision: Precision, size: int | None = None
     ):
         number = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[precision.dtype]
-        data = ["dataset=imagenet", "dataset.path=/", "dataloader=synthetic"]
+        # note: 1,000 steps per epoch, since a plan goes through all steps, and small batches make millions
+        samples = f"dataset.train_samples={1000 * len(images)}"
+        data = ["dataset=imagenet", "dataset.path=/", "dataloader=synthetic", samples]
         batch = [f"batch_size={len(images)}", f"eval_batch_size={len(images)}", f"precision={number}"]
         config = compose([*data, *words, *batch]).config
         self._run = run = build_trainer(config, Ranks(0, 1, 0, 1, images.device))
