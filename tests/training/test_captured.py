@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -21,54 +21,10 @@ from launcher.training import captured, trainer
 from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer
 from launcher.training.trainer import Trainer, build_trainer
 from launcher.training.worker import capture_run
+from tests.graphs import StandIn, StandInGraph
 from tests.networks import tiny
 from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, TASKS, VIT, assert_same_state, build, steps, tensors
 from tests.two_ranks import on_ranks
-
-
-@dataclass
-class StandIn:
-    """Restores `state` after a capture, which executes nothing on a GPU; a replay calls the function again."""
-
-    state: Callable[[], list[Tensor]]
-    captures: int = 0
-    warmup_steps: int = 0
-    dropped: list[int] = field(default_factory=list)
-    pools: int = 0
-
-    def new_pool(self) -> None:
-        self.pools += 1
-
-    def side_stream(self) -> nullcontext[None]:
-        self.warmup_steps += 1
-        return nullcontext()
-
-    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
-        before = [(tensor, tensor.clone()) for tensor in self.state()]
-        outputs = function()
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)
-        self.captures += 1
-        return StandInGraph(self, self.captures, function, outputs), outputs
-
-
-@dataclass
-class StandInGraph:
-    owner: StandIn
-    number: int
-    function: Callable[[], Sequence[Tensor]]
-    outputs: Sequence[Tensor]
-    replaying: ClassVar[bool] = False
-
-    def replay(self) -> None:
-        StandInGraph.replaying = True
-        for output, value in zip(self.outputs, self.function(), strict=True):
-            output.copy_(value)
-        StandInGraph.replaying = False
-
-    def reset(self) -> None:
-        self.owner.dropped.append(self.number)
 
 
 def adding(weight: Tensor) -> Callable[[Tensor, Tensor], Sequence[Tensor]]:
