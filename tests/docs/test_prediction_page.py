@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.prediction import GOAL_MEDIAN, GOAL_WORST, Figure, alone, figures, fitted_to, row
+from benchmarks.prediction import GOAL_MEDIAN, GOAL_WORST, alone, fitted_to, row
+from benchmarks.published import Figure, figures
 from lab.predict.prediction import efficiencies
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
