@@ -30,8 +30,8 @@ _SMALL, _FINETUNE = "small", "finetune"
 # The verbs of one run that `recipe=auto` works with; for the first ones, images without a recipe mean it too.
 _BARE = ("run", "plan", "show", "estimate", "diagnose", "submit", "look", "lr-find")
 _ONE_RUN = (*_BARE, "doctor", "prepare")
-# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. Recipes are for
-# classification, so the loss of another task is none of them.
+# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. So does `loss`,
+# unless `task` is set too, because recipes fix only the loss of classification.
 _OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
 
 
