@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.foreach import cast
 
 # Up to this size the last stage has single pixels, for which PyTorch's bf16 convolution on a CPU computes wrong
 # gradients: those of weights that only see padding are uninitialized memory instead of zero.
@@ -28,6 +29,19 @@ class Precision:
         if self.dtype == torch.float32:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
+
+    def copies(self, model: nn.Module) -> dict[str, Tensor]:
+        """Return by name the weights that autocast would cast one by one, cast in few launches; the bits are equal."""
+        names = {
+            weight: f"{prefix}.{name}".lstrip(".")
+            for prefix, layer in model.named_modules()
+            # note: layers of other packages may compute with their weights in float32
+            if isinstance(layer, nn.Conv2d | nn.Linear)
+            and type(layer).__module__.startswith(("torch.nn.", "launcher."))
+            for name, weight in layer.named_parameters(recurse=False)
+            if weight.requires_grad
+        }
+        return dict(zip(names.values(), cast(list(names), self.dtype), strict=True))
 
     def scaler(self) -> LossScaler:
         """Return a loss scaler, which is only enabled for float16."""

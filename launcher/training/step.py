@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.base import Loss
@@ -28,7 +29,12 @@ from launcher.training.precision import Precision
 
 
 class Objective(nn.Module):
-    """Computes the mean loss [] of images [B, 3, H, W] and their targets, with the model in autocast."""
+    """Computes the mean loss [] of images [B, 3, H, W] and their targets, with the model in autocast.
+
+    `copies` may cast weights by name before the forward pass, in fewer launches but by more work of the host.
+    """
+
+    copies: Callable[[nn.Module], dict[str, Tensor]] | None = None
 
     def __init__(self, model: nn.Module, loss: Loss, autocast: Callable[[], AbstractContextManager[object]]):
         super().__init__()
@@ -36,7 +42,9 @@ class Objective(nn.Module):
 
     def forward(self, images: Tensor, targets: Tensor) -> Tensor:
         with self.autocast():
-            outputs = self.model(images)
+            outputs = (
+                functional_call(self.model, self.copies(self.model), images) if self.copies else self.model(images)
+            )
         return self.loss(outputs, targets)
 
 
@@ -167,6 +175,12 @@ class TrainStep:
             )
 
         return by_graphs
+
+    def capture(self, captured: CapturedSteps) -> None:
+        """Train by CUDA graphs from now on; in a graph a cast of all weights at once costs the host nothing."""
+        self.captured = captured
+        if self.plan.config.compile == "off" and self.precision.dtype != torch.float32:
+            self.objective.copies = self.precision.copies
 
     def release(self) -> None:
         """Apply steps again after one that was not finite."""

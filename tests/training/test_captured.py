@@ -106,7 +106,7 @@ def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monk
         raise RuntimeError("broken")
 
     monkeypatch.setattr(device, "capture", fail)
-    run.train_step.captured = CapturedSteps(device, "on")
+    run.train_step.capture(CapturedSteps(device, "on"))
     assert steps(run, WARMUP_STEPS + 2) == steps(plain, WARMUP_STEPS + 2)
     assert device.captures == 1
     assert_same_state(run, plain)
@@ -143,15 +143,18 @@ def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.Monk
     "words",
     [
         ["recipe=hot", "algorithms.stochastic_depth=on", "device_batch_size=4", *EARLY["sam"]],
+        ["algorithms=[blurpool,channels_last,sam]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],
+        ["recipe=hot", "device_batch_size=4", *EARLY["sam"], "precision=fp16"],
         [*VIT, "algorithms=[ema,sam,mixup]", *EARLY["sam"], *EARLY["ema"]],
+        [*VIT, "algorithms=[sam]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],
         *([*words, "algorithms.sam=on", *EARLY["sam"]] for words in TASKS.values()),
     ],
 )
 def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
-    plain, run = (build(*words, "schedule.warmup=0ba", "precision=fp32") for _ in range(2))
+    plain, run = (build("precision=fp32", *words, "schedule.warmup=0ba") for _ in range(2))
     device = StandIn(lambda: tensors(run.state_dict()))
-    run.train_step.captured = CapturedSteps(device, "on")
+    run.train_step.capture(CapturedSteps(device, "on"))
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
     sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
@@ -248,7 +251,7 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
     trainer.why_not_captured = lambda *_: None  # note: as on a GPU
     run = build_trainer(compose([*small, "cuda_graphs=on"]).config, ranks)
     device = StandIn(lambda: tensors(run.state_dict()))
-    run.train_step.captured = CapturedSteps(device, "on")
+    run.train_step.capture(CapturedSteps(device, "on"))
     (ours, fewest), (theirs, usual) = (losses_and_fewest_calls(one) for one in (run, plain))
     assert 2 * fewest < usual
     assert device.captures > 0 < run.train_step.captured.replays
@@ -271,6 +274,7 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
     [
         ["recipe=mild", *EARLY["ema"]],
         ["algorithms=[sam,channels_last]", *EARLY["sam"], "launch.gradient_dtype=bfloat16"],
+        ["algorithms=[sam,blurpool]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],
     ],
 )
 def test_steps_of_several_ranks_are_captured_up_to_one_all_reduce(count: int, words: list[str]) -> None:
