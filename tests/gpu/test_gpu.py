@@ -138,9 +138,9 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("recipe", NAMES)
-def test_captured_steps_have_the_losses_of_eager_ones(recipe: str, device: torch.device) -> None:
-    words = [f"recipe={recipe}", "precision=fp32", "algorithms.progressive_resizing=off", "algorithms.sam=off"]
+@pytest.mark.parametrize(("recipe", "precision"), [*((name, "fp32") for name in NAMES), ("mild", "bf16")])
+def test_captured_steps_have_the_losses_of_eager_ones(recipe: str, precision: str, device: torch.device) -> None:
+    words = [f"recipe={recipe}", f"precision={precision}", "algorithms.progressive_resizing=off", "algorithms.sam=off"]
     run, count = build(device, *words, "cuda_graphs=on"), WARMUP_STEPS + 2
     capture_run(run)
     if device.type != "cuda":
@@ -148,7 +148,8 @@ def test_captured_steps_have_the_losses_of_eager_ones(recipe: str, device: torch
     captured = run.train_step.captured
     if captured is None:
         pytest.skip("this recipe cannot be captured; its run prints the reason")
-    assert losses(run, count) == pytest.approx(losses(build(device, *words), count), rel=1e-5)
+    tolerance = 1e-5 if precision == "fp32" else 1e-2
+    assert losses(run, count) == pytest.approx(losses(build(device, *words), count), rel=tolerance)
     assert (captured.captures, captured.replays) == (1, 2)
 
 
