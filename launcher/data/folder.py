@@ -1,16 +1,13 @@
 """Images in and below class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -32,36 +29,30 @@ _SPLIT_NAMES = ("train", "training", *VAL, "testing")
 _UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
 
 
-if TYPE_CHECKING:
-    from launcher.data.sources.source import Source
-
-Split = TypeVar("Split", "Folder", "Source")
-
-
 @dataclass(frozen=True)
 class Folder:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
-    `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `irregular` counts links
-    that are not followed, pipes, sockets and devices; `others` counts files without an image extension, by extension;
-    `loose` counts images in `root` itself, which have no class. `stored` is where images are that are not in class
-    folders: `files` are names then.
+    `stored` is where images are that are not in class folders: `root` is the path in messages then, and `files` are
+    names. `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `irregular` counts
+    links that are not followed, pipes, sockets and devices; `others` counts files without an image extension, by
+    extension; `loose` counts images in `root` itself, which have no class.
     """
 
-    root: Path
+    root: str
     split: str
     classes: list[str]
-    files: list[str]
+    files: Sequence[str]
     labels: np.ndarray
-    irregular: int
-    place: str
-    others: Counter[str]
-    loose: int
     stored: Stored | None = None
+    place: str = ""
+    irregular: int = 0
+    others: Counter[str] = field(default_factory=Counter)
+    loose: int = 0
 
     def piece(self, number: int) -> Piece:
         """Return where an image is."""
-        name = self.files[number]
+        name = os.fsdecode(self.files[number])
         return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
 
@@ -91,7 +82,7 @@ def splits(
     return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
 
 
-def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
+def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
     """Relabel both splits by their sorted common classes, so that a class missing in one does not shift its labels.
 
     Equal lists of classes stay in their order.
@@ -102,7 +93,7 @@ def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
     return numbered(train, classes), numbered(val, classes)
 
 
-def numbered(split: Split, classes: list[str]) -> Split:
+def numbered(split: Folder, classes: list[str]) -> Folder:
     """Relabel a split by the positions of other classes; -1 for a class not among them."""
     numbers = {name: number for number, name in enumerate(classes)}
     new = np.array([numbers.get(name, -1) for name in split.classes], np.int64)
@@ -156,19 +147,16 @@ def scan_evaluation(path: Path) -> Folder:
     return scan(path, "val") if is_folder(split_folder(path, "val")) else _without_ffcv(_scan(path, path, "val"))
 
 
-def sizes(folder: Folder) -> list[int]:
-    """Return the bytes of each image.
+def sizes(folder: Folder) -> Sequence[int | None]:
+    """Return the bytes of each image, None if unknown.
 
     Raises UserError if an image no longer exists.
     """
-
-    paths: Sequence[str] = [f"{folder.root}/{file}" for file in folder.files]
     if isinstance(folder.stored, Packed):
         return folder.stored.places[:, 2].tolist()  # type: ignore[no-any-return]
     if isinstance(folder.stored, Remote):
         return folder.stored.sizes.tolist()  # type: ignore[no-any-return]
-    if folder.stored is not None:
-        paths = folder.stored.paths.tolist()
+    paths = folder.stored.paths.tolist() if folder.stored else [f"{folder.root}/{file}" for file in folder.files]
 
     def of(first: int) -> list[int]:
         return [os.stat(path).st_size for path in paths[first : first + _FILES_A_TASK]]  # noqa: PTH116
@@ -177,7 +165,7 @@ def sizes(folder: Folder) -> list[int]:
         with ThreadPoolExecutor(_READERS) as pool:
             return [size for part in pool.map(of, range(0, len(paths), _FILES_A_TASK)) for size in part]
     except OSError as error:
-        raise problem(folder.root.parent, unreadable_path(error)) from None
+        raise problem(folder.root.removesuffix(f"/{folder.place.rstrip('/')}"), unreadable_path(error)) from None
 
 
 def problem(path: Path | str, message: str) -> UserError:
@@ -224,7 +212,7 @@ def _listed(path: Path, root: Path, split: str) -> Folder:
         raise problem(path, "; ".join([message, *_others_note(others), *_irregular_note(skipped)]))
     place = "" if root == path else f"{root.name}/"
     numbers = np.array(labels, dtype=np.int64)
-    return Folder(root, split, classes, files, numbers, skipped, place, others, sum(map(is_image, loose)))
+    return Folder(str(root), split, classes, files, numbers, None, place, skipped, others, sum(map(is_image, loose)))
 
 
 def skipped_notes(folders: Sequence[Folder]) -> list[str]:
@@ -275,6 +263,6 @@ def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True)
 
 def part(whole: Folder, chosen: np.ndarray) -> Folder:
     """Select the images where `chosen`, bool [N], is true; classes stay."""
-    files = [whole.files[number] for number in np.flatnonzero(chosen)]
+    files = [whole.files[number] for number in np.flatnonzero(chosen).tolist()]
     stored = whole.stored.part(chosen) if whole.stored is not None else None
     return replace(whole, files=files, labels=whole.labels[chosen], stored=stored)

@@ -5,6 +5,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from stat import S_ISREG
@@ -21,7 +22,7 @@ from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.folder import Folder
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Piece, Remote, Stored, read_remote
+from launcher.data.sources.pieces import Piece, Remote, read_remote
 from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
@@ -114,31 +115,23 @@ Sample = tuple[np.ndarray | Jpeg, Any, int]
 
 
 class Images(Dataset[Sample]):
-    """Decoded images by `Key`: the files `root`/`files`, or images of these names where `stored`, with labels."""
+    """Decoded images of a split by `Key`, with labels."""
 
     decoder = "auto"
     # whether JPEGs are left to the device
     on_device = False
 
-    def __init__(
-        self,
-        root: Path,
-        files: Sequence[str],
-        labels: np.ndarray,
-        *,
-        upright: bool,
-        stored: Stored | None = None,
-    ):
-        self.root, self.labels, self.upright, self.stored = root, labels, upright, stored
+    def __init__(self, folder: Folder, *, upright: bool):
         # note: worker processes share one array of bytes without copying it, unlike a list of strings
-        self.files = np.array([os.fsencode(file) for file in files])
+        files: Any = np.array([os.fsencode(file) for file in folder.files])
+        self.folder, self.labels, self.upright = replace(folder, files=files), folder.labels, upright
         self.reading = Reading(1)
         self._fetched: dict[int, bytes | UnreadableImage] = {}
 
     def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError:
         """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
-            if isinstance(self.stored, Remote):
+            if isinstance(self.folder.stored, Remote):
                 self._fetch([index % len(self.labels) for _, index, _ in keys])
             return self.batch(keys)
         except UserError as error:
@@ -194,8 +187,7 @@ class Images(Dataset[Sample]):
 
     def piece(self, index: int) -> Piece:
         """Return where an image is."""
-        name = os.fsdecode(self.files[index])
-        return Piece(name, str(self.root / name)) if self.stored is None else self.stored.piece(name, index)
+        return self.folder.piece(index)
 
     def path(self, index: int) -> Path:
         return Path(self.piece(index).file)
@@ -214,7 +206,7 @@ class TrainImages(Images):
         upright: bool,
         change_image: ChangeImage | None,
     ):
-        super().__init__(folder.root, folder.files, folder.labels, upright=upright, stored=folder.stored)
+        super().__init__(folder, upright=upright)
         self.image, self.seed, self.change_image = image, seed, change_image
         self.decoder, self.scaled, self.on_device = loader.decoder, loader.dct_scaling, loader.decode == "gpu"
         # note: Pillow-SIMD, where it is installed, resizes too
@@ -245,15 +237,8 @@ class TrainImages(Images):
 class EvalImages(Images):
     """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`."""
 
-    def __init__(
-        self,
-        root: Path,
-        files: Sequence[str],
-        labels: np.ndarray,
-        values: Mapping[str, Any],
-        stored: Stored | None = None,
-    ):
-        super().__init__(root, files, labels, upright=values["exif_orientation"], stored=stored)
+    def __init__(self, folder: Folder, values: Mapping[str, Any]):
+        super().__init__(folder, upright=values["exif_orientation"])
         self.resize, self.interpolation = values["resize"], values["interpolation"]
 
     def __getitem__(self, key: Key) -> Sample:

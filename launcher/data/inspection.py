@@ -166,7 +166,7 @@ def _folder(config: RunConfig) -> str | None:
     return None
 
 
-def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
+def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> None:
     """Check that the counts are those of the plan; images may have changed since.
 
     Raises UserError if the number of classes or training images differs from the plan's.
@@ -185,7 +185,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path) -> None:
 
 def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[str]:
     """Return notes on the folders that are read if a user may expect others."""
-    used = val.root.name if dataset.val_split is None else ""
+    used = Path(val.root).name if dataset.val_split is None else ""
     notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
     unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
     if unused and dataset.test_path is None:

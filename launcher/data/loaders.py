@@ -111,8 +111,7 @@ def build_loaders(
 def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
     """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    images = EvalImages(folder.root, folder.files, folder.labels, evaluation_input(plan), folder.stored)
-    return _evaluation(plan, shard, WorkerProcesses(images, shard, folder.classes))
+    return _evaluation(plan, shard, WorkerProcesses(EvalImages(folder, evaluation_input(plan)), shard))
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:

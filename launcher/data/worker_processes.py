@@ -27,16 +27,14 @@ _SECONDS_TO_DIE = 1.0
 
 
 class WorkerProcesses(Reader):
-    """Read requested batches through torch's DataLoader, in persistent workers or in this process.
+    """Read requested batches through torch's DataLoader, in persistent workers or in this process."""
 
-    `classes` are the names of the labels, if available.
-    """
-
-    def __init__(self, images: Images, shard: Shard, classes: list[str] | None = None):
-        self.labels, self.classes = images.labels, classes
+    def __init__(self, images: Images, shard: Shard):
+        self.labels, self.classes = images.labels, images.folder.classes
         self._images, self._device = images, shard.device
-        if isinstance(images.stored, Packed) and images.stored.is_fetched:
-            self.archives = images.stored.places[:, 0]
+        stored = images.folder.stored
+        if isinstance(stored, Packed) and stored.is_fetched:
+            self.archives = stored.places[:, 0]
         images.reading = Reading(max(1, shard.workers))
         self._keys = _Keys()
         self._loader: DataLoader[Any] = DataLoader(

@@ -14,10 +14,11 @@ from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig, TorchvisionLoader
 from launcher.data.batch import normalize
+from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
 from launcher.data.loaders import EvaluationLoader
 from launcher.data.sampling import Shard
-from launcher.data.sources.pieces import Piece
+from launcher.data.sources.pieces import Listed, Piece
 from launcher.data.unreadable import reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
@@ -162,7 +163,8 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
-    images = ReadableImages(Path(), files, np.zeros(len(files), np.int64), classifier.card["input"])
+    folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), Listed(np.array(files)))
+    images = ReadableImages(folder, classifier.card["input"])
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)
     loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])

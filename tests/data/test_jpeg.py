@@ -17,6 +17,7 @@ from launcher.config.compose import compose
 from launcher.data.crops import cut, resize_by_pillow, resize_by_torch
 from launcher.data.ffcv.decoder import decode
 from launcher.data.ffcv.writer import to_jpeg
+from launcher.data.folder import Folder
 from launcher.data.images import Images
 from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
 from launcher.errors import UserError
@@ -82,7 +83,7 @@ def test_scaled_parts_are_the_same_for_all_decoders(eighths: int, size: tuple[in
 
 def files(folder: Path, content: bytes) -> Images:
     (folder / "image.jpg").write_bytes(content)
-    return Images(folder, ["image.jpg"], np.zeros(1, np.int64), upright=True)
+    return Images(Folder(str(folder), "train", [], ["image.jpg"], np.zeros(1, np.int64)), upright=True)
 
 
 def test_what_needs_more_than_decoding_is_left_to_pillow(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from launcher.config.compose import compose
 from launcher.data.folder import scan
 from launcher.data.inspection import inspect_data
 from launcher.data.listing import image_files
-from launcher.data.sources.find import folder_source, open_source
+from launcher.data.sources.find import open_source
 from launcher.data.sources.source import quiet
 from launcher.errors import UserError
 
@@ -54,11 +54,11 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/pets", recursive=True)
     for split in ("train", "val"):
-        here = folder_source(scan(folder, split))
+        here = scan(folder, split)
         for path in (str(tmp_path / "pets.tar"), "memory://pets"):
             there = open_source(path, split, quiet)
-            assert (there.names, there.classes, there.labels.tolist()) == (
-                here.names,
+            assert (there.files, there.classes, there.labels.tolist()) == (
+                here.files,
                 here.classes,
                 here.labels.tolist(),
             )
@@ -76,7 +76,7 @@ def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) 
     assert image_files([str(folder / "train" / "cat")]) == [f"{folder}/train/cat/{number}.png" for number in "12345"]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
-    assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).names) == 10
+    assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).files) == 10
 
 
 @pytest.mark.parametrize("val", ["valid", "validation", "test"])
@@ -91,7 +91,7 @@ def test_other_names_of_the_validation_folder_are_read_and_noted(tmp_path: Path,
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), f"/pets-{val}", recursive=True)
     for path in (str(folder), str(tmp_path / "pets.tar"), f"memory://pets-{val}"):
-        assert len(open_source(path, "val", quiet).names) == 10
+        assert len(open_source(path, "val", quiet).files) == 10
 
 
 def test_of_several_validation_folders_the_first_is_read_and_the_others_are_noted(tmp_path: Path) -> None:

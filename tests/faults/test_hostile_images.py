@@ -41,7 +41,7 @@ def test_unusual_file_names_are_read(tmp_path: Path) -> None:
     assert [len(one.files) for one in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
     split = scan(tmp_path, "train")
     assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
-    images = Images(split.root, split.files, split.labels, upright=True)
+    images = Images(split, upright=True)
     assert all(tuple(images.open(number)[0, 0]) == (200, 10, 10) for number in range(len(ODD_NAMES)))
 
 
@@ -50,7 +50,7 @@ def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
     split = scan(tmp_path, "train")
-    images = Images(split.root, split.files, split.labels, upright=True)
+    images = Images(split, upright=True)
     lines = []
     for number in range(len(ODD_NAMES)):
         try:
@@ -146,7 +146,7 @@ def test_an_invalid_image_is_one_error(tmp_path: Path, content: bytes | Callable
     with pytest.raises(
         UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):
-        Images(split.root, split.files, split.labels, upright=True).open(0)
+        Images(split, upright=True).open(0)
     list(image_advice(compose([]).config, split))
 
 

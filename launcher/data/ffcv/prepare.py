@@ -17,10 +17,11 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
 from launcher.data.ffcv.writer import BetonWriter, encode_all
+from launcher.data.folder import Folder, sizes
 from launcher.data.identity import divided, fingerprint
 from launcher.data.shapes import ensure_folder, shapes_folder
 from launcher.data.sources.find import open_sources
-from launcher.data.sources.source import Report, Source
+from launcher.data.sources.source import Files, Report
 from launcher.data.workers import in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
@@ -44,18 +45,18 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     small_path, small = data.small_path(), small_values(loader.files)
     files = [(split, data.path(split), full_values(loader.files)) for split in SPLITS]
     files += [("train", small_path, small)] if small_path and small else []
-    sources = {}
+    jobs = {}
     if not all(_is_written(path) for _, path, _ in files):
-        train, val = open_sources(dataset, data.seed, _where(dataset), report, by_class=data.by_class)
-        known_as = _known_as(dataset, train, val)
-        sources = {source.split: dataclasses.replace(source, known_as=known_as) for source in (train, val)}
-    workers = usable_cores() if loader.workers == "auto" else loader.workers
+        train, val, skipped = open_sources(dataset, data.seed, _where(dataset), report, by_class=data.by_class)
+        workers = usable_cores() if loader.workers == "auto" else loader.workers
+        job = partial(_Job, dataset, workers, report, _known_as(dataset, train, val))
+        jobs = {"train": partial(job, train, skipped), "val": partial(job, val, {})}
     for split, path, values in files:
         if _is_written(path):
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
-            manifest = _Job(sources[split], path, values, dataset, workers, report).run()
+            manifest = jobs[split](path, values).run()
         yield path, manifest
 
 
@@ -74,14 +75,14 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
         yield file.path, file.manifest
 
 
-def _known_as(dataset: Dataset, train: Source, val: Source) -> str | None:
+def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
     if dataset.kind != "folder" and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
     if dataset.val_split is None:
         return None
-    lists = (zip(source.names, source.sizes(), strict=True) for source in (train, val))
+    lists = (zip(source.files, sizes(source), strict=True) for source in (train, val))
     return divided(itertools.chain(*lists), dataset.val_split)
 
 
@@ -98,14 +99,24 @@ def _where(dataset: Dataset) -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to write: its images and settings."""
+    """One file to write: its images, those that are skipped already with reasons, and its settings.
 
-    source: Source
-    path: Path
-    values: FFCVFile
+    `known_as` replaces the fingerprint of the images.
+    """
+
     dataset: Dataset
     workers: int
     report: Report
+    known_as: str | None
+    source: Folder
+    skipped: dict[str, str]
+    path: Path
+    values: FFCVFile
+
+    @property
+    def root(self) -> str:
+        """Return the path of the images in messages."""
+        return self.source.root if self.source.stored is not None else str(Path(self.source.root).resolve())
 
     def run(self) -> Manifest:
         """Write the file and its manifest, or resume where an interrupted writer stopped."""
@@ -113,7 +124,7 @@ class _Job:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             source = self.source
             values, upright = dataclasses.asdict(self.values), self.dataset.exif_orientation
-            facts = [source.root, source.names, source.labels.tolist(), values, upright]
+            facts = [self.root, source.files, source.labels.tolist(), values, upright]
             # note: equal for equal lists of images and equal values
             identity = hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
@@ -126,15 +137,15 @@ class _Job:
     def _write(self, writer: BetonWriter) -> Manifest:
         source, bad = self.source, self._add_all(writer)
         listed = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
-        if len(bad) == len(source.names):
-            raise UserError(f"no image in {source.root} can be decoded: {listed}; set another dataset.path")
+        if len(bad) == len(source.files):
+            raise UserError(f"no image in {self.root} can be decoded: {listed}; set another dataset.path")
         if bad and not self.dataset.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.names):,} images in {source.root} cannot be decoded: {listed}; repair"
+                f"{len(bad)} of {len(source.files):,} images in {self.root} cannot be decoded: {listed}; repair"
                 " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
             )
         samples = writer.finish()
-        stored = ((name, size) for name, size in zip(source.names, source.sizes(), strict=True) if name not in bad)
+        stored = ((name, size) for name, size in zip(source.files, sizes(source), strict=True) if name not in bad)
         manifest = Manifest(
             split=source.split,
             samples=samples,
@@ -142,10 +153,10 @@ class _Job:
             values=dataclasses.asdict(self.values),
             exif_orientation=self.dataset.exif_orientation,
             converted=dict(sorted(writer.converted.items())),
-            skipped={**source.skipped, **bad},
+            skipped={**self.skipped, **bad},
             bytes=writer.partial.stat().st_size,
             sha256=_checksum(writer.partial, self.report),
-            source=source.known_as or fingerprint(stored),
+            source=self.known_as or fingerprint(stored),
         )
         # note: write the manifest first: it is ignored without its file, but a file cannot be checked without it
         atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
@@ -154,14 +165,15 @@ class _Job:
 
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
         """Encode and add all missing images; return those that cannot be decoded, with reasons."""
-        missing, total = writer.missing, len(self.source.names)
-        encode = partial(encode_all, self.source.files, values=self.values, upright=self.dataset.exif_orientation)
+        missing, total = writer.missing, len(self.source.files)
+        files, upright = Files(_where(self.dataset)), self.dataset.exif_orientation
+        encode = partial(encode_all, files, values=self.values, upright=upright)
         items = ((number, self.source.piece(number)) for number in missing.tolist())
         done, bad, saved = total - len(missing), {}, time.monotonic()
         try:
             for (number, _), image in in_workers(encode, items, _IMAGES_A_TASK, self.workers):
                 if isinstance(image, UnreadableImage):
-                    bad[self.source.names[number]] = str(image)
+                    bad[self.source.files[number]] = str(image)
                 else:
                     writer.add(number, image)
                 done += 1

@@ -1,9 +1,7 @@
 """Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,17 +19,17 @@ from launcher.data.folder import (
     problem,
     same_classes,
     scan,
+    sizes,
     split_folder,
     without,
 )
-from launcher.data.folder import sizes as bytes_of
 from launcher.data.listing import in_class, is_file, is_folder
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.formats import NO_COLUMNS
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
-from launcher.data.sources.source import Files, Report, Source, below, labelled, quiet
+from launcher.data.sources.source import Files, Report, below, labelled, quiet
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.errors import UserError
@@ -63,10 +61,10 @@ def splits(
     if is_in_class_folders(path):
         return folder.splits(Path(path), dataset, seed, skipped, by_class=by_class)
     if dataset.val_split is not None:
-        whole = _as_folder(open_source(path, "", report, dataset.columns, is_prepared=False))
+        whole = open_source(path, "", report, dataset.columns, is_prepared=False)
         return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
     sources = (open_source(path, split, report, dataset.columns, is_prepared=False) for split in ("train", "val"))
-    train, val = (without(replace(_as_folder(one), place=f"{one.split}/"), skipped) for one in sources)
+    train, val = (without(replace(one, place=f"{one.split}/"), skipped) for one in sources)
     return same_classes(train, val)
 
 
@@ -78,11 +76,11 @@ def evaluation_images(path: str, columns: Columns, report: Report = quiet) -> Fo
     if is_in_class_folders(path):
         return folder.scan_evaluation(Path(path))
     try:
-        return _as_folder(open_source(path, "val", report, columns, is_prepared=False))
+        return open_source(path, "val", report, columns, is_prepared=False)
     except UserError:
         if not is_file(Path(path)):
             raise
-        return _as_folder(open_source(path, "", report, columns, is_prepared=False))
+        return open_source(path, "", report, columns, is_prepared=False)
 
 
 def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
@@ -107,29 +105,29 @@ def is_in_class_folders(path: str) -> bool:
 
 def open_sources(
     dataset: Dataset, seed: int, path: str, report: Report, *, by_class: bool = True
-) -> tuple[Source, Source]:
+) -> tuple[Folder, Folder, dict[str, str]]:
     """Find the training and validation images of a data set for `train prepare`, of the same classes.
 
-    With `dataset.skip_bad`, the validation split is drawn from the readable images.
+    With `dataset.skip_bad`, the validation split is drawn from the readable images; also returns the others' reasons.
 
     Raises UserError if no images exist, they cannot be listed, or a class has no training images.
     """
+    skipped: dict[str, str] = {}
     if dataset.val_split is None:
         train, val = same_classes(*(open_source(path, split, report, dataset.columns) for split in ("train", "val")))
     else:
         whole = splits(dataset, seed, report=report, by_class=by_class)
         bad = unreadable(whole, report) if dataset.skip_bad else {}
-        train, val = map(folder_source, splits(dataset, seed, bad, report, by_class=by_class))
+        train, val = splits(dataset, seed, bad, report, by_class=by_class)
         skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
-        train = replace(train, skipped=skipped)
     if by_class:
         check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
-    return train, val
+    return train, val, skipped
 
 
 def open_source(
     path: str, split: str, report: Report, columns: Columns = NO_COLUMNS, *, is_prepared: bool = True
-) -> Source:
+) -> Folder:
     """Find the images of a split, or all if it is empty.
 
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
@@ -140,7 +138,7 @@ def open_source(
         if is_folder(Path(path)) and not is_folder(split_folder(Path(path), split)):
             message = f"has neither a {split}/ folder of class folders nor {ARCHIVES[split]}; add one of them"
             raise problem(path, message)
-        return folder_source(scan(Path(path), split))
+        return scan(Path(path), split)
     if split and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
     if not is_remote(path) and (source := table_source(path, split, columns)) is not None:
@@ -150,32 +148,15 @@ def open_source(
     if not split:
         message = "has no archives (.tar, .zip, .parquet), and class folders of a bucket need a val/ folder; add one"
         raise problem(path, f"{message}, and remove dataset.val_split")
-    source, url = _remote_folders(files, split, report)
-    if is_prepared:
-        return source
-    if None in (sizes := source.sizes()):
+    source = _remote_folders(files, split, report)
+    if not is_prepared and None in sizes(source):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
         raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
-    return replace(source, stored=Remote(url, np.array(sizes, np.int64)))
+    return source
 
 
-def folder_source(images: Folder) -> Source:
-    """Return the images of a folder for `train prepare`."""
-    root = str(images.root) if images.stored is not None else str(images.root.resolve())
-    sizes, files = partial(bytes_of, images), Files(root)
-    return Source(root, images.split, images.classes, images.files, images.labels, files, root, sizes, images.stored)
-
-
-def _as_folder(source: Source) -> Folder:
-    """Return the images of a source for training."""
-    files, labels, root = source.names, source.labels, Path(source.root)
-    return Folder(root, source.split, source.classes, files, labels, 0, "", Counter(), 0, source.stored)
-
-
-def _remote_folders(files: Files, split: str, report: Report) -> tuple[Source, str]:
+def _remote_folders(files: Files, split: str, report: Report) -> Folder:
     """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
-
-    Also returns URL/SPLIT.
 
     Raises UserError if no images exist, or they cannot be listed.
     """
@@ -191,10 +172,10 @@ def _remote_folders(files: Files, split: str, report: Report) -> tuple[Source, s
             listed, reason = {}, f" ({error})"
         except Exception as error:
             raise files.unreachable(error) from None
-        sizes = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
-        if images := sorted(image for file in sizes if (image := in_class(file.split("/")))):
+        size_of = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
+        if images := sorted(image for file in size_of if (image := in_class(file.split("/")))):
             report(what, 1, 1)
             classes, names, labels = labelled(images)
-            of_names = [sizes[name] for name in names]
-            return Source(path, split, classes, names, labels, files, base, partial(list, of_names)), below(path, name)
+            remote = Remote(below(path, name), np.array([size_of[name] for name in names], object))
+            return Folder(path, split, classes, names, labels, remote)
     raise problem(path, f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL")

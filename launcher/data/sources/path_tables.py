@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Columns
-from launcher.data.folder import VAL, problem
+from launcher.data.folder import VAL, Folder, problem
 from launcher.data.listing import is_file, unreadable_path
 from launcher.data.sources.formats import class_name, column_of, label_columns, label_text
 from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import name_in_class
-from launcher.data.sources.source import Files, Source, labelled
+from launcher.data.sources.source import labelled
 from launcher.errors import Problem, UserError
 
 TABLES = (".csv", ".tsv", ".jsonl")
 _SPLIT = "split"
 
 
-def table_source(path: str, split: str, columns: Columns) -> Source | None:
+def table_source(path: str, split: str, columns: Columns) -> Folder | None:
     """Find the images of a split, or of all rows if it is empty, in a table; None if there is no table.
 
     A folder has a table for each split, such as train.csv and val.csv; paths are relative to the table's folder.
@@ -64,7 +64,7 @@ def table_of(path: str, split: str) -> Path | None:
     return next(filter(is_file, (Path(path, f"{name}{one}") for name in names for one in TABLES)), None)
 
 
-def _source(table: Path, split: str, rows: Sequence[tuple[str, str]]) -> Source:
+def _source(table: Path, split: str, rows: Sequence[tuple[str, str]]) -> Folder:
     images: dict[tuple[str, str], str] = {}
     for path, label in rows:
         if "://" in path:
@@ -77,15 +77,7 @@ def _source(table: Path, split: str, rows: Sequence[tuple[str, str]]) -> Source:
         images[name] = file
     names = sorted(images)
     paths = Listed(np.array([images[name] for name in names]))
-
-    def sizes() -> list[int]:
-        try:
-            return [Path(path).stat().st_size for path in paths.paths.tolist()]
-        except OSError as error:
-            raise problem(table, unreadable_path(error)) from None
-
-    root = str(table.parent)
-    return Source(str(table), "val" if split in VAL else "train", *labelled(names), Files(root), root, sizes, paths)
+    return Folder(str(table), "val" if split in VAL else "train", *labelled(names), paths)
 
 
 def _text(table: Path, row: dict[str, object], column: str) -> str:

@@ -133,7 +133,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Remote:
-    """Images in class folders of a bucket: the URL of the folder, and the bytes of each, int64 [N]."""
+    """Images in class folders of a bucket: the URL of the folder, and the bytes of each [N], None if unknown."""
 
     url: str
     sizes: np.ndarray
@@ -141,7 +141,7 @@ class Remote:
 
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
-        return Piece(name, f"{self.url}/{name}", 0, int(self.sizes[number]))
+        return Piece(name, f"{self.url}/{name}", 0, self.sizes[number])
 
     def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""

@@ -14,11 +14,11 @@ import numpy as np
 
 from launcher import atomic, paths
 from launcher.config.schema import Columns
-from launcher.data.folder import VAL, is_remote, problem
+from launcher.data.folder import VAL, Folder, is_remote, problem
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored
 from launcher.data.sources.formats import Listing, list_arrow, list_parquet, list_tar, list_zip
 from launcher.data.sources.pieces import Archive, Packed
-from launcher.data.sources.source import Files, Report, Source, below, in_threads
+from launcher.data.sources.source import Files, Report, below, in_threads
 from launcher.data.sources.tar import AHEAD
 from launcher.errors import Problem, UserError
 
@@ -49,7 +49,7 @@ def archives_in(files: Files, path: str) -> list[str]:
     return sorted({name for name in names if PurePosixPath(name).suffix in FORMATS})
 
 
-def packed_source(files: Files, path: str, split: str, report: Report, columns: Columns) -> Source | None:
+def packed_source(files: Files, path: str, split: str, report: Report, columns: Columns) -> Folder | None:
     """Find the images of a split in the archives of a path, or of all if it is empty; None if there are no archives.
 
     Raises UserError if an archive cannot be read, or no images exist.
@@ -74,12 +74,10 @@ def packed_source(files: Files, path: str, split: str, report: Report, columns: 
     copied = [is_remote(file) or file.endswith(".parquet") for file in archives]
     versions = [files.version(file) if copy else "" for file, copy in zip(archives, copied, strict=True)]
     order = listings[0].order if all(listing.order == listings[0].order for listing in listings) else []
-    return _source(files, path, split, [*map(Archive, archives, versions)], chosen, order)
+    return _source(path, split, [*map(Archive, archives, versions)], chosen, order)
 
 
-def _source(
-    files: Files, path: str, split: str, archives: Sequence[Archive], images: Places, order: Sequence[str]
-) -> Source:
+def _source(path: str, split: str, archives: Sequence[Archive], images: Places, order: Sequence[str]) -> Folder:
     """Sort images by class and name; classes have the given order, or else that of their names."""
     classes = [*order] or sorted({name for name, _ in images})
     numbers = {name: number for number, name in enumerate(classes)}
@@ -87,8 +85,7 @@ def _source(
     places = np.array([images[name] for name in names], np.int64)
     labels = np.array([numbers[name] for name, _ in names], np.int64)
     listed = ["/".join(name) for name in names]
-    packed = Packed(archives, places)
-    return Source(path, split or "train", classes, listed, labels, files, path, places[:, 2].tolist, packed)
+    return Folder(path, split or "train", classes, listed, labels, Packed(archives, places))
 
 
 def split_of(file: str) -> str:

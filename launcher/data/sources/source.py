@@ -1,11 +1,11 @@
-"""Read the images of one split from local files or a bucket, through fsspec, for `train prepare`; imports no torch."""
+"""Read files on this machine or in a bucket, through fsspec; imports no torch."""
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
@@ -14,7 +14,7 @@ import numpy as np
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import is_remote, problem
-from launcher.data.sources.pieces import MOST_BYTES, Piece, Stored
+from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.errors import UserError
 
 # Seconds before each retry of a failed read, in addition to fsspec's own retries.
@@ -200,33 +200,6 @@ def _retried(read: Callable[[], T]) -> T:
                 raise
             time.sleep(pause)
     return read()
-
-
-@dataclass(frozen=True)
-class Source:
-    """The images of one split, sorted by class and name: `names` are CLASS/NAME, `labels` int64 [N].
-
-    `root` is the path in messages. The images are in the folder `where`, or as `stored`. `sizes` returns the bytes of
-    each image, None if unknown. `known_as` replaces the fingerprint of the list. `skipped` maps skipped files to
-    reasons.
-    """
-
-    root: str
-    split: str
-    classes: list[str]
-    names: list[str]
-    labels: np.ndarray
-    files: Files
-    where: str
-    sizes: Callable[[], Sequence[int | None]]
-    stored: Stored | None = None
-    known_as: str | None = None
-    skipped: Mapping[str, str] = field(default_factory=dict)
-
-    def piece(self, number: int) -> Piece:
-        """Return the location of an image in `files`."""
-        name = self.names[number]
-        return Piece(name, below(self.where, name)) if self.stored is None else self.stored.piece(name, number)
 
 
 def in_threads(work: Callable[[Item], T], items: Sequence[Item], report: Report, what: str) -> Iterator[T]:

@@ -15,10 +15,10 @@ from typing import BinaryIO
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import is_remote, problem
+from launcher.data.folder import Folder, is_remote, problem
 from launcher.data.listing import EXTENSIONS, is_image
 from launcher.data.sources.pieces import Archive, Packed, Piece
-from launcher.data.sources.source import Files, Report, Source, below, in_threads, labelled
+from launcher.data.sources.source import Files, Report, below, in_threads, labelled
 from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -74,7 +74,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
         ) from None
 
 
-def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Source:
+def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[str, Piece]]) -> Folder:
     """Find the images among a tar file's (class, member) pairs; the last of equal names counts, as when unpacking.
 
     Raises UserError if it contains no images.
@@ -87,11 +87,10 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     names = sorted(images)
     places = np.array([(0, *images[name], 0) for name in names], np.int64)
     version = files.version(archive) if is_remote(archive) else ""
-    packed = Packed([Archive(archive, version)], places)
-    return Source(archive, split, *labelled(names), files, archive, places[:, 2].tolist, packed)
+    return Folder(archive, split, *labelled(names), Packed([Archive(archive, version)], places))
 
 
-def imagenet_source(files: Files, path: str, split: str, report: Report) -> Source:
+def imagenet_source(files: Files, path: str, split: str, report: Report) -> Folder:
     """Find the images of a split in a folder of ImageNet's tar files.
 
     Raises UserError if a file is missing or damaged.

@@ -14,7 +14,8 @@ from PIL import Image
 from scipy.io import savemat
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.sources.source import Source
+from launcher.data.folder import Folder
+from launcher.data.sources.source import Files
 
 # note: not in the order of their names, as in the real table; the last is the parent of the others
 SYNSETS = [(1, "n02", 0), (2, "n03", 0), (3, "n01", 0), (4, "n00", 3)]
@@ -68,10 +69,10 @@ def report(what: str, done: int, total: int) -> None:
     assert done <= total
 
 
-def contents(source: Source) -> dict[str, tuple[int, bytes | UnreadableImage]]:
-    numbers = range(len(source.names))
-    read = source.files.read([source.piece(number) for number in numbers])
-    return dict(zip(source.names, zip(source.labels.tolist(), read, strict=True), strict=True))
+def contents(source: Folder) -> dict[str, tuple[int, bytes | UnreadableImage]]:
+    numbers = range(len(source.files))
+    read = Files(source.root).read([source.piece(number) for number in numbers])
+    return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
 
 
 Images = list[tuple[str, str, str, bytes]]

@@ -20,7 +20,7 @@ from launcher.data.folder import scan
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
-from launcher.data.sources.find import folder_source, open_source
+from launcher.data.sources.find import open_source
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import refused
@@ -91,10 +91,10 @@ def in_memory(folder: Path) -> str:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split: str) -> None:
-    here = folder_source(scan(image_folder, split))
+    here = scan(image_folder, split)
     for url in (in_memory(image_folder), f"file://{image_folder}"):
         there = open_source(url, split, report)
-        assert (there.names, there.classes, there.root) == (here.names, here.classes, url)
+        assert (there.files, there.classes, there.root) == (here.files, here.classes, url)
         assert contents(there) == contents(here)
     with serve(image_folder, ranges=False) as url:
         assert contents(open_source(url, split, report)) == contents(here)
@@ -151,7 +151,7 @@ def test_ffcv_files_of_a_url_equal_the_folders_and_train(image_folder: Path, tmp
 
 
 def test_a_failed_read_is_retried(image_folder: Path) -> None:
-    here = contents(folder_source(scan(image_folder, "val")))
+    here = contents(scan(image_folder, "val"))
     with serve(image_folder, {"0.jpg": 3, "5.jpg": 1}) as url:
         assert contents(open_source(url, "val", report)) == here
 
@@ -159,7 +159,7 @@ def test_a_failed_read_is_retried(image_folder: Path) -> None:
 def test_failed_reads_of_headers_are_retried(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, {"ILSVRC2012_img_val.tar": 3}) as url:
-        assert len(open_source(url, "val", report).names) == 7
+        assert len(open_source(url, "val", report).files) == 7
 
 
 def test_a_lost_server_is_a_one_line_error_and_the_same_command_resumes(image_folder: Path, tmp_path: Path) -> None:

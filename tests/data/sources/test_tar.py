@@ -13,7 +13,7 @@ from torchvision.datasets import ImageNet, imagenet
 
 from launcher.data.ffcv.beton import read_manifest
 from launcher.data.folder import scan
-from launcher.data.sources.find import folder_source, open_source
+from launcher.data.sources.find import open_source
 from launcher.errors import UserError
 
 from ..conftest import write_files
@@ -43,8 +43,8 @@ def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_images_and_classes_are_those_that_torchvision_unpacks(downloads: Path, unpacked: Path, split: str) -> None:
-    ours, theirs = open_source(str(downloads), split, report), folder_source(scan(unpacked, split))
-    assert (ours.names, ours.classes) == (theirs.names, theirs.classes)
+    ours, theirs = open_source(str(downloads), split, report), scan(unpacked, split)
+    assert (ours.files, ours.classes) == (theirs.files, theirs.classes)
     assert contents(ours) == contents(theirs)
 
 
@@ -83,7 +83,7 @@ def test_a_tar_file_of_class_folders_reads_as_if_unpacked(one_tar: Path, tmp_pat
         tar.extractall(tmp_path)
     for split in ("train", "val"):
         ours = open_source(str(one_tar), split, report)
-        assert contents(ours) == contents(folder_source(scan(tmp_path / "flowers", split)))
+        assert contents(ours) == contents(scan(tmp_path / "flowers", split))
     write_files(one_tar, f"dataloader.folder={tmp_path / 'files'}")
 
 
@@ -133,7 +133,7 @@ def test_an_inner_tar_file_without_its_end_stops_before_the_next(tmp_path: Path)
             with tarfile.open(fileobj=inner, mode="w") as tar:
                 add(tar, f"{name}_1.JPEG", bytes(range(256)) * 2)
             add(train, f"{name}.tar", inner.getvalue()[:1024])
-    assert open_source(str(tmp_path), "train", report).names == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
+    assert open_source(str(tmp_path), "train", report).files == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
 
 
 def test_the_error_of_validation_images_shows_the_missing_file(downloads: Path, tmp_path: Path) -> None:
