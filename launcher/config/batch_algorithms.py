@@ -133,12 +133,13 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
 
     def scale(self, progress: float) -> float:
         """Return the scale at a fraction of the run: initial for `delay`, 1 for the last `finetune`, linear between."""
-        ramp = 1 - self.delay - self.finetune
+        # note: computed in this order, as in Composer, since rounding to a multiple can depend on the last bit
+        ramp = 1 - self.finetune - self.delay
         if progress < self.delay:
             return self.initial_scale
         if progress >= 1 - self.finetune or ramp <= 0:
             return 1.0
-        return self.initial_scale + (1 - self.initial_scale) * (progress - self.delay) / ramp
+        return self.initial_scale + (1 - self.initial_scale) * ((progress - self.delay) / ramp)
 
     def loaded_size(self, plan: RunPlan, step: int) -> int | None:
         return self.size(plan, step) if self.where == "loader" else None

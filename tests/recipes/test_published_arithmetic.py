@@ -117,7 +117,8 @@ def composers_size(full: int, epoch: int, epochs: int, *, initial: float, delay:
 @pytest.mark.parametrize(
     ("name", "epochs", "initial", "delay"),
     [
-        *[("mild", 16, 0.5, 0.4), ("mild", 36, 0.5, 0.4), ("medium", 135, 0.5, 0.4)],
+        *[("mild", epochs, 0.5, 0.4) for epochs in (16, 22, 36, 44)],
+        ("medium", 135, 0.5, 0.4),
         *[("hot", 180, 0.6, 0.2), ("hot", 270, 0.6, 0.2), ("hot", 450, 0.6, 0.2)],
     ],
 )
