@@ -14,7 +14,7 @@ def frozen_layers(layers: int, progress: float, start: float, final_fraction: fl
     """
     if progress <= start:
         return 0
-    return int(final_fraction * (progress - start) / (1 - start) * (layers - 1))
+    return int(final_fraction * ((progress - start) / (1 - start)) * (layers - 1))
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:

@@ -163,7 +163,7 @@ class GradientClippingConfig(AlgorithmConfig, change_gradients=10):
 @dataclass(frozen=True, config=STRICT)
 class LayerFreezingConfig(AlgorithmConfig, before_step=10):
     start: Annotated[float, Field(ge=0, lt=1)]
-    final_fraction: Annotated[float, Field(ge=0, lt=1)]
+    final_fraction: Annotated[float, Field(ge=0, le=1)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""

@@ -30,6 +30,14 @@ def test_the_number_of_frozen_layers_grows_linearly(progress: float, expected: i
     assert frozen_layers(41, progress, start=0.5, final_fraction=0.8) == expected
 
 
+@pytest.mark.parametrize(("layers", "expected"), [(5, 1), (41, 19), (54, 26)])
+def test_the_number_of_frozen_layers_is_composers_where_rounding_decides(layers: int, expected: int) -> None:
+    """Composer multiplies its level by the fraction of the freezing that is done, here 5 / 9 after 12 of 18 epochs."""
+    done = (12 / 18 - 0.25) / (1 - 0.25)
+    assert int(0.9 * done * (layers - 1)) == expected
+    assert frozen_layers(layers, 12 / 18, start=0.25, final_fraction=0.9) == expected
+
+
 def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:
     """Return the names of the parameters that a step changes."""
     # note: with momentum and decay a gradient of zero still changes the weights
@@ -49,10 +57,10 @@ def test_the_first_layers_stop_learning_and_the_last_always_learns(
     model = resnet18(num_classes=10)
     layers = layers_of(model)
     assert (layers[0], layers[-1], len(layers)) == (model.conv1, model.fc, 41)
-    algorithm = bound("layer_freezing", final_fraction=0.99)
+    algorithm = bound("layer_freezing", final_fraction=1.0)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     own = [{names[id(parameter)] for parameter in layer.parameters(recurse=False)} for layer in layers]
-    for step, frozen in ((0, 0), (75, 19), (99, 38)):
+    for step, frozen in ((0, 0), (75, 20), (99, 39)):
         learning = learn(model, algorithm, batch(size=32, step=step))
         assert [not learning & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
