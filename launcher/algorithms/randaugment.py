@@ -32,8 +32,7 @@ def _none(level: np.ndarray, sign: np.ndarray, size: int) -> np.ndarray:
 _SAFE: dict[str, Magnitudes] = {
     "autocontrast": _none,
     "equalize": _none,
-    # note: at level 10 the published code keeps no bits, which makes the image black
-    "posterize": lambda level, *_: (4 - np.floor(level * 4)).clip(1),
+    "posterize": lambda level, *_: 4 - np.floor(level * 4),
     "rotate": lambda level, sign, _: sign * np.floor(level * 30),
     "solarize": lambda level, *_: 256 - np.floor(level * 256),
     **dict.fromkeys(("shear_x", "shear_y"), lambda level, sign, _: sign * level * 0.3),
@@ -52,8 +51,8 @@ _TIMM: dict[str, Magnitudes] = {
 # AutoAugment's code for TPUs: higher levels posterize and solarize less; cutout's magnitude is half its size.
 _AUTOAUGMENT: dict[str, Magnitudes] = {
     **_ORIGINAL,
-    # note: below 2.5 the published code keeps no bits, which makes the image black
-    "posterize": lambda level, *_: np.floor(level * 4).clip(1),
+    # note: no bits below level 2.5, which makes the image black, as published
+    "posterize": lambda level, *_: np.floor(level * 4),
     "rotate": _TIMM["rotate"],
     "solarize": lambda level, *_: np.floor(level * 256),
     **dict.fromkeys(

@@ -148,6 +148,17 @@ def test_nine_operations_draw_their_level_in_each_published_set(operations: str)
     assert len(randaugment.SETS[operations]) == (9 if operations == "safe" else 13)
 
 
+@pytest.mark.parametrize("operations", ["all", "original", "safe", "timm_increasing"])
+def test_posterize_keeps_no_bits_at_the_highest_level(operations: str) -> None:
+    """As int(10 * 4 / 10) bits fewer than four, in Composer and in timm's `inc1`; the image is black."""
+    name, parts = "posterize", np.array([0.999, 1.0])
+    bits = randaugment.SETS[operations][name](parts, np.ones(2), 224)
+    assert bits.tolist() == [1, 0]
+    assert timm_operations.LEVEL_TO_ARG["PosterizeIncreasing"](10, {}) == (0,)
+    black = operate(name, torch.full((1, 3, 4, 4), 200, dtype=torch.uint8), torch.zeros(1), (0, 0, 0))
+    assert not black.any()
+
+
 def timm_name(name: str) -> str:
     camel = "".join(part.capitalize() for part in name.split("_")).replace("Autoc", "AutoC")
     return next(n for n in (f"{camel}Increasing", f"{camel}Rel", camel) if n in timm_operations.NAME_TO_OP)
@@ -189,7 +200,7 @@ def test_the_set_autoaugment_has_the_magnitudes_of_its_code(level: int) -> None:
         **{"rotate": 30 * fraction, "shear_x": 0.3 * fraction, "shear_y": 0.3 * fraction},
         **{"translate_x": int(100 * fraction), "translate_y": int(100 * fraction), "cutout": int(40 * fraction)},
         **{
-            "posterize": max(1, int(4 * fraction)),
+            "posterize": int(4 * fraction),
             "solarize": int(256 * fraction),
             "solarize_add": int(110 * fraction),
         },
