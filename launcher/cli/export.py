@@ -10,6 +10,7 @@ from launcher.config.resolved import read
 from launcher.console import console, progress_bars
 from launcher.errors import UserError
 from launcher.records.run_folder import existing
+from launcher.weights.card import ONNX, WEIGHTS
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
@@ -30,9 +31,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
         raise UserError(f"--onnx needs {' and '.join(missing)}; run pip install 'train-launcher[onnx]'")
-    from launcher.weights.card import WEIGHTS
     from launcher.weights.export import export_run
-    from launcher.weights.export_files import ONNX
 
     output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     with progress_bars(console(sys.stderr)) as (_, report):

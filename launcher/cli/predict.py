@@ -16,11 +16,11 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import csv_cell
 from launcher.data.listing import image_files, is_file
-from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.errors import DONE, FAILED, Problem, UserError, first_few, one_line
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, existing
-from launcher.weights.card import CARD, WEIGHTS, read_card
+from launcher.weights.card import CARD, ONNX, WEIGHTS, read_card
 
 if TYPE_CHECKING:
     from launcher.weights.classifier import ClassifiedImage, Classifier
@@ -53,6 +53,8 @@ def main(arguments: argparse.Namespace) -> int:
     files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
+    if not any(is_file(Path(file)) for file in files):
+        raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     form = _json if arguments.json else _csv if arguments.csv else _line
     # note: an invalid config or card is refused before the import of torch, which takes seconds
     if exported:
@@ -75,14 +77,22 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _exported(path: str) -> Path | None:
-    """Return the folder of an export from its own path or that of its weights; None for another path."""
-    if is_file(Path(path) / CARD) and not RunFolder(Path(path)).exists():
-        return Path(path)
-    if is_file(Path(path)):
-        if Path(path).suffix == Path(WEIGHTS).suffix:
-            return Path(path).parent
-        raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
-    return None
+    """Return the folder of an export from its own path or that of its weights; None for a run folder.
+
+    Raises UserError for any other file, and for an export without weights.
+    """
+    folder = Path(path)
+    if is_file(folder):
+        if folder.name not in (WEIGHTS, ONNX):
+            raise UserError(f"{path} is a file; pass a run folder, or the output folder of train export")
+        folder = folder.parent
+    elif RunFolder(folder).exists() or not any(is_file(folder / name) for name in (CARD, ONNX)):
+        return None
+    if not is_file(folder / WEIGHTS):
+        raise UserError(
+            f"{folder} has no {WEIGHTS}; type train export RUN to write it, or run the model.py of an ONNX export"
+        )
+    return folder
 
 
 def _classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:

@@ -8,7 +8,7 @@ from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
 from launcher.errors import UserError
 
-CARD, WEIGHTS = "model_card.json", "model.safetensors"
+CARD, WEIGHTS, ONNX = "model_card.json", "model.safetensors", "model.onnx"
 
 
 def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:

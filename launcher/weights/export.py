@@ -22,9 +22,10 @@ from launcher.records.metrics import Row, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import build_task
 from launcher.training.trainer import matching_run
+from launcher.weights.card import ONNX
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
-from launcher.weights.export_files import LOAD, MODEL, ONNX, module_source, write_card, write_export
+from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
 
 _BATCH = 64
 # note: the limit of protobuf for one message

@@ -20,7 +20,7 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.tasks import Task
 from launcher.training.evaluation import Totals
-from launcher.weights.export_files import ONNX
+from launcher.weights.card import ONNX
 
 # Error of a logit relative to the image's largest one; ResNet-18, 50 and 152 reach 10 * 2^-24.
 _ROUNDING = 64 * 2**-24

@@ -19,7 +19,7 @@ from launcher.models.build import Surgery
 from launcher.models.vision_transformer import PARTS
 from launcher.weights.card import CARD, WEIGHTS
 
-ONNX, MODEL = "model.onnx", "model.py"
+MODEL = "model.py"
 LOAD = "from model import load; network = load()"
 # In the card, and in an ONNX file's metadata.
 FLIP_AVERAGE = (
