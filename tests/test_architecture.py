@@ -13,7 +13,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.records.run_folder import RunFolder
-from launcher.weights.card import CARD
+from launcher.weights.card import CARD, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
@@ -177,6 +177,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     write(compose(["launch=cpu"]).config, run.config)
     export = tmp_path_factory.mktemp("export")
     (export / CARD).write_text('{"config": {"epochs": "many"}, "classes": []}')
+    (export / WEIGHTS).touch()
     (image := export / "a.png").touch()
     real = {"RUN": str(run.path), "EXPORT": str(export), "IMAGE": str(image)}
     lines = [*QUICK, *(words for words, _ in INVALID)]
