@@ -141,7 +141,8 @@ def centre_cut(pixels: np.ndarray, short: int, size: int, interpolation: str) ->
     least, most = min(width, height), max(width, height)
     scaled = (int(short * most / least), short) if width <= height else (short, int(short * most / least))
     resized = resize_by_torch(pixels, *scaled, interpolation) if scaled != (height, width) else pixels
-    top, left = round((scaled[0] - size) / 2.0), round((scaled[1] - size) / 2.0)
+    # note: as torchvision, which rounds halves to even, but the margin of a larger crop down
+    top, left = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in scaled)
     centre = np.zeros((size, size, 3), np.uint8)
     part = resized[max(0, top) : top + size, max(0, left) : left + size]
     above, before = max(0, -top), max(0, -left)
@@ -150,8 +151,9 @@ def centre_cut(pixels: np.ndarray, short: int, size: int, interpolation: str) ->
 
 
 def _middle(pixels: np.ndarray) -> np.ndarray:
-    """Crop an image so narrow that resizing its shorter edge would take gigabytes."""
+    """Trim an image so narrow that resizing its shorter edge would take gigabytes; its centre crop stays the same."""
     height, width = pixels.shape[:2]
-    longest = _MOST_ASPECT * min(width, height)
-    top, left = max(0, height - longest) // 2, max(0, width - longest) // 2
-    return pixels[top : top + min(height, longest), left : left + min(width, longest)]
+    least = min(height, width)
+    # note: by an even multiple of the shorter edge at both ends, so that later roundings stay the same
+    top, left = (max(0, edge - _MOST_ASPECT * least) // (4 * least) * 2 * least for edge in (height, width))
+    return pixels[top : height - top, left : width - left]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +20,21 @@ CLASSES: list[str] = CARD["classes"]
 def prepare(image: Image.Image) -> np.ndarray:
     """Return an image as the network's input, float32 [3, size, size]."""
     values = CARD["input"]
-    if values["exif_orientation"]:
-        image = ImageOps.exif_transpose(image)
-    if image.mode.startswith("I;16"):
+    # note: metadata can be malformed in any way; the pixels are intact
+    with suppress(Exception):
+        image = ImageOps.exif_transpose(image) if values["exif_orientation"] else image
+    if image.mode.startswith("I"):
         # note: Pillow would clip 16 bits at 255
         image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     # note: the middle of an image more than 50 times as long as wide, as in training: all of it would take gigabytes
-    width, height = (min(length, 50 * min(image.size)) for length in image.size)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    image = image.crop((left, top, left + width, top + height))
+    least = min(image.size)
+    left, top = (max(0, edge - 50 * least) // (4 * least) * 2 * least for edge in image.size)
+    image = image.crop((left, top, image.width - left, image.height - top))
+    width, height = image.size
     short, size = values["resize"], values["size"]
     shape = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     resized = image.convert("RGB").resize(shape, Image.Resampling[values["interpolation"].upper()])
-    left, top = round((shape[0] - size) / 2), round((shape[1] - size) / 2)
+    left, top = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in shape)
     return normalize(np.asarray(resized.crop((left, top, left + size, top + size))).transpose(2, 0, 1))
 
 

@@ -65,8 +65,10 @@ def test_cut_pixels_are_torchvisions(interpolation: str, flip: bool) -> None:
     assert np.array_equal(got, np.asarray(expected))
 
 
-@pytest.mark.parametrize(("height", "width"), [(90, 121), (121, 90), (64, 64), (300, 77)])
-def test_centre_pixels_are_torchvisions(height: int, width: int) -> None:
+@pytest.mark.parametrize(("height", "width"), [(90, 121), (121, 90), (64, 64), (300, 77), (1, 61), (2, 185), (604, 4)])
+@pytest.mark.parametrize("size", [64, 69])
+def test_centre_pixels_are_torchvisions(height: int, width: int, size: int) -> None:
+    """Also of images more than 50 times as long as wide, and of crops larger than the image."""
     source = random_image(height, width)
-    expected = T.CenterCrop(64)(T.Resize(66)(source))
-    assert np.array_equal(centre_cut(np.array(source), 66, 64, "bilinear"), np.asarray(expected))
+    expected = T.CenterCrop(size)(T.Resize(66)(source))
+    assert np.array_equal(centre_cut(np.array(source), 66, size, "bilinear"), np.asarray(expected))

@@ -178,14 +178,17 @@ def test_model_py_refuses_weights_of_another_surgery(cases: dict[str, Case], tmp
     )
 
 
-@pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501)])
-@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16"])
+@pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501), (1, 61)])
+@pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "broken EXIF"])
 def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
     """Also images of 500 x 7, more than 50 times as long as wide."""
-    file = tmp_path / ("image.tiff" if mode == "CMYK" else "image.png")
+    file = tmp_path / {"CMYK": "image.tiff", "I": "image.pgm"}.get(mode, "image.png")
     pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
     coloured = np.random.default_rng(4).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    (Image.fromarray(pixels) if mode == "I;16" else Image.fromarray(coloured).convert(mode)).save(file)
+    if mode == "broken EXIF":
+        Image.fromarray(coloured).save(file, exif=b"no TIFF header")
+    else:
+        (Image.fromarray(pixels) if mode[0] == "I" else Image.fromarray(coloured).convert(mode)).save(file)
     values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
     card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
     (tmp_path / "model_card.json").write_text(json.dumps(card))
