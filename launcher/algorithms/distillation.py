@@ -41,7 +41,7 @@ class Distillation(ForwardAlgorithm[DistillationConfig]):
         teacher, dataset = self.context.teacher, self.context.plan.config.dataset
         assert teacher is not None
         if images.shape[2:] != (teacher.size, teacher.size):
-            images = interpolate(images, size=(teacher.size, teacher.size))
+            images = interpolate(images, (teacher.size, teacher.size))
         if (list(teacher.mean), list(teacher.std)) != (list(dataset.mean), list(dataset.std)):
             own = zip(dataset.mean, dataset.std, teacher.mean, teacher.std, strict=True)
             shift, scale = zip(*(((m - mean) / std, s / std) for m, s, mean, std in own), strict=True)

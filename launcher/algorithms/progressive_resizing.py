@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
     """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel."""
     if interpolation == "nearest":
         return F.interpolate(images, size=size, mode="nearest")
-    return interpolate(images, size=size)
+    return interpolate(images, size)
 
 
 @cache
@@ -30,10 +29,10 @@ def lanczos(old: int, new: int) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
 
 
-def interpolate(images: Tensor, **to: Any) -> Tensor:
-    """Resize to a `size` or by a `scale_factor`, bilinear with antialiasing; in float32 on a CPU, its only kernel."""
+def interpolate(images: Tensor, size: Size) -> Tensor:
+    """Resize bilinearly with antialiasing; in float32 on a CPU, its only kernel."""
     values = images.float() if images.device.type == "cpu" else images
-    return F.interpolate(values, mode="bilinear", antialias=True, **to).to(images.dtype)
+    return F.interpolate(values, size, mode="bilinear", antialias=True).to(images.dtype)
 
 
 class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):

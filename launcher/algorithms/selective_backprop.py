@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.algorithms.base import ForwardAlgorithm, Loss
-from launcher.algorithms.progressive_resizing import interpolate
 from launcher.config.batch_algorithms import SelectiveBackpropConfig
 from launcher.data.batch import Batch, one_hot, to_device
 from launcher.rank.group import broadcast_first
@@ -31,7 +31,7 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
     The model is in evaluation mode, which changes no statistics and uses no random layers.
     """
     if scale < 1:
-        images = interpolate(images, scale_factor=scale)
+        images = F.interpolate(images, scale_factor=scale, mode="bilinear")
     model.eval()
     logits = model(images)
     model.train()
