@@ -73,7 +73,7 @@ class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
 @dataclass(frozen=True, config=STRICT)
 class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
     drop_rate: Annotated[float, Field(ge=0, lt=1)]
-    distribution: Literal["linear", "uniform"]
+    distribution: Literal["linear", "linear_from_zero", "uniform"]
     keep_scaling: Literal["evaluation", "training"]
 
 

@@ -6,10 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from timm import create_model
+from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 
 from launcher.algorithms.stochastic_depth import drop_rates
+from launcher.config.compose import compose
 from tests.trainers import build, steps
 from tests.transforms import transformed
 
@@ -21,6 +24,18 @@ def loss(x: Tensor, y: Tensor) -> Tensor:
 def test_drop_rates_rise_linearly_to_the_last_block() -> None:
     assert drop_rates(4, 0.2, "linear") == pytest.approx([0.05, 0.1, 0.15, 0.2])
     assert drop_rates(3, 0.2, "uniform") == [0.2, 0.2, 0.2]
+
+
+def test_the_recipes_of_timm_have_timms_drop_rates() -> None:
+    values = compose(["recipe=timm_a1"]).config.algorithms.stochastic_depth
+    assert values is not None
+    theirs = [
+        getattr(module.drop_path, "drop_prob", 0.0)
+        for module in create_model("resnet50", drop_path_rate=values.drop_rate).modules()
+        if isinstance(module, Bottleneck)
+    ]
+    assert theirs[0] == 0.0 < theirs[1]
+    assert drop_rates(16, values.drop_rate, values.distribution) == theirs
 
 
 class Recorder:
