@@ -13,11 +13,18 @@ from launcher.config.batch_algorithms import ProgressiveResizingConfig
 from launcher.data.batch import Batch
 
 
-def resize(images: Tensor, size: Size, interpolation: str) -> Tensor:
-    """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel."""
-    if interpolation == "nearest":
-        return F.interpolate(images, size=size, mode="nearest")
-    return interpolate(images, size)
+def resize(images: Tensor, size: Size, interpolation: str, multiple: int = 1) -> Tensor:
+    """Resize floating-point images [B, C, H, W] bilinearly with antialiasing, or to the nearest pixel.
+
+    The nearest pixels are those of a scale to the next `multiple`, as in Composer, if PyTorch rounds it down to `size`.
+    """
+    if interpolation != "nearest":
+        return interpolate(images, size)
+    lengths = list(zip(size, images.shape[2:], strict=True))
+    scales = [-(-new // multiple) * multiple / old for new, old in lengths]
+    if all(int(old * scale) == new for scale, (new, old) in zip(scales, lengths, strict=True)):
+        return F.interpolate(images, scale_factor=scales, mode="nearest")
+    return F.interpolate(images, size, mode="nearest")
 
 
 @cache
@@ -51,7 +58,7 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
                 rows, columns = (one.to(batch.images.dtype) for one in weights)
                 images = rows @ batch.images @ columns.T
             else:
-                images = resize(batch.images, new, self.values.interpolation)
+                images = resize(batch.images, new, self.values.interpolation, self.values.size_multiple)
             # note: some resize kernels always return NCHW order
             if batch.images.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
