@@ -15,7 +15,7 @@ from launcher.models.checkpointing import is_recomputing
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
-    """Return the drop rates of residual blocks: linear ones up to `last`, as in Huang et al. 2016 or from 0, or `last`."""
+    """Return the drop rate of each residual block: a line to `last`, from `last / blocks` or from 0, or `last`."""
     if distribution == "linear_from_zero":
         return [last * block / max(1, blocks - 1) for block in range(blocks)]
     return [last * (block / blocks if distribution == "linear" else 1.0) for block in range(1, blocks + 1)]
