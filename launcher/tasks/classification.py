@@ -34,7 +34,7 @@ class Classification(Task):
         Then by class, float32 [3 C]: top-1 hits, images and predictions.
         """
         classes = outputs.shape[1]
-        likeliest = outputs.topk(min(TOP, classes)).indices
+        likeliest = ranked(outputs).indices[:, :TOP]
         hits = likeliest == targets[:, None]
         truth, predicted = one_hot(targets, classes), one_hot(likeliest[:, 0], classes)
         counts = torch.cat([(truth * predicted).sum(0), truth.sum(0), predicted.sum(0)])
@@ -42,9 +42,14 @@ class Classification(Task):
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the likeliest classes with their probabilities; with BCE those of each class are independent."""
-        best = (outputs.sigmoid() if self.is_sigmoid else outputs.softmax(1)).topk(min(top, outputs.shape[1]))
-        pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        best = ranked(outputs.sigmoid() if self.is_sigmoid else outputs.softmax(1))
+        pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
         return [[(names[number], score) for number, score in zip(*pair, strict=True)] for pair in pairs]
+
+
+def ranked(scores: Tensor) -> torch.return_types.sort:
+    """Return the classes of each row [B, C], highest score first; of equal ones the first, as argmax does."""
+    return scores.sort(stable=True, dim=1, descending=True)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from launcher.config.schema import BCE, Loss
 from launcher.config.tasks import MultilabelConfig
 from launcher.tasks import Details, Task
+from launcher.tasks.classification import ranked
 from launcher.tasks.confusion import write_rows
 
 
@@ -54,8 +55,8 @@ class Multilabel(Task):
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return all classes from the threshold on, likeliest first."""
-        ranked = outputs.float().sigmoid().topk(outputs.shape[1])
-        rows = zip(ranked.indices.tolist(), ranked.values.tolist(), strict=True)
+        best = ranked(outputs.float().sigmoid())
+        rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [[(names[n], p) for n, p in zip(*row, strict=True) if p >= self.threshold] for row in rows]
 
 

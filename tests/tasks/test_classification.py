@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from timm.loss import BinaryCrossEntropy as TimmBCE
@@ -118,3 +119,15 @@ def test_the_mean_over_halves_of_a_batch_is_that_of_the_batch_with_weights_too(l
     halves = [loss(LOGITS[n : n + 1], targets[n : n + 1], WEIGHTS) for n in range(2)]
     torch.testing.assert_close(loss(LOGITS, targets, WEIGHTS), torch.stack(halves).mean())
     torch.testing.assert_close(loss(LOGITS, targets, torch.ones(3)), loss(LOGITS, targets))
+
+
+def test_of_equal_logits_the_first_class_is_predicted_by_metrics_table_and_predictions_alike():
+    task, names = build_task(TASK, compose(["loss=cross_entropy"]).config.loss), [str(number) for number in range(12)]
+    logits = torch.randint(0, 3, (500, 12), generator=torch.Generator().manual_seed(0)).float()
+    order = torch.from_numpy(np.argsort(-logits.numpy(), axis=1, kind="stable"))
+    labels = order[:, 2]
+    top1, top5, counts = task.metrics(logits, labels)
+    assert (top1, top5) == (0, 500)
+    assert counts[24:].tolist() == torch.bincount(logits.argmax(1), minlength=12).tolist()
+    predicted = [[int(name) for name, _ in row] for row in task.predictions(logits, names, 5)]
+    assert predicted == order[:, :5].tolist()
