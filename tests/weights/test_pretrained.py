@@ -29,15 +29,14 @@ SHAPES = ["epochs=1", *(word for word in SMALL if word.startswith(("dataset", "m
 CLASSES = ["ant", "bee", "cat", "dog", "eel"]
 
 
-def config_of(weights: Path | str, *words: str) -> RunConfig:
-    config = compose(["dataset=shapes", "model=resnet18", "algorithms=[]", *words]).config
-    return replace(
-        config, dataset=replace(config.dataset, classes=5), model=replace(config.model, weights=str(weights))
-    )
+def config_of(weights: Path, classes: int = 5) -> RunConfig:
+    config = compose(["dataset=shapes", "model=resnet18", "algorithms=[]"]).config
+    model, dataset = replace(config.model, weights=str(weights)), replace(config.dataset, classes=classes)
+    return replace(config, model=model, dataset=dataset)
 
 
-def start(weights: Path | str, *words: str, classes: list[str] | None = None) -> tuple[dict[str, Tensor], str]:
-    pretrained = pretrained_weights(config_of(weights, *words), classes or CLASSES)
+def start(weights: Path, classes: list[str] = CLASSES) -> tuple[dict[str, Tensor], str]:
+    pretrained = pretrained_weights(config_of(weights, len(classes)), classes)
     return pretrained.weights, pretrained.notes[0]
 
 
@@ -89,8 +88,7 @@ def test_weights_of_another_precision_and_without_counters_load(trained: dict[st
 
 
 def test_another_number_of_classes_gets_a_head_drawn_from_the_seed(file: Path, trained: dict[str, Tensor]) -> None:
-    config = config_of(file)
-    config = replace(config, dataset=replace(config.dataset, classes=3))
+    config = config_of(file, 3)
     pretrained = pretrained_weights(config, CLASSES[:3])
     fresh = build_model(config.model, 3, config.loss, config.seed).state_dict()
     assert torch.equal(pretrained.weights["fc.weight"], fresh["fc.weight"])
@@ -121,10 +119,8 @@ def test_rows_of_the_head_follow_the_class_names(trained: dict[str, Tensor], tmp
 
 def test_a_subset_of_the_classes_keeps_its_rows(trained: dict[str, Tensor], tmp_path: Path) -> None:
     path = named_checkpoint(trained, CLASSES, tmp_path / "file.pt")
-    config = config_of(path)
-    config = replace(config, dataset=replace(config.dataset, classes=2))
-    pretrained = pretrained_weights(config, ["bee", "dog"])
-    assert torch.equal(pretrained.weights["fc.bias"], trained["fc.bias"][[1, 3]])
+    weights, _ = start(path, ["bee", "dog"])
+    assert torch.equal(weights["fc.bias"], trained["fc.bias"][[1, 3]])
 
 
 class Runs:
@@ -219,13 +215,11 @@ def test_a_run_starts_from_the_weights_of_another(source: str, here: Here) -> No
     here("resume", "runs/second", "epochs=2")
 
 
-def test_damaged_initial_weights_of_a_run_are_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "initial.safetensors"
-    with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
-        read_initial(path)
-    path.write_bytes(b"cut")
-    with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
-        read_initial(path)
+def test_damaged_initial_weights_of_a_run_are_an_error(file: Path) -> None:
+    for write in (file.unlink, lambda: file.write_bytes(b"cut")):
+        write()
+        with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
+            read_initial(file)
 
 
 @pytest.mark.parametrize("exported", [False, True])
