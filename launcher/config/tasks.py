@@ -215,6 +215,7 @@ class RegressionConfig(TaskConfig):
     """One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
 
     MAE is the mean absolute error, R2 the coefficient of determination as scikit-learn's; both are means over numbers.
+    R2 of a number that never changes is 1 without an error, else 0.
     """
 
     metrics = (Metric("mae", "MAE", better="lower", is_share=False), Metric("r2", "R2", is_share=False))
@@ -252,8 +253,12 @@ class RegressionConfig(TaskConfig):
         parts = len(sums) // 4
         absolute, squared, total, squares = (sums[part * parts : (part + 1) * parts] for part in range(4))
         around = [square - one**2 / samples for one, square in zip(total, squares, strict=True)]
-        r2 = [1 - error / of if of > 0 else math.nan for error, of in zip(squared, around, strict=True)]
-        return [sum(absolute) / len(absolute) / samples, sum(r2) / len(r2)]
+        # note: less than a trillionth is rounding, since the targets are float32
+        r2 = [
+            1 - error / of if of > 1e-12 * square else float(error == 0)
+            for error, of, square in zip(squared, around, squares, strict=True)
+        ]
+        return [sum(absolute) / len(absolute) / samples, sum(r2) / len(r2) if samples > 1 else math.nan]
 
     def scores(self, loss: Loss) -> Literal["numbers"]:
         return "numbers"

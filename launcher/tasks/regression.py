@@ -81,27 +81,28 @@ class Scatter(Details):
         self._batches: list[tuple[Tensor, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        self._batches.append((self._task.in_unit(outputs), self._task.in_unit(targets)))
+        self._batches.append((outputs, targets))
 
-    def _numbers(self) -> tuple[Tensor, Tensor]:
-        """Return predictions and true numbers, float64 [N, K], on the CPU."""
-        predicted, true = (torch.cat(parts).cpu() for parts in zip(*self._batches, strict=True))
-        return predicted, true
+    def _all(self) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets [N, K] on the CPU."""
+        outputs, targets = (torch.cat(parts).cpu() for parts in zip(*self._batches, strict=True))
+        return outputs, targets
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return the errors of each number; None where they are undefined."""
-        predicted, true = self._numbers()
+        outputs, targets = self._all()
+        sums = zip(*(values.tolist() for values in self._task.metrics(outputs, targets)), strict=True)
+        errors = self._task.in_unit(outputs) - self._task.in_unit(targets)
         rows: list[dict[str, str | float | None]] = []
-        for name, values, targets in zip(self._names, predicted.T, true.T, strict=True):
-            errors, around = values - targets, (targets - targets.mean()).square().sum().item()
-            r2 = 1 - errors.square().sum().item() / around if around else None
+        for name, parts, of_name in zip(self._names, sums, errors.T, strict=True):
+            mae, r2 = self._task.values.means(parts, len(errors))
             rows.append(
                 {
                     "name": name,
-                    "mae": errors.abs().mean().item(),
-                    "rmse": errors.square().mean().sqrt().item(),
-                    "r2": r2,
-                    "mean_error": errors.mean().item(),
+                    "mae": mae,
+                    "rmse": of_name.square().mean().sqrt().item(),
+                    "r2": r2 if len(errors) > 1 else None,
+                    "mean_error": of_name.mean().item(),
                 }
             )
         return rows
@@ -123,7 +124,7 @@ class Scatter(Details):
         figure = Figure(figsize=(4 * min(3, len(names)), 4 * -(-len(names) // 3)), dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
         figure.suptitle(title, x=0.01, ha="left", weight="bold", fontsize=9)
-        predicted, true = self._numbers()
+        predicted, true = map(self._task.in_unit, self._all())
         for place, name in enumerate(names):
             values, targets = predicted[:, place], true[:, place]
             axes = figure.add_subplot(-(-len(names) // 3), min(3, len(names)), place + 1)

@@ -77,6 +77,21 @@ def test_metrics_are_those_of_torchmetrics_for_any_order(name: str) -> None:
     assert metrics_of(task, outputs[order], labels[order]) == pytest.approx(first, rel=1e-12)
 
 
+def test_r2_of_a_number_that_never_changes_is_that_of_torchmetrics() -> None:
+    """scikit-learn has the same: 1 if all predictions are right, else 0."""
+    from torchmetrics.functional import r2_score
+
+    task = task_of("regression", shift=[0.0] * 3, scale=[1.0] * 3)
+    labels = torch.randn(997, 3, generator=torch.Generator().manual_seed(1))
+    labels[:, 1:] = -0.1328795701265335
+    outputs = labels + torch.tensor([0.1, 0.1, 0.0])
+    expected = [r2_score(*pair, multioutput="uniform_average").item() for pair in zip(outputs.T, labels.T, strict=True)]
+    assert metrics_of(task, outputs, labels)["r2"] == pytest.approx(sum(expected) / 3)
+    details = task.details(["a", "b", "c"], with_images=False)
+    details.add(outputs, task.targets(labels))
+    assert [row["r2"] for row in details.values()["by_number"]] == pytest.approx(expected)
+
+
 def metrics_of(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     totals = Totals(task, CPU)
     for part in torch.arange(len(outputs)).split(7):
