@@ -21,6 +21,8 @@ Colour = tuple[float, float, float]
 
 BLACK: Colour = (0, 0, 0)
 ARRAYS = 6  # per choice
+# Added before truncation: more than float32 coordinates lose at whole pixels, which must stay.
+_SLACK = 1 / 256
 
 # Tables for the values 0..255, float32 [256], and magnitudes, float32 [B, 1].
 TABLES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
@@ -159,7 +161,8 @@ def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor
     levels = torch.arange(256, dtype=torch.int32, device=images.device)
     low = torch.where(counts > 0, levels, 255).amin(2, keepdim=True)
     high = torch.where(counts > 0, levels, 0).amax(2, keepdim=True)
-    scale = 255 / (high - low).clamp(min=1)
+    # note: float64, as Pillow's, since truncation depends on the last bits
+    scale = 255 / (high - low).clamp(min=1).double()
     stretched = torch.where(high > low, _to_uint8(levels * scale - low * scale), tables)
     step = (height * width - counts.gather(2, high.long())) // 255
     before = counts.cumsum(2, dtype=torch.int32) - counts
@@ -171,7 +174,7 @@ def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor
 def _affine(images: Tensor, terms: Tensor, fill: Colour) -> Tensor:
     """Sample output pixel (x, y) of [B, H, W, 3] from (xx x + xy y + x, yx x + yy y + y), with centres at one half.
 
-    The interpolation is bilinear, with `fill` outside.
+    The interpolation is bilinear and truncates, as Pillow does, with `fill` outside.
     """
     height, width = images.shape[1:3]
     column = torch.arange(width, device=images.device) + 0.5
@@ -182,10 +185,10 @@ def _affine(images: Tensor, terms: Tensor, fill: Colour) -> Tensor:
     grid = position.div_(size / 2).sub_(1).permute(0, 2, 3, 1)
     values = images.permute(0, 3, 1, 2).float()
     samples = F.grid_sample(values, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    rounded = samples.add_(0.5).to(torch.uint8).mul_(inside)
+    truncated = samples.add_(_SLACK).to(torch.uint8).mul_(inside)
     if fill != BLACK:
-        rounded.add_(constant(fill, torch.uint8, images.device) * ~inside)
-    return rounded.permute(0, 2, 3, 1)
+        truncated.add_(constant(fill, torch.uint8, images.device) * ~inside)
+    return truncated.permute(0, 2, 3, 1)
 
 
 def _mix(images: Tensor, mixes: Tensor, factors: Tensor) -> Tensor:
