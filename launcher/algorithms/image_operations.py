@@ -161,8 +161,9 @@ def _measured_tables(images: Tensor, tables: Tensor, measures: Tensor) -> Tensor
     levels = torch.arange(256, dtype=torch.int32, device=images.device)
     low = torch.where(counts > 0, levels, 255).amin(2, keepdim=True)
     high = torch.where(counts > 0, levels, 0).amax(2, keepdim=True)
-    # note: float64, as Pillow's, since truncation depends on the last bits
-    scale = 255 / (high - low).clamp(min=1).double()
+    # note: truncation depends on the last bits: Pillow's are float64, and `255 / tensor` is a product with a reciprocal
+    spread = (high - low).clamp(min=1).double()
+    scale = torch.full_like(spread, 255) / spread
     stretched = torch.where(high > low, _to_uint8(levels * scale - low * scale), tables)
     step = (height * width - counts.gather(2, high.long())) // 255
     before = counts.cumsum(2, dtype=torch.int32) - counts
