@@ -54,9 +54,8 @@ class Launcher:
         self._run_folder, self._devices, self._launch, self._target = run_folder, devices, launch, target
         self._request, self._killed = request or StopRequest(), False
         self._watch: RankWatch | None = None
-        self._follower = LogFollower(
-            log_file(run_folder, 0), view, muted=lambda: self._watch is not None and bool(self._watch.failed_first)
-        )
+        self._view, view.shown = view, launch.nnodes == 1
+        self._follower = LogFollower(log_file(run_folder, 0), view, self._muted)
         self._rendezvous: Rendezvous | None = None
 
     def run(self) -> int:
@@ -105,6 +104,10 @@ class Launcher:
         elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             self._killed = True
             watch.kill()
+
+    def _muted(self) -> bool:
+        """Return whether a rank has failed, which shows the cause, or another node prints the log of rank 0."""
+        return not self._view.shown or (self._watch is not None and bool(self._watch.failed_first))
 
     def _attempts(self) -> Failure | None:
         """Make attempts until one succeeds or no restart is left."""
@@ -162,7 +165,11 @@ class Launcher:
             agent = self._agent(self._rendezvous, folder)
 
             def ids() -> list[int]:
-                return [worker.id for worker in agent.get_worker_group().workers if worker.id is not None]
+                group = agent.get_worker_group()
+                # note: None until all nodes have connected
+                if group.group_rank is not None:
+                    self._view.shown = group.group_rank == 0
+                return [worker.id for worker in group.workers if worker.id is not None]
 
             self._watch = watch = RankWatch(ids, scratch, self._run_folder)
             try:

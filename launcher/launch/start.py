@@ -224,7 +224,8 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     config = plan.config
     if config.dataloader.name != "synthetic":
         ensure_folder(config.dataset)
-    ranks = f"{config.launch.nnodes} nodes with {devices} each" if config.launch.nnodes > 1 else str(devices)
+    nodes = config.launch.nnodes
+    ranks = f"{nodes} nodes with {devices} each; that of rank 0 shows the progress" if nodes > 1 else str(devices)
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
     out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
@@ -243,7 +244,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         raise
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation
-    if code != FAILED and folder.metrics.exists():
+    if code != FAILED and view.shown and folder.metrics.exists():
         out.print(summary_table(folder, config))
     if code not in (DONE, FAILED):
         out.print(f"stopped; {_how_to_continue(folder)}", markup=False, soft_wrap=True)

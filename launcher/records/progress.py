@@ -34,7 +34,9 @@ class NewLines:
 
 
 class TerminalView:
-    """Print lines without progress."""
+    """Print lines without progress; `shown` is false if another node shows it."""
+
+    shown = True
 
     def __init__(self, console: Console):
         self._console = console
@@ -61,10 +63,13 @@ class ProgressView(TerminalView):
             columns = (TextColumn("{task.description}"), BarColumn(_BAR), TextColumn("{task.fields[facts]}"))
             self._live = Progress(*columns, console=console, transient=True)
             self._bar = self._live.add_task("starting", total=total_steps, facts="")
-            self._live.start()
 
     def poll(self) -> None:
-        """Read new records and show them."""
+        """Read new records and show them, unless another node does."""
+        if not self.shown:
+            return
+        if self._live is not None:
+            self._live.start()
         for row in filter(is_whole, filter(None, map(parse_line, self._metrics.read()))):
             match row["kind"]:
                 case "train":

@@ -130,5 +130,8 @@ def test_one_of_several_nodes_with_a_shared_run_folder_writes_the_files_of_the_r
     run = tmp_path / "runs" / "both"
     host = json.loads((run / "environment.json").read_text())["host"]
     assert (run / "drawn").read_text().split() == [host]
+    shown = {name for name in hosts if "epoch 2/2" in (tmp_path / f"{name}.txt").read_text()}
+    summarized = {name for name in hosts if "training time" in (tmp_path / f"{name}.txt").read_text()}
+    assert shown == summarized == {host}
     assert len(json.loads((run / "dataset.json").read_text())["identities"]) == 1
     assert not list(run.rglob(".*.tmp"))
