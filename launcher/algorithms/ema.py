@@ -29,7 +29,7 @@ def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate:
 
 
 class Averaging(Algorithm[AveragingT]):
-    """Averages parameters and buffers, starting from the initial weights."""
+    """Averages parameters and buffers; until the first update the model's own are evaluated."""
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
@@ -49,7 +49,7 @@ class Averaging(Algorithm[AveragingT]):
         """Return the weight of the current weights in the next update."""
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
-        return self._average
+        return self._average if self._count else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"average": self._average, "count": int(self._count)}
@@ -61,10 +61,16 @@ class Averaging(Algorithm[AveragingT]):
 
 
 class EMA(Averaging[EMAConfig]):
-    """Averages every `update_interval`, without bias correction."""
+    """Averages every `update_interval`, from the weights of the first update on, without bias correction."""
+
+    _started = False
 
     def rate(self) -> float:
         plan = self.context.plan
+        # note: waits for the device in the first updates only
+        self._started = self._started or bool(self._count)
+        if not self._started:
+            return 1.0
         return 1 - decay(max(1, plan.steps(self.values.half_life)), plan.every(self.values.update_interval))
 
 

@@ -57,16 +57,11 @@ class Engine:
         return [name for name, algorithm in self.active.items() if algorithm.changes_learning_parameters]
 
     def change_model(self, model: nn.Module, initial: Mapping[str, Tensor] | None = None) -> None:
-        """Change the network; load `initial` weights, if any, before averages of the weights start."""
-        names, averages = self._acting["change_model"], self._acting["evaluation_weights"]
-        for name in names:
-            if name not in averages:
-                self.active[name].change_model(model)
+        """Change the network, then load `initial` weights, if any."""
+        for algorithm in self._at("change_model"):
+            algorithm.change_model(model)
         if initial is not None:
             model.load_state_dict(initial)
-        for name in names:
-            if name in averages:
-                self.active[name].change_model(model)
 
     def surgeries(self) -> dict[str, Surgery]:
         """Return by name and in order the changes of the model that evaluation sees."""

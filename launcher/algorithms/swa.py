@@ -9,12 +9,8 @@ from launcher.config.algorithms import SWAConfig
 class SWA(Averaging[SWAConfig]):
     """Averages the weights after `start` steps and every `update_interval` from then on.
 
-    Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data. Until `start` the
-    model's own weights are evaluated.
+    Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data.
     """
 
     def rate(self) -> Tensor:
         return (1 - self._count / (self._count + 1)).float()
-
-    def evaluation_weights(self) -> dict[str, Tensor] | None:
-        return self._average if self._count else None

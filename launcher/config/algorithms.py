@@ -86,11 +86,12 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
         return (step + 1) % plan.every(self.update_interval) == 0
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
-        remaining = 2 ** (-plan.total_steps / max(1, plan.steps(self.half_life)))
-        if plan.total_steps and remaining > _MUCH_OF_THE_START:
+        first = plan.every(self.update_interval)
+        remaining = 2 ** ((first - plan.total_steps) / max(1, plan.steps(self.half_life)))
+        if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
             yield (
                 f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
-                f"{remaining:.0%} of the initial weights after {plan.total_steps} steps; set "
+                f"{remaining:.0%} of the weights of step {first} after {plan.total_steps} steps; set "
                 f"algorithms.ema.half_life={max(1, plan.total_steps // 10)}ba, a tenth of the steps"
             )
 
