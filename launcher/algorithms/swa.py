@@ -7,7 +7,7 @@ from launcher.config.algorithms import SWAConfig
 
 
 class SWA(Averaging[SWAConfig]):
-    """Averages the weights after `start` steps and every `update_interval` from then on.
+    """Averages the weights after `start` and every `update_interval` from then on; whole epochs at their ends.
 
     Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data.
     """

@@ -108,8 +108,10 @@ class SWAConfig(
     update_interval: Annotated[Duration, Within(0.05)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        since = step + 1 - plan.every(self.start)
-        return since >= 0 and since % plan.every(self.update_interval) == 0
+        start, interval = plan.every(self.start), plan.every(self.update_interval)
+        if interval % plan.steps_per_epoch == 0:
+            start = -(-start // plan.steps_per_epoch) * plan.steps_per_epoch
+        return step + 1 >= start and (step + 1 - start) % interval == 0
 
 
 @dataclass(frozen=True, config=STRICT)

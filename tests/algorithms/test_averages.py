@@ -79,15 +79,23 @@ def train(algorithm: Any, model: nn.Module, steps: range, weights: dict[int, tor
         weights[step + 1] = model.weight.detach().clone()
 
 
-def test_swa_averages_the_weights_from_its_start_on(bound: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("start", ["0.7dur", "0.65dur", "61ba"])
+def test_swa_averages_the_weights_from_its_start_on(bound: Callable[..., Any], start: str) -> None:
+    """An average of whole epochs has the weights at their ends, as in Composer."""
     model, weights = nn.Linear(3, 2), {}
-    algorithm = bound("swa", start="0.7dur", update_interval="1ep")
+    algorithm = bound("swa", start=start, update_interval="1ep")
     algorithm.change_model(model)
     train(algorithm, model, range(69), weights)
     assert algorithm.evaluation_weights() is None
     train(algorithm, model, range(69, 100), weights)
     expected = torch.stack([weights[done] for done in (70, 80, 90, 100)]).mean(0)
     torch.testing.assert_close(algorithm.evaluation_weights()["weight"], expected)
+
+
+def test_swa_averages_the_weights_at_steps(bound: Callable[..., Any]) -> None:
+    values = bound("swa", start="65ba", update_interval="15ba").values
+    plan = bound("swa").context.plan
+    assert [step + 1 for step in range(100) if values.acts_at(plan, step)] == [65, 80, 95]
 
 
 def test_swa_averages_batch_norm_statistics_and_does_not_change_the_model(bound: Callable[..., Any]) -> None:
