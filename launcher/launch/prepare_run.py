@@ -23,6 +23,7 @@ from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder
+from launcher.weights.card import find_weights, problem
 
 if TYPE_CHECKING:
     from launcher.weights.pretrained import Pretrained
@@ -134,6 +135,11 @@ def _pretrained(
     """Load `model.weights` if it is set; without `must_exist` download nothing."""
     if config.model.weights is None or (config.model.weights in LIBRARIES and not must_exist):
         return None
+    trained = None if config.model.weights in LIBRARIES else find_weights(config.model.weights)[1]
+    theirs, ours = trained.model.architecture if trained else None, config.model.architecture
+    # note: timm has other architectures with the same tensors
+    if trained and trained.model.library == config.model.library == TorchvisionModel.library and theirs != ours:
+        raise problem(config.model.weights, f"weights of {theirs}, not {ours}; set model.architecture={theirs}")
     from launcher.weights.pretrained import pretrained_weights
 
     typed = {key for key, origin in origins.items() if origin == COMMAND_LINE}

@@ -1,14 +1,41 @@
-"""The model card of an export, read without torch, so that an invalid one is refused at once."""
+"""The config of weights: that of a run, or of an export's model card; read without torch, to refuse at once."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+from launcher.config.keys import nearest
+from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
+from launcher.records.run_folder import RunFolder
 
 CARD, WEIGHTS, ONNX = "model_card.json", "model.safetensors", "model.onnx"
+
+
+def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
+    """Return the run folder or file at `model.weights`, and the config of its run; None for a file outside a run.
+
+    Raises UserError if there is none, or the run has no checkpoint.
+    """
+    path = Path(weights)
+    run = RunFolder(path.parent.parent if path.is_file() and path.parent.name == "checkpoints" else path)
+    if run.exists():
+        if run.path == path and run.newest_step() is None:
+            raise problem(weights, f"has no checkpoint yet; type train resume {path}")
+        return path, read(run.config)
+    path = path / WEIGHTS if (path / WEIGHTS).is_file() else path
+    if not path.is_file():
+        similar = nearest(path.name, {other.name for other in path.parent.glob("*")} - {path.name})
+        hint = f"did you mean {path.parent / similar}?" if similar else "set one of these, or torchvision or timm"
+        raise problem(weights, f"is not a file, run folder or export; {hint}")
+    return path, None
+
+
+def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:
+    """Return an error of the pretrained weights."""
+    return UserError(Problem(message, key, value))
 
 
 def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:

@@ -15,14 +15,12 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model_weights
 
-from launcher.config.keys import nearest
 from launcher.config.models import LIBRARIES, BaseModel, TimmModel
-from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
-from launcher.errors import Problem, UserError, is_of_the_machine
+from launcher.errors import is_of_the_machine
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.card import CARD, WEIGHTS, read_card
+from launcher.weights.card import CARD, find_weights, problem, read_card
 from launcher.weights.classifier import load_checkpoint, surgery_of
 from launcher.weights.export_files import read_weights
 
@@ -54,27 +52,20 @@ def load_weights(model: BaseModel) -> SourceWeights:
 
     Raises UserError if they do not exist or cannot be read.
     """
-    assert model.weights is not None
     if model.weights in LIBRARIES:
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
-    path = Path(model.weights)
-    if RunFolder(path).exists():
-        return _of_run(RunFolder(path), load_checkpoint(RunFolder(path), best=False))
-    if path.is_file() and RunFolder(path.parent.parent).checkpoints == path.parent:
-        return _of_run(RunFolder(path.parent.parent), checkpoint.load(path))
-    if (path / WEIGHTS).is_file():
-        path /= WEIGHTS
-    if not path.is_file():
-        similar = nearest(path.name, (other.name for other in path.parent.glob("*"))) if path.parent.is_dir() else None
-        hint = f"did you mean {path.parent / similar}?" if similar else "set one of these, or torchvision or timm"
-        raise problem(model.weights, f"is not a file, run folder or export; {hint}")
-    return _of_file(path)
+    assert model.weights is not None
+    path, config = find_weights(model.weights)
+    if config is None:
+        return _of_file(path)
+    return _of_run(
+        path, config, load_checkpoint(RunFolder(path), best=False) if path.is_dir() else checkpoint.load(path)
+    )
 
 
-def _of_run(folder: RunFolder, state: dict[str, Any]) -> SourceWeights:
-    config = read(folder.config)
+def _of_run(path: Path, config: RunConfig, state: dict[str, Any]) -> SourceWeights:
     return SourceWeights(
-        f"{folder.path} at step {state['step']:,}",
+        f"{path} at step {state['step']:,}",
         state["weights"],
         config.model.architecture,
         surgery_of(config),
@@ -197,8 +188,3 @@ def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:
 def _are_tensors(content: Any) -> bool:
     """Return whether the content is a mapping of at least one name to tensors only."""
     return isinstance(content, Mapping) and bool(content) and all(isinstance(v, Tensor) for v in content.values())
-
-
-def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:
-    """Return an error of the pretrained weights."""
-    return UserError(Problem(message, key, value))

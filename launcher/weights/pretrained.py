@@ -23,9 +23,10 @@ from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
 from launcher.plan.plan import plan_for
 from launcher.training.networks import initial_network
+from launcher.weights.card import problem
 from launcher.weights.classifier import surgery_of
 from launcher.weights.export_files import differences
-from launcher.weights.load import SourceWeights, load_weights, problem
+from launcher.weights.load import SourceWeights, load_weights
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeigh
         source = load_weights(own.model if own else replace(config.model, weights=str(Path(values.teacher).absolute())))
     except UserError as error:
         # note: a key of the teacher's own config is part of the message
-        texts = (one.message if one.key == "model.weights" else f"{one.key} {one.message}" for one in error.problems)
+        plain = ("model.weights", None)
+        texts = (one.message if one.key in plain else f"{one.key} {one.message}" for one in error.problems)
         pairs = zip(error.problems, texts, strict=True)
         raise UserError(*(replace(one, message=t, key=TEACHER, value=values.teacher) for one, t in pairs)) from None
     if (trained := own or source.config) is None:

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torchvision.models.resnet import Bottleneck
 
+from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.build import build_model
+from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training.checkpoint import read_initial
 from launcher.weights.pretrained import pretrained_weights
+from tests.commands import refused
 from tests.networks import tiny
 from tests.runs import SMALL, Here
 
@@ -180,6 +184,31 @@ def test_a_wrong_file_is_an_error_of_one_line(kind: str, trained: dict[str, Tens
 def test_a_missing_file_suggests_a_similar_name(file: Path) -> None:
     with pytest.raises(UserError, match=r"is not a file, run folder or export; did you mean \S*weights.safetensors\?"):
         start(file.with_name("weight.safetensors"))
+    (file.parent / "empty").mkdir()
+    with pytest.raises(UserError, match=r"is not a file, run folder or export; set one of these"):
+        start(file.parent / "empty")
+
+
+def test_a_file_in_a_folder_called_checkpoints_needs_no_run(file: Path) -> None:
+    """The cache of torchvision's weights has this name."""
+    folder = file.parent / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    assert start(file)[0].keys() == start(file.rename(folder / file.name))[0].keys()
+
+
+def test_a_run_without_a_checkpoint_or_of_another_network_is_refused_before_torch_is_imported(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "launcher.weights.pretrained", None)
+    run = RunFolder(here.folder / "runs" / "first")
+    run.checkpoints.mkdir(parents=True)
+    resolved.write(config_of(Path("none")), run.config)
+    words = ["plan", *SHAPES, "model=resnet50", f"model.weights={run.path}"]
+    assert f"model.weights={run.path}: has no checkpoint yet; type train resume {run.path}" in refused(*words)
+    teacher = ["recipe=small", f"algorithms.distillation.teacher={run.path}"]
+    assert f"teacher={run.path}: has no checkpoint yet; type" in refused("plan", *SHAPES, "model=resnet18", *teacher)
+    (run.checkpoints / checkpoint_name(1)).touch()
+    assert "weights of resnet18, not resnet50; set model.architecture=resnet18" in refused(*words)
 
 
 def test_weights_with_another_digest_are_refused(file: Path) -> None:
