@@ -87,12 +87,14 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
         first = plan.every(self.update_interval)
-        remaining = 2 ** ((first - plan.total_steps) / max(1, plan.steps(self.half_life)))
+        half_life, tenth = max(1, plan.steps(self.half_life)), max(1, plan.total_steps // 10)
+        remaining = 2 ** ((first - plan.total_steps) / half_life)
         if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
+            shorter = f"algorithms.ema.half_life={tenth}ba, a tenth of the steps"
             yield (
                 f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
                 f"{remaining:.0%} of the weights of step {first} after {plan.total_steps} steps; set "
-                f"algorithms.ema.half_life={max(1, plan.total_steps // 10)}ba, a tenth of the steps"
+                f"{shorter if tenth < half_life else 'algorithms.ema=off'}"
             )
 
 

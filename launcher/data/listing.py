@@ -39,7 +39,8 @@ def _raised(error: OSError) -> None:
 
 def unreadable_path(error: OSError) -> str:
     """Return the message for a file or folder that cannot be read."""
-    return f"{error.filename} cannot be read: {error.strerror}; check its permissions"
+    remedy = "restore it" if isinstance(error, FileNotFoundError) else "check its permissions"
+    return f"{error.filename} cannot be read: {error.strerror}; {remedy}"
 
 
 def is_folder(path: Path) -> bool:

@@ -16,6 +16,7 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity, identity_if_present
 from launcher.data.inspection import inspect_data
+from launcher.errors import UserError
 from tests.images import write_images
 
 from .conftest import words_for, write_files
@@ -139,6 +140,14 @@ def test_built_in_images_are_identified_by_their_values(tmp_path: Path) -> None:
 
 def written(words: list[str]) -> list[object]:
     return list(prepare(FFCVDataset.of(compose(words).config), lambda *_: None))
+
+
+def test_a_row_of_a_missing_image_is_to_be_restored(flowers: Path) -> None:
+    (flowers / "a.csv").write_text(
+        "image,label,split\n" + "".join(f"{one}.jpg,{one},{one}\n" for one in ("train", "val"))
+    )
+    with pytest.raises(UserError, match=r"train.jpg cannot be read: No such file or directory; restore it$"):
+        of(flowers / "a.csv")
 
 
 def test_a_missing_data_set_has_no_identity(tmp_path: Path) -> None:
