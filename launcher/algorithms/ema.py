@@ -11,6 +11,9 @@ from launcher.config.algorithms import EMAConfig, SWAConfig
 from launcher.data.batch import Moment
 from launcher.foreach import Snapshot, by_dtype
 
+# One of so many updates of a run starts the average: a dropped one leaves that to the next.
+_FIRST_UPDATES = 10
+
 AveragingT = TypeVar("AveragingT", EMAConfig, SWAConfig)
 
 
@@ -40,13 +43,13 @@ class Averaging(Algorithm[AveragingT]):
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
             self._snapshot.take()
-            update_average(self._average, model.state_dict(), self.rate())
+            update_average(self._average, model.state_dict(), self.rate(moment.step))
             self._count += 1
             self._snapshot.restore_unless(applied)
 
     @abstractmethod
-    def rate(self) -> float | Tensor:
-        """Return the weight of the current weights in the next update."""
+    def rate(self, step: int) -> float | Tensor:
+        """Return the weight of the current weights in the update of a step."""
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None
@@ -63,15 +66,12 @@ class Averaging(Algorithm[AveragingT]):
 class EMA(Averaging[EMAConfig]):
     """Averages every `update_interval`, from the weights of the first update on, without bias correction."""
 
-    _started = False
-
-    def rate(self) -> float:
+    def rate(self, step: int) -> float | Tensor:
         plan = self.context.plan
-        # note: waits for the device in the first updates only
-        self._started = self._started or bool(self._count)
-        if not self._started:
-            return 1.0
-        return 1 - decay(max(1, plan.steps(self.values.half_life)), plan.every(self.values.update_interval))
+        interval = plan.every(self.values.update_interval)
+        rate = 1 - decay(max(1, plan.steps(self.values.half_life)), interval)
+        # note: the first updates may be dropped, which only the device knows
+        return rate if step >= _FIRST_UPDATES * interval else torch.where(self._count > 0, rate, 1.0)
 
 
 def decay(half_life: float, interval: float) -> float:

@@ -12,5 +12,5 @@ class SWA(Averaging[SWAConfig]):
     Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data.
     """
 
-    def rate(self) -> Tensor:
+    def rate(self, _: int) -> Tensor:
         return (1 - self._count / (self._count + 1)).float()
