@@ -70,7 +70,7 @@ class EMA(Averaging[EMAConfig]):
         plan = self.context.plan
         interval = plan.every(self.values.update_interval)
         rate = 1 - decay(max(1, plan.steps(self.values.half_life)), interval)
-        # note: the first updates may be dropped, which only the device knows
+        # note: whether the first updates are dropped is decided on the device
         return rate if step >= _FIRST_UPDATES * interval else torch.where(self._count > 0, rate, 1.0)
 
 
