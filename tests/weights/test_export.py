@@ -1,6 +1,7 @@
 """`export_run` on small runs: the files it writes, and that it refuses a model that differs from the run's."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
+from launcher.weights.export_check import agrees
 from tests.commands import execute
 from tests.commands import refused as refused_command
 from tests.forked import python
@@ -120,6 +122,15 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
     text = folder.config.read_text()
     folder.config.write_text(text.replace("min_channels: 16", "min_channels: 17"))
     refused(folder, "this folder's config.yaml belong to different runs")
+
+
+def test_rounding_is_relative_to_the_largest_output_of_the_images() -> None:
+    """The only number of an image may be close to 0 (task=regression)."""
+    expected = torch.tensor([[1e-5], [2.0], [-1.0]])
+    for count in (1, 3):
+        assert agrees(expected[:count] + 1e-6, expected, 1e-6)
+        assert not agrees(expected[:count] + 1e-5, expected, 1e-6)
+        assert not agrees(expected[:count] * math.nan, expected, 1e-6)
 
 
 def test_an_export_without_images_compares_logits_of_noise_and_keeps_the_class_names(tmp_path: Path) -> None:
