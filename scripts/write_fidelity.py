@@ -21,9 +21,10 @@ reason ("differs"). The last column has the test that shows it. `scripts/write_f
 `docs/fidelity.yaml`.
 
 For all rows: every random draw is a function of seed, purpose and position, so distributions are the published ones and
-single draws are not. `precision=auto` computes in bfloat16 if the GPU supports it; published runs used float16. An
-ablation is its base recipe with one change. Accuracies and minutes are quoted as published: nobody has measured them
-with this code.
+single draws are not. Images are rotated by their EXIF data; Pillow and FFCV in the published code use them as stored,
+as does `dataset.exif_orientation=false`. `precision=auto` computes in bfloat16 if the GPU supports it; published runs
+used float16. An ablation is its base recipe with one change. Accuracies and minutes are quoted as published: nobody has
+measured them with this code.
 """
 
 
