@@ -45,8 +45,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="values for all trials")
     parser.add_argument("--trials", type=int, default=5, metavar="N", help="trials per study (default: 5)")
     parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
-    parser.add_argument("--list", action="store_true", help="print the trials and start none")
-    parser.add_argument("--json", action="store_true", help="print the results so far as JSON and start no trial")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--list", action="store_true", help="print the trials and start none")
+    instead.add_argument("--json", action="store_true", help="print the results so far as JSON and start no trial")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -52,6 +52,7 @@ _EXAMPLES = """examples:
 
 
 # What replaces the characters that the encoding of the terminal lacks; others are escaped.
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _ASCII = {"\u2192": "->", "\u25cf": "*", "\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}
 
 
@@ -81,6 +82,10 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _DENIED and error.filename:
+            place = f"{one_line(str(error.filename))}: {error.strerror}"
+            print(f"error: {place}; change its permissions, or choose another folder", file=sys.stderr)
+            return EXIT_USER_ERROR
         if (message := _of_the_machine(error)) is None:
             raise
         print(f"error: {one_line(message)}", file=sys.stderr)

@@ -32,15 +32,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     name, words = _run_and_words(arguments.run, arguments.words)
+    runs = Path(compose([word for word in words if word.startswith("runs=")]).config.runs)
     if name == LATEST and not Path(name).exists():
-        name = str(newest_unfinished(Path(compose([]).config.runs)))
+        name = str(newest_unfinished(runs))
         console().print(verbatim(f"resuming {name}, the newest unfinished run"))
     if "://" in name:
         from launcher.training.mirror import Mirror
 
         mirror = Mirror(name.rstrip("/"))
-        path = Path(compose([]).config.runs) / name.rstrip("/").rpartition("/")[2]
-        check_new(path.parent, path.name)
+        path = runs / name.rstrip("/").rpartition("/")[2]
+        check_new(runs, path.name)
         name = str(mirror.fetch(path).path)
         console().print(verbatim(f"{name} is fetched from {mirror.url}"))
     folder = existing(name)

@@ -58,6 +58,18 @@ def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     assert ("resuming runs/a, the newest unfinished run" in capsys.readouterr().out) == (not named)
 
 
+def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumed: list[Path] = []
+    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, words: resumed.append(folder.path))
+    monkeypatch.chdir(tmp_path)
+    for name in ("other/a", "runs/b"):
+        complete(make_run(name, finished=None))
+    resume.main(read(cli.parser_of("resume", resume), "resume", ["runs=other"], list(cli.VERBS)))
+    assert resumed == [Path("other/a")]
+
+
 SHORT = [*SMALL, "epochs=1", "schedule.warmup=0ba"]
 
 

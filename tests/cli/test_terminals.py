@@ -1,6 +1,8 @@
 """Terminals without Unicode, and machines with little memory: commands end in plain lines."""
 
+import errno
 import io
+import os
 import resource
 import subprocess
 import sys
@@ -57,6 +59,19 @@ def test_a_lack_of_memory_is_one_line(
     monkeypatch.setattr(cli, "_run", fail)
     assert cli.main(["ls"]) == 1
     assert capsys.readouterr().err.startswith("error: not enough memory (")
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+def test_a_place_that_cannot_be_written_is_one_line(
+    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        raise OSError(number, os.strerror(number), Path("runs/a/lock"))
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["resume", "runs/a"]) == 2
+    remedy = "change its permissions, or choose another folder"
+    assert capsys.readouterr().err == f"error: runs/a/lock: {os.strerror(number)}; {remedy}\n"
 
 
 def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) -> None:
