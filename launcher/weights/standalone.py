@@ -18,9 +18,10 @@ CLASSES: list[str] = CARD["classes"]
 
 
 def prepare(image: Image.Image) -> np.ndarray:
-    """Return an image as the network's input, float32 [3, size, size]."""
+    """Return an image as the network's input, float32 [3, size, size]; raises Pillow's error if it is damaged."""
     values = CARD["input"]
-    # note: metadata can be malformed in any way; the pixels are intact
+    # note: decode first, since errors of the metadata below are ignored
+    image.load()
     with suppress(Exception):
         image = ImageOps.exif_transpose(image) if values["exif_orientation"] else image
     if image.mode.startswith("I"):

@@ -5,6 +5,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,6 +179,28 @@ def test_model_py_refuses_weights_of_another_surgery(cases: dict[str, Case], tmp
     )
 
 
+def exported_module(folder: Path, card: dict[str, Any]) -> Any:
+    """Write and import the model.py of an ONNX export with this card."""
+    (folder / "model_card.json").write_text(json.dumps(card))
+    (folder / "model.py").write_text(module_source("standalone_onnx.py"))
+    spec = importlib.util.spec_from_file_location("exported", folder / "model.py")
+    exported = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(exported)
+    return exported
+
+
+@pytest.mark.parametrize("exif_orientation", [True, False])
+def test_a_damaged_image_is_an_error_of_the_exported_model(exif_orientation: bool, tmp_path: Path) -> None:
+    Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 40, 3), dtype=np.uint8)).save(tmp_path / "image.png")
+    data = bytearray((tmp_path / "image.png").read_bytes())
+    data[data.index(b"IDAT") + 10] ^= 255
+    (tmp_path / "image.png").write_bytes(data)
+    values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": exif_orientation}
+    card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
+    with pytest.raises(OSError, match="broken data stream"):
+        exported_module(tmp_path, card).transform(Image.open(tmp_path / "image.png"))
+
+
 @pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501), (1, 61)])
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "broken EXIF"])
 def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
@@ -191,11 +214,7 @@ def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, 
         (Image.fromarray(pixels) if mode[0] == "I" else Image.fromarray(coloured).convert(mode)).save(file)
     values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
     card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
-    (tmp_path / "model_card.json").write_text(json.dumps(card))
-    (tmp_path / "model.py").write_text(module_source("standalone_onnx.py"))
-    spec = importlib.util.spec_from_file_location("exported", tmp_path / "model.py")
-    exported = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(exported)
+    exported = exported_module(tmp_path, card)
     cut = centre_cut(np.array(decode(file, upright=True).image), 36, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
     np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)
