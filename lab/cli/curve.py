@@ -127,7 +127,8 @@ def _output(command: list[str], script: str | None = None) -> str:
     except FileNotFoundError:
         raise UserError(f"{command[0]} is not installed; run this command on a login node of the cluster") from None
     if done.returncode:
-        raise UserError(f"{command[0]}: {done.stderr.strip() or f'exited with code {done.returncode}'}")
+        reason = "; ".join(done.stderr.strip().splitlines()) or f"exited with code {done.returncode}"
+        raise UserError(f"{command[0]}: {reason}")
     return done.stdout
 
 

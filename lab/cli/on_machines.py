@@ -15,6 +15,7 @@ from lab.predict.prediction import Prediction, Predictor, efficiencies, main_bou
 from lab.predict.profiles import correction, read_profiles
 from launcher.config.compose import Composed, compose
 from launcher.config.groups import machines, price_age
+from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware, TorchvisionLoader
 from launcher.console import console, table, verbatim
 from launcher.errors import Problem, UserError
@@ -115,9 +116,10 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
     candidates: list[Offer] = []
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
-        if (nproc := composed.config.launch.nproc) not in ("auto", count):
-            message = f"predictions use all {count} GPUs of {machine.name}; omit launch.nproc"
-            raise UserError(Problem(message, "launch.nproc", nproc))
+        if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
+            key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
+            message = f"predictions use all {count} GPUs of {machine.name}; omit {key}"
+            raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
         if count not in predictors:
             prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
             predictors[count] = Predictor(prepared.plan)

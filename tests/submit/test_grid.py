@@ -16,7 +16,7 @@ from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, Start
 # sbatch writes the script of job N to job-N.sh; `queue` has the numbers of waiting and running jobs
 SBATCH = """#!/bin/bash
 [ "$1" = --parsable ] || exit 9
-[ -e full ] && { echo "sbatch: error: QOSMaxSubmitJobPerUserLimit" >&2; exit 1; }
+[ -e full ] && { printf "sbatch: error: QOSMaxSubmitJobPerUserLimit\\nsbatch: too many\\n" >&2; exit 1; }
 n=$(($(ls job-*.sh 2>/dev/null | wc -l) + 1))
 cat > "job-$n.sh"
 echo "$n" >> queue
@@ -100,7 +100,7 @@ def test_a_job_starts_its_run_or_resumes_an_interrupted_one(slurm: Path, curve: 
 
 def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:
     (slurm / "full").touch()
-    assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit" in curve(*GRID, code=2)
+    assert "error: sbatch: sbatch: error: QOSMaxSubmitJobPerUserLimit; sbatch: too many\n" in curve(*GRID, code=2)
     (slurm / "full").unlink()
     assert "4 submitted" in curve(*GRID)
 

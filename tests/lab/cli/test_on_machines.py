@@ -90,6 +90,10 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
         ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
         ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one node"),
+        (
+            (*PLAN, "--on", "8xH100", "launch=cpu"),
+            "launch=cpu: predictions use all 8 GPUs of lambda_8x_h100; omit launch\n",
+        ),
         ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
     ],
 )
