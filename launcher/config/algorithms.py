@@ -42,8 +42,9 @@ class BackboneFreezingConfig(
         return step < plan.every(self.until)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if plan.every(self.until) >= plan.total_steps:
-            yield Problem(f"must be less than the run's {plan.total_steps} steps, such as 0.1dur", "until", self.until)
+        if 0 < plan.total_steps <= plan.every(self.until):
+            message = f"must be less than the run's {plan.total_steps} steps, such as 0.1dur, or train longer"
+            yield Problem(message, "until", self.until)
 
 
 @dataclass(frozen=True, config=STRICT)
