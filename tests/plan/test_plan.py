@@ -135,8 +135,9 @@ def test_values_that_cannot_work_are_refused(words: list[str], expected: str) ->
 def test_a_batch_larger_than_the_data_set_is_the_only_error_of_a_run_without_steps() -> None:
     (line,) = refused("recipe=finetune", "model.weights=torchvision", "batch_size=2000000").splitlines()
     assert "larger than the data set" in line
-    until = ["recipe=finetune", "model.weights=torchvision", "algorithms.backbone_freezing.until=300ep", "schedule.fit=off"]
-    assert "steps, such as 0.1dur, or train longer" in refused(*until)
+    words = ["recipe=finetune", "model.weights=torchvision", "schedule.fit=off"]
+    long = refused(*words, "algorithms.backbone_freezing.until=300ep")
+    assert "steps, such as 0.1dur, or train longer" in long
 
 
 @pytest.mark.parametrize(
