@@ -32,6 +32,8 @@ SMALL = [
     *("launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.interval=1ba", "logger.tensorboard=false"),
     "algorithms.ema.update_interval=2ba",
 ]
+# The words of an epoch on the same images, for recipes that choose the rest.
+SHAPES = ["epochs=1", *(word for word in SMALL if word.startswith(("dataset", "model", "launch", "batch")))]
 # The same on two ranks, with more checkpoints.
 SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
 DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step", "history")

@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 import timm.data.auto_augment as timm_operations
 import torch
+import torchvision.transforms.v2 as T
 from PIL import Image, ImageOps
+from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.transforms import autoaugment
 
+from launcher.algorithms import trivialaugment
 from launcher.algorithms.image_operations import BLACK, GEOMETRIC, MIXES, OPERATIONS, Choice, Colour, apply
 from tests.transforms import operate
 
@@ -128,3 +132,37 @@ def test_array_shapes_do_not_depend_on_the_draws_except_on_a_cpu() -> None:
     assert (
         len(Choice(np.zeros(256, dtype=np.int64), np.ones(256)).arrays(["rotate", "color"], 8, 8, fixed=True)[2]) == 256
     )
+
+
+def test_trivialaugment_draws_uniformly_from_torchvisions_space() -> None:
+    assert len(T.TrivialAugmentWide._AUGMENTATION_SPACE) == len(trivialaugment.NAMES) + 1
+    counts = np.bincount(trivialaugment.choose(trivialaugment.space(31), np.arange(28_000), seed=2, epoch=0).operations)
+    assert stats.chisquare(counts).pvalue > 1e-4
+    assert len(counts) == 14
+
+
+@pytest.mark.parametrize("name", trivialaugment.NAMES)
+def test_trivialaugment_computes_torchvisions_pixels_at_each_strength(name: str) -> None:
+    """The class is that of 2021; the newer one solarizes by another level at 11 of 31 strengths."""
+    published = autoaugment.TrivialAugmentWide()._augmentation_space(31)
+    operation = "".join(part.capitalize() for part in name.split("_")).replace("Autocontrast", "AutoContrast")
+    pixels = np.random.default_rng(1).normal(128, 60, (32, 32, 3)).clip(0, 255).astype(np.uint8)
+    strength, signed = published[operation]
+    magnitudes = trivialaugment.space(31)
+    for number in range(31):
+        magnitude = float(strength[number]) if strength.ndim else 0.0
+        expected = [
+            np.asarray(
+                autoaugment._apply_op(
+                    Image.fromarray(pixels), operation, sign * magnitude, T.InterpolationMode.BILINEAR, None
+                )
+            ).astype(int)
+            for sign in ((1, -1) if signed else (1,))
+        ]
+        values = magnitudes[name][0, [number]]
+        image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        ours = operate(name, image, torch.tensor(values, dtype=torch.float32))[0].permute(1, 2, 0)
+        # note: the sign of a movement does not matter, both are equally likely
+        difference = min((np.abs(ours.numpy().astype(int) - other) for other in expected), key=np.mean)
+        assert (difference > 0).mean() < (0.01 if name in (*GEOMETRIC, *MIXES) else 1e-9), number
+        assert (difference > 1).mean() < 0.005, number
