@@ -9,7 +9,7 @@ from launcher.config.layers import leaves
 from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.console import console, table, verbatim
-from launcher.records.run_folder import RunFolder
+from launcher.records.run_folder import RunFolder, existing
 
 EXAMPLES = [
     "train diff mild hot",
@@ -35,5 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _values(name: str) -> dict[str, Any]:
     """Return the dotted values of a run folder's or a recipe's config."""
     folder = RunFolder(Path(name))
+    if "/" in name and folder.path.suffix not in (".yaml", ".yml"):
+        folder = existing(name)
     config = read(folder.config) if folder.exists() else compose([word_of("recipe", name)]).config
     return dict(leaves(as_mapping(config)))

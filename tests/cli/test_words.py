@@ -180,6 +180,7 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
         (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis?"),
         (["compare", "--axis", "tme"], "'tme'"),
         (["diff", "hot"], "B"),
+        (["diff", "hot", "runs/nope"], "runs/nope is not a run folder: it has no config.yaml; pass one such as runs/"),
         (["estimate", "--seconds", "soon"], "'soon'"),
         (["submit", "hot"], "--slurm --sky --kubernetes"),
     ],
