@@ -51,8 +51,8 @@ _EXAMPLES = """examples:
   train resume                                  resume the newest unfinished run"""
 
 
-# What replaces the characters that the encoding of the terminal lacks; others are escaped.
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+# What replaces the characters that the encoding of the terminal lacks; others are escaped.
 _ASCII = {"\u2192": "->", "\u25cf": "*", "\u00b1": "+-", "\u00b7": "-", "\u2026": "..."}
 
 
