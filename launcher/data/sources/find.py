@@ -176,6 +176,6 @@ def _remote_folders(files: Files, split: str, report: Report) -> Folder:
         if images := sorted(image for file in size_of if (image := in_class(file.split("/")))):
             report(what, 1, 1)
             classes, names, labels = labelled(images)
-            remote = Remote(below(path, name), np.array([size_of[name] for name in names], object))
+            remote = Remote(below(path, name), np.array([size_of[name] for name in names]))
             return Folder(path, split, classes, names, labels, remote)
     raise problem(path, f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL")

@@ -141,7 +141,9 @@ class Remote:
 
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
-        return Piece(name, f"{self.url}/{name}", 0, self.sizes[number])
+        # note: int64 if all are known, since workers would copy the pages of millions of Python's integers
+        size = self.sizes[number]
+        return Piece(name, f"{self.url}/{name}", 0, None if size is None else int(size))
 
     def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""
