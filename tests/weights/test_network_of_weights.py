@@ -1,4 +1,4 @@
-"""A run takes over the network of its pretrained weights, and refuses another; a plan says the same."""
+"""A run takes over the network of its pretrained weights, and refuses another; a plan prints the same."""
 
 from dataclasses import replace
 
