@@ -55,6 +55,11 @@ def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tm
     assert "on 20 validation images" in exported.stderr
     card = json.loads((tmp_path / "export" / "model_card.json").read_text())
     assert set(card["task"]) == {"multilabel": {"threshold"}, "regression": {"shift", "scale"}}[name]
+    rows = [row for row in read_metrics(tmp_path / "runs" / name / "metrics.jsonl") if row["kind"] == "eval"]
+    choose, metric = {"multilabel": (max, "map"), "regression": (min, "mae")}[name]
+    train("export", f"runs/{name}", "--best", "-o", "best")
+    card = json.loads((tmp_path / "best" / "model_card.json").read_text())
+    assert card["step"] == choose(rows, key=lambda row: row["metrics"][metric])["step"]
 
     file = sorted((tmp_path / "drawn" / "val").glob("*.jpg"))[0]
     ours = [json.loads(train("predict", where, str(file), "--json").stdout) for where in (f"runs/{name}", "export")]
