@@ -212,16 +212,6 @@ def test_an_export_without_weights_names_what_to_type(export: Path, images: Path
     assert line in refused("predict", str(export), f"{images}/a.png")
 
 
-def test_an_invalid_config_is_refused_without_torch(
-    run: RunFolder, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "launcher.weights.classifier", None)
-    other = RunFolder(tmp_path / "other")
-    shutil.copytree(run.path, other.path)
-    other.config.write_text(other.config.read_text().replace("seed: ", "seed: x"))
-    assert "other/config.yaml" in refused("predict", str(other.path), f"{images}/a.png")
-
-
 class Executed:
     """An object that creates a folder when it is unpickled."""
 
@@ -264,18 +254,3 @@ def test_invalid_weights_are_one_error_and_never_executed(
     card.unlink()
     assert "model_card.json is missing" in refused("predict", str(weights), f"{images}/a.png")
     assert not trap.exists()
-
-
-def test_a_checkpoint_with_a_pickle_is_one_error_and_never_executed(
-    run: RunFolder, images: Path, tmp_path: Path
-) -> None:
-    trap, file = tmp_path / "executed", run.checkpoints / checkpoint_name(0)
-    good = file.read_bytes()
-    for content in (good[:9000], b"none", pickle.dumps(Executed(trap))):
-        file.write_bytes(content)
-        code, _, errors = execute("predict", str(run.path), f"{images}/a.png")
-        assert (code, errors.count("\n")) == (2, 1)
-        assert "has no valid checkpoint" in errors
-    assert not trap.exists()
-    shutil.rmtree(run.checkpoints)
-    assert "has no checkpoint yet" in refused("predict", str(run.path), f"{images}/a.png")

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,9 @@ from launcher.cli.words import read
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.records.run_folder import RunFolder
 from tests.images import write_images
 from tests.made_runs import MakeRun
-from tests.runs import SMALL, Here, same
+from tests.runs import SMALL, Here
 
 
 def complete(folder: Path) -> Path:
@@ -98,22 +96,6 @@ def test_a_run_that_ended_early_shows_the_key_that_ended_it(word: str, remedy: s
     words = [word, "epochs=4", "eval_every=1ba", *["stop.min_delta=1.0"] * word.startswith("stop")]
     here(*SHORT, "run_name=run", *words)
     assert f"to train longer: train resume runs/run {remedy}\n" in here("resume", "runs/run").stdout
-
-
-def test_a_run_resumes_from_its_best_checkpoint_if_the_newest_are_damaged(here: Here) -> None:
-    run = here.small("run", "checkpoint.every=1ba", "dataloader.workers=0")
-    intact = here.decided(run)
-    newest = sorted((run / "checkpoints").glob("step-*.pt"))
-    shutil.copyfile(newest[0], run / "checkpoints" / "best.pt")
-    rows = (run / "metrics.jsonl").read_text().splitlines()
-    (run / "metrics.jsonl").write_text("\n".join(rows[:-1]) + "\n")
-    for path in newest:
-        path.write_bytes(path.read_bytes()[:-9])
-    output = here("resume", str(run)).stdout
-    assert output.count("damaged") == 2
-    assert f"{run}/checkpoints/best.pt is used: it is intact, at step 17, and no newer checkpoint is" in output
-    assert same(here.decided(run), intact)
-    assert RunFolder(run).newest_step() == 18
 
 
 def test_a_run_resumes_from_another_folder(here: Here) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.errors import Problem, UserError
-from launcher.rank.signs import HEARTBEAT, STOP
+from launcher.rank.signs import STOP
 
 RANK = os.environ.get("RANK", "")
 
@@ -125,34 +125,3 @@ def gpu_lost_before_a_restart(run: Path) -> None:
         _block()
     with join_ranks(compose([]).config):
         _mark(run, "trained")
-
-
-def second_stops(run: Path) -> None:
-    """Rank 1 is stopped by a signal, and rank 0 waits for it."""
-    time.sleep(1)
-    HEARTBEAT.beat()
-    time.sleep(1)
-    if RANK == "1":
-        os.kill(os.getpid(), signal.SIGSTOP)
-    _wait_for_ever_at_a_barrier()
-
-
-def _wait_for_ever_at_a_barrier() -> None:
-    time.sleep(600)
-
-
-def agree_on_a_step(run: Path) -> None:
-    import torch.distributed as dist
-
-    from launcher.rank.group import any_rank
-
-    dist.init_process_group("gloo")
-    for step in range(100):
-        if RANK == "1" and step == 5:
-            os.kill(os.getpid(), signal.SIGTERM)
-        if RANK == "0":
-            time.sleep(0.01)
-        if any_rank(STOP.requested):
-            _mark(run, "stopped", str(step))
-            break
-    dist.destroy_process_group()

@@ -136,19 +136,3 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Trai
     assert time.monotonic() - start < 28, "elastic itself waits for 30 s"
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
     assert not processes_of(run)
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["recipe=warm"], "no such recipe"),
-        (["recipe=mild"], "dataset.path=/data/imagenet"),
-        (["launch=cpu", "launch.nproc=3", "batch_size=64"], "not divisible by 3 processes"),
-        (["launch.device=cuda"], "no GPU is visible"),
-    ],
-)
-def test_an_error_is_one_line_and_writes_nothing(here: Here, words: list[str], expected: str) -> None:
-    done = here(*words, code=2)
-    assert done.stderr.startswith("error: ")
-    assert expected in done.stderr
-    assert not (here.folder / "runs").exists()

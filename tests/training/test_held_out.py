@@ -6,9 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
-from torchvision import transforms
-from torchvision.datasets import ImageFolder
 
 from lab.study.runs import read_run
 from launcher.config.compose import compose
@@ -22,8 +19,7 @@ from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import summary_table
-from tests.networks import tiny
-from tests.runs import SMALL, Here, Train
+from tests.runs import SMALL, Here
 
 CLASSES = sorted(FIGURES)
 
@@ -95,39 +91,6 @@ def test_unreadable_test_images_are_an_error_or_skipped(here: Here, held_out_ima
     for name, count in (("e", 40), ("f", 39)):
         rows = read_metrics(here.folder / "runs" / name / "metrics.jsonl")
         assert [row["samples"] for row in rows if row["kind"] == "test"] == [count]
-
-
-@pytest.mark.system
-def test_three_ranks_compute_the_metrics_of_torchvision_alone(train: Train, tmp_path: Path) -> None:
-    """Three ranks have uneven numbers of seven images."""
-    names = dict.fromkeys(CLASSES[:7], "star") | {CLASSES[2]: "ring"}
-    held_out_images = drawn(tmp_path / "v2", names, count=1)
-    words = [*SMALL, "launch.nproc=3", "batch_size=24", "eval_batch_size=6", "epochs=1", "schedule.warmup=0ba"]
-    words += ["algorithms=[]", "loss=cross_entropy", f"dataset.test_path={held_out_images}", "run_name=three"]
-    train(*words)
-    run = train.folder / "runs" / "three"
-    config = read(run / "config.yaml")
-    plan = Plan(config, 3, 96)
-    network = tiny()
-    network.load_state_dict(train.state(run)["weights"])  # type: ignore[arg-type]
-    prepare = transforms.Compose(
-        [
-            transforms.Resize(plan.scaled_size(config.image.eval_resize)),
-            transforms.CenterCrop(plan.scaled_size(config.image.eval_size)),
-            transforms.ToTensor(),
-            transforms.Normalize(config.dataset.mean, config.dataset.std),
-        ]
-    )
-    folder = ImageFolder(str(held_out_images), prepare)
-    with torch.inference_mode():
-        logits = network.eval()(torch.stack([image for image, _ in folder]))
-    labels = torch.tensor([CLASSES.index(folder.classes[label]) for _, label in folder])
-    (record,) = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "test"]
-    assert record["samples"] == 7
-    assert record["metrics"]["top1"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
-    top5 = (logits.topk(5).indices == labels[:, None]).any(1)
-    assert record["metrics"]["top5"] == pytest.approx(float(top5.float().mean()))
-    assert record["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
 
 
 def test_folders_named_by_numbers_are_the_classes_of_these_numbers(tmp_path: Path) -> None:
