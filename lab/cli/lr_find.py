@@ -1,6 +1,7 @@
 """`train lr-find`: find a learning rate by training some steps at rising ones."""
 
 import argparse
+import itertools
 import json
 import statistics
 from collections.abc import Sequence
@@ -37,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps", type=int, default=200, metavar="N", help="training steps, one rate each (default: 200)"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="the image (default: lr_find.png in the folder of runs)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the image (default: runs/lr_find.png, or -2 and so on)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -55,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     points = measure(rising, "lab.predict.lr_range:work", steps, list[tuple[float, float]])
     chosen = suggested(points)
     word = None if chosen is None else f"optimizer.lr={chosen / _scale(plan):.2g}"
-    path = Path(arguments.output or Path(config.runs) / "lr_find.png")
+    path = Path(arguments.output) if arguments.output else _unused(Path(config.runs))
     title = f"{config.recipe or 'no recipe'}, {config.model.architecture}, batch {plan.batch_size}"
     draw(points, chosen, path, title=title)
     if arguments.json:
@@ -63,6 +64,12 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         console().print(_facts(points, word, path, complete=len(points) == steps))
     return 0
+
+
+def _unused(runs: Path) -> Path:
+    """Return a path of the image that no earlier search has used."""
+    paths = (runs / f"lr_find-{number}.png" for number in itertools.count(2))
+    return next(path for path in itertools.chain([runs / "lr_find.png"], paths) if not path.exists())
 
 
 def _at_constant_rate(config: RunConfig) -> RunConfig:

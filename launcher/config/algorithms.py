@@ -114,7 +114,7 @@ class SWAConfig(
         start, interval = plan.every(self.start), plan.every(self.update_interval)
         if interval % plan.steps_per_epoch == 0:
             start = -(-start // plan.steps_per_epoch) * plan.steps_per_epoch
-        return step + 1 >= start and (step + 1 - start) % interval == 0
+        return (step + 1 >= start) & ((step + 1 - start) % interval == 0)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -174,7 +174,7 @@ class LayerFreezingConfig(AlgorithmConfig, before_step=10):
     def acts_at(self, plan: RunPlan, step: int) -> int:
         """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""
         done = (step / plan.total_steps - self.start) / (1 - self.start)
-        return 1 + round(_FREEZING_LEVELS * done) if done > 0 else 0
+        return (done > 0) + sum(_FREEZING_LEVELS * done > level + 0.5 for level in range(_FREEZING_LEVELS))
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -195,7 +195,8 @@ class SelectiveBackpropConfig(
     scale: Annotated[float, Field(gt=0, le=1)]
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        return self.start <= step / plan.total_steps < self.end and (step + 1) % self.interval == 0
+        progress = step / plan.total_steps
+        return (self.start <= progress) & (progress < self.end) & ((step + 1) % self.interval == 0)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.start >= self.end:

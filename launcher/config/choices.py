@@ -120,7 +120,7 @@ class SOAPConfig(AdamConfig):
     max_side: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        return int(step % self.interval == 0)
+        return step % self.interval == 0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -135,7 +135,7 @@ class ShampooConfig(AdamConfig):
     max_side: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        return int((step + 1) % self.interval == 0)
+        return (step + 1) % self.interval == 0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -159,7 +159,7 @@ class ScheduleFreeAdamWConfig(AdamConfig):
     statistics_interval: Count
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        return int(step % self.statistics_interval == 0)
+        return step % self.statistics_interval == 0
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
         if (schedule := plan.config.schedule.name) != "constant":

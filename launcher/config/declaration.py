@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
 from launcher.errors import Problem
 
@@ -58,8 +58,11 @@ class Declaration:
 
     excludes: ClassVar[Mapping[str, str]] = {}
 
-    def acts_at(self, plan: RunPlan, step: int) -> int | None:
-        """Return a number that steps of equal cost share, 0 for idle steps; None if all steps cost the same."""
+    def acts_at(self, plan: RunPlan, step: int) -> Any:
+        """Return a number that steps of equal cost share, 0 for idle steps; None if all steps cost the same.
+
+        step: may also be an array of steps, for an array of numbers, so combine conditions by `&`.
+        """
         return None
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:

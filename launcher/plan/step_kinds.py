@@ -5,12 +5,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
+
+import numpy as np
 
 from launcher.config.declaration import Declaration
 from launcher.plan.plan import Plan
 
 _SIZES = 5
 _STEPS = 8
+_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True, order=True)
@@ -51,8 +55,17 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
             continue
         # note: a list of millions of integers would take hundreds of megabytes
         alike: dict[tuple[int, ...], array[int]] = defaultdict(partial(array, "q"))
-        for step in steps:
-            alike[tuple([own.acts_at(plan, step) or 0 for own in periodic.values()])].append(step)
+        for start in range(0, len(steps), _AT_ONCE):
+            parts: dict[tuple[int, ...], Any] = {(): np.array(steps[start : start + _AT_ONCE])}
+            for own in periodic.values():
+                parts = {
+                    (*levels, level): part[at == level]
+                    for levels, part in parts.items()
+                    for at in [own.acts_at(plan, part)]
+                    for level in np.unique(at).tolist()
+                }
+            for levels, part in parts.items():
+                alike[levels].frombytes(part.tobytes())
         for levels, steps_alike in alike.items():
             named = [(name, level) for name, level in zip(periodic, levels, strict=True) if level]
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)

@@ -11,6 +11,7 @@ from torch import nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
+from launcher.config.algorithms import SAMConfig
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
@@ -111,3 +112,32 @@ def test_few_kinds_are_measured_including_the_extremes() -> None:
 def test_an_optimizer_acts_at_its_steps(name: str, key: str, first: int) -> None:
     run = plan(f"optimizer={name}", f"optimizer.{key}=3", "algorithms=[]", "epochs=1")
     assert acting(run) == [(name,) if step % 3 == first else () for step in range(10)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(f"algorithms=[{name}]" for name in ("ema", "swa", "sam", "layer_freezing", "backbone_freezing")),
+        "algorithms=[selective_backprop,swa]",
+        *(f"optimizer={name}" for name in ("soap", "shampoo", "schedule_free_adamw")),
+    ],
+)
+def test_many_steps_at_once_have_the_kinds_of_single_ones(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = plan(words, "epochs=24")
+    active = {**run.config.algorithms.active(), run.config.optimizer.name: run.config.optimizer}
+    single = [[(name, own.acts_at(run, step)) for name, own in active.items()] for step in range(run.total_steps)]
+    named = [[(name, level) for name, level in one if level] for one in single]
+    monkeypatch.setattr("launcher.plan.step_kinds._AT_ONCE", 50)
+    assert acting(run) == [tuple(n if level == 1 else f"{n}/{level}" for n, level in one) for one in named]
+
+
+def test_the_steps_are_not_passed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = plan("algorithms=[sam]", "algorithms.sam.interval=5", "epochs=10", samples=640_000), []
+
+    def acts_at(self: SAMConfig, plan: Plan, step: int) -> int:
+        calls.append(step)
+        return (step + 1) % self.interval == 0
+
+    monkeypatch.setattr(SAMConfig, "acts_at", acts_at)
+    assert {kind.acting: len(steps) for kind, steps in step_kinds(run).items()} == {(): 80_000, ("sam",): 20_000}
+    assert len(calls) < 10

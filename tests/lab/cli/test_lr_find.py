@@ -39,6 +39,8 @@ def test_it_trains_at_rising_rates_and_scales_the_word_to_type(here: Here) -> No
     assert (here.folder / "runs" / "lr_find.png").read_bytes().startswith(b"\x89PNG")
     assert found["lr"] is None or found["word"] == f"optimizer.lr={found['lr'] * 64 / 16:.2g}"
     assert not [*(here.folder / "runs").glob("*/config.yaml")]
+    again = json.loads(here("lr-find", *words, "--steps", "20", "--json").stdout)
+    assert again["image"] == "runs/lr_find-2.png"
 
 
 def test_three_ranks_stop_together_where_the_loss_diverges(train: Train) -> None:
