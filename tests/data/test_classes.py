@@ -8,8 +8,6 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
-from launcher.plan.checks import check
-from launcher.plan.plan import Plan
 from tests.commands import execute, refused
 
 from .conftest import add, make_loaders, words_for, write_files
@@ -86,9 +84,3 @@ def test_ffcv_files_of_different_classes_are_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "ffcv").glob("*.json"):
         file.unlink()
     assert notes(tmp_path, "dataloader=ffcv") == []
-
-
-def test_a_run_of_one_class_can_neither_start_nor_resume() -> None:
-    config = compose(["dataset=image_folder", "dataset.classes=1"]).config
-    with pytest.raises(UserError, match=r"dataset.classes=1: needs at least two classes"):
-        check(Plan(config, 1, 640), {})

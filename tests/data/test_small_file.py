@@ -99,12 +99,6 @@ def test_a_resumed_run_reads_the_same_files(image_folder: Path, black: Path) -> 
         assert same(whole[first:], stream(make_loaders(image_folder, *words(black)), (2,), first))
 
 
-def test_workers_and_prefetch_change_nothing(image_folder: Path, files: Path) -> None:
-    few = stream(make_loaders(image_folder, *words(files)), (1, 2, 3))
-    many = make_loaders(image_folder, *words(files, "dataloader.workers=3", "dataloader.prefetch=1"))
-    assert same(few, stream(many, (1, 2, 3)))
-
-
 def test_samples_labels_and_crops_are_those_of_the_full_images(image_folder: Path, files: Path) -> None:
     small = stream(make_loaders(image_folder, *words(files)), (0,))
     full = stream(make_loaders(image_folder, *words(files, "dataloader.files.small_side=null")), (0,))

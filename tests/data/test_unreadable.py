@@ -12,7 +12,6 @@ from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
-from tests.commands import execute
 from tests.images import write_images
 
 from .conftest import words_for, write_files
@@ -64,15 +63,6 @@ def test_a_class_without_readable_images_is_refused(folder: Path) -> None:
         inspect_data(compose(words_for(folder, "dataset.skip_bad=true")).config, must_exist=True)
 
 
-def test_the_validation_split_is_drawn_from_readable_images(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder / "val")
-    words = words_for(folder, "dataset.skip_bad=true", "dataset.val_split=0.34")
-    inspection = inspect_data(compose(words).config, must_exist=True)
-    assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (8, 4)
-
-
 def test_a_resumed_run_skips_the_images_of_its_own_list(folder: Path, tmp_path: Path) -> None:
     config = compose(words_for(folder, "dataset.skip_bad=true")).config
     write_skipped(tmp_path / "skipped.json", {"train/cat/1.jpg": "truncated"})
@@ -98,12 +88,6 @@ def test_doctor_lists_all_unreadable_images(folder: Path) -> None:
         "1 of 7 cannot be decoded",
         str(folder / "val/dog/text.gif"),
     ]
-
-
-def test_prepare_skips_unreadable_images_by_the_same_key(folder: Path) -> None:
-    code, out, _ = execute("prepare", *words_for(folder)[:2], "dataset.skip_bad=true", "dataloader.workers=1")
-    assert code == 0
-    assert "12 images" in out
 
 
 @pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])

@@ -14,7 +14,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
-from launcher.data.folder import scan, splits
+from launcher.data.folder import scan
 from launcher.data.images import Images
 from launcher.errors import UserError
 from launcher.measure.diagnosis import image_advice
@@ -32,17 +32,7 @@ def folder_of(path: Path, *names: bytes) -> Path:
     return path
 
 
-DATASET = compose(["dataset=image_folder"]).config.dataset
 ODD_NAMES = [b"new\nline", b"not\xffutf8", b"-rf", "emoji🙂".encode(), b" ", b"[x]", b"$(touch x)", b"%s", b"a" * 255]
-
-
-def test_unusual_file_names_are_read(tmp_path: Path) -> None:
-    folder_of(tmp_path, *ODD_NAMES)
-    assert [len(one.files) for one in splits(tmp_path, DATASET, 0)] == [len(ODD_NAMES)] * 2
-    split = scan(tmp_path, "train")
-    assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
-    images = Images(split, upright=True)
-    assert all(tuple(images.open(number)[0, 0]) == (200, 10, 10) for number in range(len(ODD_NAMES)))
 
 
 def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
@@ -50,6 +40,7 @@ def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
     split = scan(tmp_path, "train")
+    assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
     images = Images(split, upright=True)
     lines = []
     for number in range(len(ODD_NAMES)):
@@ -83,22 +74,6 @@ def test_a_path_that_is_not_a_folder_is_refused(path: str) -> None:
     assert "not a folder" in refused("plan", "dataset=image_folder", f"dataset.path='{path}'").replace(
         "not given", "no folder"
     )
-
-
-def test_outside_links_loops_pipes_and_folders_are_not_images(tmp_path: Path) -> None:
-    train = folder_of(tmp_path / "data") / "train"
-    secret = tmp_path / "secret"
-    secret.mkdir()
-    Image.new("RGB", (4, 4)).save(secret / "s.png")
-    loops = {"up": "../../secret", "self": "self", "round": "trip", "trip": "round", "nothing": "nowhere", "root": "/"}
-    images = {"a/out.png": secret / "s.png", "a/loop.png": "loop.png", "a/inside.png": "p.png"}
-    for name, target in {"out": secret, **loops, **images}.items():
-        (train / name).symlink_to(target)
-    os.mkfifo(train / "a" / "pipe.jpg")
-    (train / "a" / "folder.jpg").mkdir()
-    split = scan(tmp_path / "data", "train")
-    assert split.files == ["a/inside.png", "a/p.png", "b/p.png"]
-    assert split.irregular == 10
 
 
 # -- images
@@ -166,10 +141,3 @@ def test_a_very_narrow_image_is_cropped_before_it_is_resized(shape: tuple[int, i
     pixels = centre_cut(np.array(Image.new("RGB", shape, (9, 8, 7))), 256, 224, "bilinear")
     assert pixels.shape == (224, 224, 3)
     assert (pixels == (9, 8, 7)).all()
-
-
-def test_a_narrow_image_is_resized_before_it_is_cropped() -> None:
-    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (10, 400, 3), dtype=np.uint8))
-    resized = noise.resize((1280, 32), Image.Resampling.BILINEAR)
-    expected = np.asarray(resized)[4:28, 628:652]
-    assert (centre_cut(np.array(noise), 32, 24, "bilinear") == expected).all()

@@ -180,31 +180,6 @@ def test_a_missing_image_is_unreadable(image_folder: Path, tmp_path: Path) -> No
         assert str(contents(source)["cat/3.jpg"][1]) == "no such file"
 
 
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (FileNotFoundError("The specified bucket does not exist"), "parquet) (The specified bucket does not exist)"),
-        (PermissionError("The AWS Access Key Id you provided does not exist"), "access denied (The AWS Access Key"),
-        (OSError("timed out"), "cannot be read (timed out)"),
-    ],
-)
-def test_the_error_of_a_bucket_that_cannot_be_listed_has_the_reason(
-    error: OSError, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the errors that s3fs raises for S3's responses."""
-
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    system = type(fsspec.filesystem("memory"))
-    monkeypatch.setattr(system, "find", fail)
-    monkeypatch.setattr(system, "info", fail)
-    with pytest.raises(UserError) as raised:
-        open_source("memory://mine/x", "train", report)
-    assert expected in str(raised.value)
-    assert "are kept" not in str(raised.value)
-
-
 def test_a_server_without_range_requests_is_refused(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, ranges=False) as url, pytest.raises(UserError, match="support range requests"):
