@@ -173,7 +173,7 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
     edges = []
     for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images.files))[:count].tolist():
         with suppress(UnreadableImage):
-            edges.append(min(size(images.piece(number).open())))
+            edges.append(min(size(images.piece(number).read())))
     return int(np.median(edges)) if edges else None
 
 

@@ -71,7 +71,7 @@ def census(config: RunConfig, skipped: Collection[str] = ()) -> Census:
 
     def size(piece: Piece) -> tuple[int, int] | str:
         try:
-            return decode(piece.open(), upright=config.dataset.exif_orientation).image.size
+            return decode(piece.read(), upright=config.dataset.exif_orientation).image.size
         except UnreadableImage as error:
             return str(error)
 

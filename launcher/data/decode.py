@@ -1,12 +1,10 @@
 """Decode untrusted image files with Pillow: few formats, bounded sizes; imports no torch."""
 
+import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from stat import S_ISREG
-from typing import BinaryIO
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -33,12 +31,12 @@ class Decoded:
     turned: bool
 
 
-def decode(file: Path | BinaryIO, *, upright: bool) -> Decoded:
-    """Decode an image file; `upright` applies its EXIF rotation.
+def decode(data: bytes, *, upright: bool) -> Decoded:
+    """Decode an image file's bytes; `upright` applies its EXIF rotation.
 
-    Raises UnreadableImage if the file is missing, damaged, too large, or has an unsupported format.
+    Raises UnreadableImage if the image is damaged, too large, or has an unsupported format.
     """
-    with _opened(file) as image:
+    with _opened(data) as image:
         mode, image_format = image.mode, str(image.format)
         is_deep = mode in _DEEP or (mode == "I" and image_format in ("PNG", "PPM"))
         if mode in ("I", "F") and not is_deep:
@@ -61,25 +59,22 @@ def _turn(image: Image.Image) -> bool:
     return turned
 
 
-def size(path: Path | BinaryIO) -> tuple[int, int]:
-    """Return width and height of an image file as it is stored, without decoding it.
+def size(data: bytes) -> tuple[int, int]:
+    """Return width and height of an image as it is stored, without decoding it.
 
     Raises UnreadableImage as `decode`, as far as the head of the file shows.
     """
-    with _opened(path) as image:
+    with _opened(data) as image:
         return image.size
 
 
 @contextmanager
-def _opened(file: Path | BinaryIO) -> Iterator[Image.Image]:
+def _opened(data: bytes) -> Iterator[Image.Image]:
     try:
         with warnings.catch_warnings():
             # note: Pillow warns about broken metadata and unusual transparency, which do not affect pixels
             warnings.simplefilter("ignore")
-            # note: opening a pipe would wait for a writer
-            if isinstance(file, Path) and not S_ISREG(file.stat().st_mode):
-                raise UnreadableImage("not a regular file")
-            with Image.open(file, formats=_FORMATS) as image:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
                 if image.width * image.height > MOST_PIXELS:
                     raise Image.DecompressionBombError
                 yield image

@@ -3,19 +3,19 @@
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
-from launcher.data.sources.source import Report, quiet
+from launcher.data.workers import Report, in_threads, quiet
 
 # Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
 _MOST_IMAGES, _MOST_NAMES, _MOST_BYTES = 20_000, 1_000, 1 << 28
 # Bytes at the end of a file, which are compared first: headers of one camera are equal.
-_END, _CHUNK = 4096, 1 << 20
-_READERS, _FILES_A_TASK = 16, 64
+_END = 4096
+_FILES_A_TASK = 64
 _TITLES = {"train": "training", "val": "validation", "test": "test"}
 
 Item = TypeVar("Item")
@@ -47,13 +47,13 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
         _Image(split.split, split.labels[number].tobytes(), split.piece(number))
         for split, number in _listed(splits, quick)
     ]
-    files = dict(_each(_file, images, report, "looking for duplicates"))
+    files = _each(_file, images, report, "looking for duplicates")
     pieces = {file: image.piece for image, file in files.items() if file.size}
     alike = _alike(pieces, lambda file: file.size)
-    ends = dict(_each(lambda file: _digest(pieces[file], file.size - _END), _flat(alike), report, "comparing sizes"))
+    ends = _each(lambda file: _digest(pieces[file], file.size - _END), _flat(alike), report, "comparing sizes")
     alike = _alike(ends, lambda file: (file.size, ends[file]))
     candidates = [*_within(alike, _MOST_BYTES)] if quick else alike
-    digests = dict(_each(lambda file: _digest(pieces[file]), _flat(candidates), report, "comparing contents"))
+    digests = _each(lambda file: _digest(pieces[file]), _flat(candidates), report, "comparing contents")
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
     compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
     total = sum(len(split.files) for split in splits)
@@ -96,25 +96,15 @@ def _flat(groups: Iterable[list[Item]]) -> list[Item]:
     return [item for group in groups for item in group]
 
 
-def _each(
-    work: Callable[[Item], Result], items: Sequence[Item], report: Report, what: str
-) -> Iterator[tuple[Item, Result]]:
-    """Return items and results, without unreadable files."""
+def _each(work: Callable[[Item], Result], items: Sequence[Item], report: Report, what: str) -> dict[Item, Result]:
+    """Return the results of items, without unreadable files."""
 
-    def some(first: int) -> list[tuple[Item, Result]]:
-        results = []
-        for item in items[first : first + _FILES_A_TASK]:
-            try:
-                results.append((item, work(item)))
-            except (OSError, UnreadableImage):
-                continue
-        return results
+    def attempt(item: Item) -> tuple[Item, Result] | None:
+        with suppress(OSError, UnreadableImage):
+            return item, work(item)
+        return None
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        starts = range(0, len(items), _FILES_A_TASK)
-        for start, results in zip(starts, pool.map(some, starts), strict=True):
-            report(what, min(start + _FILES_A_TASK, len(items)), len(items))
-            yield from results
+    return dict(filter(None, in_threads(attempt, items, _FILES_A_TASK, report, what)))
 
 
 def _file(image: _Image) -> _File:
@@ -131,10 +121,7 @@ def _digest(piece: Piece, start: int = 0) -> bytes:
         return hashlib.sha256(piece.read()[max(0, start) :]).digest()
     with open(piece.file, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
         file.seek(max(0, start))
-        digest = hashlib.sha256()
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-        return digest.digest()
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_least: str) -> list[str]:

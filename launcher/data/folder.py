@@ -5,7 +5,6 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,14 +14,14 @@ from launcher import randomness
 from launcher.config.schema import Dataset
 from launcher.data.listing import EXTENSIONS, entries, files_below, is_file, is_folder, is_image, unreadable_path
 from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
+from launcher.data.workers import in_threads
 from launcher.errors import Problem, UserError, first_few
 
 # The default folder of FFCV files, within the data set's folder.
 FFCV = "ffcv"
 # Names of the folder of validation images; the first that exists is read.
 VAL = ("val", "valid", "validation", "test")
-# note: a single reader of a network disk would mostly wait
-_READERS, _FILES_A_TASK = 16, 1000
+_FILES_A_TASK = 1000
 _ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
 # Names of split folders in other spellings, which are no classes.
 _SPLIT_NAMES = ("train", "training", *VAL, "testing")
@@ -157,13 +156,8 @@ def sizes(folder: Folder) -> Sequence[int | None]:
     if isinstance(folder.stored, Remote):
         return folder.stored.sizes.tolist()  # type: ignore[no-any-return]
     paths = folder.stored.paths.tolist() if folder.stored else [f"{folder.root}/{file}" for file in folder.files]
-
-    def of(first: int) -> list[int]:
-        return [os.stat(path).st_size for path in paths[first : first + _FILES_A_TASK]]  # noqa: PTH116
-
     try:
-        with ThreadPoolExecutor(_READERS) as pool:
-            return [size for part in pool.map(of, range(0, len(paths), _FILES_A_TASK)) for size in part]
+        return [facts.st_size for facts in in_threads(os.stat, paths, _FILES_A_TASK)]
     except OSError as error:
         raise problem(folder.root.removesuffix(f"/{folder.place.rstrip('/')}"), unreadable_path(error)) from None
 

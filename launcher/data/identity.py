@@ -14,7 +14,7 @@ from launcher.data.folder import sizes
 from launcher.data.listing import is_folder
 from launcher.data.shapes import drawn_as
 from launcher.data.sources.find import find_skipped, splits
-from launcher.data.sources.source import quiet
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")

@@ -1,6 +1,5 @@
 """Data sets of decoded and cropped images, one sample at a time, as loader workers read them."""
 
-import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,8 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from stat import S_ISREG
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
@@ -27,8 +25,6 @@ from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
-# note: Pillow reads a larger file piece by piece, up to its limit of pixels
-_MOST_BYTES = 1 << 28
 # The label of an image that cannot be read.
 UNREADABLE = -1
 
@@ -73,7 +69,7 @@ class Reader(ABC):
 
 
 def _decoded(
-    file: Path | BinaryIO,
+    data: bytes,
     box_of: Callable[[int, int], Box],
     size: int | None,
     decoder: str,
@@ -85,27 +81,17 @@ def _decoded(
 
     With `on_device`, a JPEG that the device decodes is returned as it is.
 
-    Raises UnreadableImage if the file is missing or not an image.
+    Raises UnreadableImage if it is no image.
     """
-    with suppress(OSError, ValueError):
-        data = _content(file) if isinstance(file, Path) else file.read()
+    with suppress(ValueError):
         if frame := plain_frame(data, upright=upright):
             box = box_of(frame.height, frame.width)
             if on_device and is_for_device(data, frame):
                 return data, box
             eighths = fewest_eighths(box[2], box[3], size) if size else 8
             return decode_part(data, frame, box, eighths, decoder_of(decoder))
-    if not isinstance(file, Path):
-        file.seek(0)
-    pixels = np.array(decode(file, upright=upright).image)
+    pixels = np.array(decode(data, upright=upright).image)
     return pixels, box_of(*pixels.shape[:2])
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file that may be a JPEG, or none."""
-    facts = path.stat()
-    # note: opening a pipe would wait for a writer
-    return path.read_bytes() if S_ISREG(facts.st_mode) and facts.st_size < _MOST_BYTES else b""
 
 
 # epoch, sample index, size in pixels
@@ -170,20 +156,20 @@ class Images(Dataset[Sample]):
         self, index: int, box_of: Callable[[int, int], Box], size: int | None, *, on_device: bool
     ) -> tuple[np.ndarray | bytes, Box]:
         worker = get_worker_info()
-        opened = partial(_decoded, decoder=self.decoder, upright=self.upright, on_device=on_device)
+        decoded = partial(_decoded, decoder=self.decoder, upright=self.upright, on_device=on_device)
         try:
             with self.reading.image(index, worker.id if worker else 0):
-                return opened(self._file(index), box_of, size)
+                return decoded(self._content(index), box_of, size)
         except UnreadableImage as reason:
             message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
             more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
             raise UserError(f"{message} ({more})") from None
 
-    def _file(self, index: int) -> Path | BinaryIO:
+    def _content(self, index: int) -> bytes:
         content = self._fetched.get(index)
         if isinstance(content, UnreadableImage):
             raise content
-        return self.piece(index).open() if content is None else io.BytesIO(content)
+        return self.piece(index).read() if content is None else content
 
     def piece(self, index: int) -> Piece:
         """Return where an image is."""

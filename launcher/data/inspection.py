@@ -15,8 +15,8 @@ from launcher.data.folder import VAL, Folder, is_remote, part, skipped_notes, wi
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
-from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
+from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
 from launcher.plan.plan import Plan
 

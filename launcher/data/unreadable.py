@@ -9,8 +9,7 @@ from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
-from launcher.data.sources.source import Report
-from launcher.data.workers import in_workers
+from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
 
@@ -62,7 +61,7 @@ def _reasons(pieces: Sequence[Piece]) -> list[str | None]:
 def reason(piece: Piece) -> str | None:
     """Return why an image cannot be decoded, or None."""
     try:
-        decode(piece.open(), upright=False)
+        decode(piece.read(), upright=False)
     except UnreadableImage as error:
         return str(error)
     return None

@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing.context import BaseContext
@@ -22,12 +22,19 @@ from launcher.errors import Problem, UserError
 from launcher.probe import rank_cores
 
 _TASKS_AHEAD = 4
+_READERS = 16
 MOST_PROCESSES = 8  # of a rank, as torchvision's loader workers
 _WORKER = "launcher.data.worker_processes"
 _NOTHING = -1
 
+# Called with (description, done, total) to show progress.
+Report = Callable[[str, int, int], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+def quiet(what: str, done: int, total: int) -> None:
+    """A `Report` that prints nothing."""
 
 
 class Reading:
@@ -88,6 +95,24 @@ def in_workers(
         except BrokenProcessPool:
             message = "a worker process was killed, usually because memory ran out; use fewer workers"
             raise UserError(Problem(message, "dataloader.workers", workers)) from None
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], at_once: int = 1, report: Report = quiet, what: str = ""
+) -> Iterator[Result]:
+    """Yield the results of items in order, from threads that take `at_once` items.
+
+    A single reader of a network disk or bucket would mostly wait.
+    """
+    starts = range(0, len(items), at_once)
+    with ThreadPoolExecutor(_READERS) as pool:
+        try:
+            parts = pool.map(lambda start: [*map(work, items[start : start + at_once])], starts)
+            for start, results in zip(starts, parts, strict=True):
+                yield from results
+                report(what, min(start + at_once, len(items)), len(items))
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -14,9 +14,8 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import evaluation_images, splits
-from launcher.data.sources.source import Report, quiet
 from launcher.data.unreadable import unreadable
-from launcher.data.workers import worker_count
+from launcher.data.workers import Report, quiet, worker_count
 from launcher.doctor.machine import (
     Finding,
     examine_machine,

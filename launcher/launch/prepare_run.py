@@ -16,7 +16,7 @@ from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
-from launcher.data.sources.source import Report, quiet
+from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
 from launcher.launch.accepted_models import is_accepted, remember
 from launcher.launch.devices import Devices, decide, planned, with_precision

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -125,10 +124,10 @@ def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
     file_sizes, shorter = [], []
     for number in numbers:
-        piece = folder.piece(number)
         with suppress(UnreadableImage):
-            shorter.append(min(size(piece.open())))
-            file_sizes.append(piece.size or Path(piece.file).stat().st_size)
+            data = folder.piece(number).read()
+            shorter.append(min(size(data)))
+            file_sizes.append(len(data))
     if not file_sizes:
         return
     median, used = statistics.median(shorter), config.image.eval_resize

@@ -80,15 +80,15 @@ def read(folder: Path, *words: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("orientation", STORED)
 def test_an_image_is_rotated_by_its_exif_orientation(kind: str, orientation: int) -> None:
     save(orientation, file := io.BytesIO(), kind)
-    decoded = decode(file, upright=True)
+    decoded = decode(file.getvalue(), upright=True)
     assert np.abs(np.asarray(decoded.image).astype(int) - UPRIGHT).mean() < 3
     assert decoded.image.tobytes() == ImageOps.exif_transpose(Image.open(file)).convert("RGB").tobytes()
 
 
 @pytest.mark.parametrize("orientation", STORED)
 def test_without_exif_rotation_the_pixels_are_torchvisions(tmp_path: Path, orientation: int) -> None:
-    save(orientation, tmp_path / "p.jpg", "JPEG")
-    assert decode(tmp_path / "p.jpg", upright=False).image.tobytes() == pil_loader(tmp_path / "p.jpg").tobytes()
+    save(orientation, file := tmp_path / "p.jpg", "JPEG")
+    assert decode(file.read_bytes(), upright=False).image.tobytes() == pil_loader(file).tobytes()
 
 
 @pytest.mark.parametrize("value", [0, 9, 65535])
@@ -96,27 +96,27 @@ def test_invalid_orientations_rotate_nothing(value: int) -> None:
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = value
     Image.fromarray(UPRIGHT).save(file, "JPEG", exif=exif)
-    assert decode(file, upright=True).image.size == (120, 80)
+    assert decode(file.getvalue(), upright=True).image.size == (120, 80)
 
 
-def test_broken_exif_data_change_no_pixel(tmp_path: Path) -> None:
-    Image.fromarray(UPRIGHT).save(tmp_path / "p.jpg", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + b"\xff" * 40)
-    assert decode(tmp_path / "p.jpg", upright=True).image.size == (120, 80)
+def test_broken_exif_data_change_no_pixel() -> None:
+    Image.fromarray(UPRIGHT).save(file := io.BytesIO(), "JPEG", exif=b"Exif\0\0II*\0\xff\xff\xff\xff" + b"\xff" * 40)
+    assert decode(file.getvalue(), upright=True).image.size == (120, 80)
 
 
-def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
-    Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(tmp_path / "p.png")
-    assert np.array_equal(np.asarray(decode(tmp_path / "p.png", upright=True).image)[..., 0].ravel(), np.arange(256))
-    values = (np.arange(256, dtype=">u2") * 257).tobytes()
-    (tmp_path / "p.pgm").write_bytes(b"P5 16 16 65535\n" + values)
-    assert np.array_equal(np.asarray(decode(tmp_path / "p.pgm", upright=True).image)[..., 0].ravel(), np.arange(256))
+def test_sixteen_bits_are_scaled_not_clipped() -> None:
+    Image.fromarray((np.arange(256, dtype=np.uint16) * 257).reshape(16, 16)).save(png := io.BytesIO(), "PNG")
+    pgm = b"P5 16 16 65535\n" + (np.arange(256, dtype=">u2") * 257).tobytes()
+    for data in (png.getvalue(), pgm):
+        assert np.array_equal(np.asarray(decode(data, upright=True).image)[..., 0].ravel(), np.arange(256))
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
-def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(tmp_path: Path, kind: type) -> None:
-    Image.fromarray(np.full((16, 16), 0.9 if kind is np.float32 else 70_000, kind)).save(tmp_path / "p.tiff")
+def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(kind: type) -> None:
+    pixels = np.full((16, 16), 0.9 if kind is np.float32 else 70_000, kind)
+    Image.fromarray(pixels).save(file := io.BytesIO(), "TIFF")
     with pytest.raises(UnreadableImage, match="32 bits a channel"):
-        decode(tmp_path / "p.tiff", upright=True)
+        decode(file.getvalue(), upright=True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from launcher.data.folder import scan
 from launcher.data.inspection import inspect_data
 from launcher.data.listing import image_files
 from launcher.data.sources.find import open_source
-from launcher.data.sources.source import quiet
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from .conftest import make_loaders, words_for, write_files

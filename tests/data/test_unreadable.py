@@ -8,8 +8,8 @@ from launcher.config.compose import compose
 from launcher.data import unreadable as module
 from launcher.data.folder import splits
 from launcher.data.inspection import inspect_data
-from launcher.data.sources.source import quiet
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
+from launcher.data.workers import quiet
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.images import write_images

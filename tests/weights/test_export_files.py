@@ -215,6 +215,6 @@ def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, 
     values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
     card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
     exported = exported_module(tmp_path, card)
-    cut = centre_cut(np.array(decode(file, upright=True).image), 36, 32, "bilinear")
+    cut = centre_cut(np.array(decode(file.read_bytes(), upright=True).image), 36, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
     np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)

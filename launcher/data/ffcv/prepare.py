@@ -21,8 +21,8 @@ from launcher.data.folder import Folder, sizes
 from launcher.data.identity import divided, fingerprint
 from launcher.data.shapes import ensure_folder, shapes_folder
 from launcher.data.sources.find import open_sources
-from launcher.data.sources.source import Files, Report
-from launcher.data.workers import in_workers
+from launcher.data.sources.source import Files
+from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 

@@ -5,7 +5,6 @@ the images and settings, not on the number of workers or on interruptions.
 """
 
 import fcntl
-import io
 import json
 import os
 from collections import Counter
@@ -64,7 +63,7 @@ def _encode(
     if isinstance(data, UnreadableImage):
         return data
     try:
-        decoded = decode(io.BytesIO(data), upright=upright)
+        decoded = decode(data, upright=upright)
     except UnreadableImage as reason:
         return reason.with_traceback(None)
     original = _unusual(decoded, name)

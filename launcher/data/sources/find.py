@@ -29,9 +29,10 @@ from launcher.data.sources.formats import NO_COLUMNS
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
-from launcher.data.sources.source import Files, Report, below, labelled, quiet
+from launcher.data.sources.source import Files, below, labelled
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
+from launcher.data.workers import Report, quiet
 from launcher.errors import UserError
 
 

@@ -1,12 +1,11 @@
 """Where the bytes of images are: separate files, or parts of archives; imports no torch."""
 
-import io
 import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from pathlib import Path
+from stat import S_ISREG
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
@@ -37,36 +36,40 @@ class Piece:
     def __str__(self) -> str:
         return self.file if self.size is None or self.file.endswith(self.name) else f"{self.name} in {self.file}"
 
-    def open(self) -> Path | BinaryIO:
-        """Return the file of an image, or its bytes in memory.
-
-        Raises UnreadableImage if the bytes are damaged, UserError if a bucket cannot be read, or no copy can be made.
-        """
-        return Path(self.file) if self.size is None else io.BytesIO(self.read())
-
     def read(self) -> bytes:
-        """Return the bytes of an image of an archive or bucket; raises as `open`."""
-        assert self.size is not None
+        """Return the bytes of an image.
+
+        Raises UnreadableImage if they are missing or damaged, UserError if a bucket cannot be read, or no copy can be
+        made.
+        """
         if "://" in self.file and not self.version:
             (content,) = read_remote([self])
             if isinstance(content, UnreadableImage):
                 raise content
             return content
-        if self.size > MOST_BYTES:
-            raise UnreadableImage("larger than 1 GiB")
         try:
-            file = _opened(self.file, self.version)
-            data = os.pread(file.fileno(), self.deflated or self.size, self.start)
-        except OSError as error:
-            raise UnreadableImage(error.strerror or str(error)) from None
-        if self.deflated:
-            try:
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, self.size)
-            except zlib.error as error:
-                raise UnreadableImage(str(error)) from None
-        if len(data) < self.size:
+            size = _size(self.file) if self.size is None else self.size
+            if size > MOST_BYTES:
+                raise UnreadableImage("larger than 1 GiB")
+            if self.size is None:
+                with open(self.file, "rb") as file:  # noqa: PTH123 - of a million files
+                    return file.read()
+            data = os.pread(_opened(self.file, self.version).fileno(), self.deflated or size, self.start)
+            if self.deflated:
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size)
+        except (OSError, zlib.error) as error:
+            raise UnreadableImage(getattr(error, "strerror", None) or str(error)) from None
+        if len(data) < size:
             raise UnreadableImage(f"{self.file} ends before its last byte")
         return data
+
+
+def _size(file: str) -> int:
+    facts = os.stat(file)  # noqa: PTH116 - as above
+    # note: opening a pipe would wait for a writer
+    if not S_ISREG(facts.st_mode):
+        raise UnreadableImage("not a regular file")
+    return facts.st_size
 
 
 def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:

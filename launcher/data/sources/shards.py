@@ -18,8 +18,9 @@ from launcher.data.folder import VAL, Folder, is_remote, problem
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored
 from launcher.data.sources.formats import Listing, list_arrow, list_parquet, list_tar, list_zip
 from launcher.data.sources.pieces import Archive, Packed
-from launcher.data.sources.source import Files, Report, below, in_threads
+from launcher.data.sources.source import Files, below
 from launcher.data.sources.tar import AHEAD
+from launcher.data.workers import Report, in_threads
 from launcher.errors import Problem, UserError
 
 # What lists an archive of an extension, from its open file, its path and the columns of its table.
@@ -64,7 +65,8 @@ def packed_source(files: Files, path: str, split: str, report: Report, columns: 
     if is_divided:
         name = _chosen(path, of_split.values(), split)
         archives = [file for file in archives if of_split[file] == name]
-    listings = [*in_threads(partial(_listing, files, columns), archives, report, f"listing {split or 'all'} images")]
+    what = f"listing {split or 'all'} images"
+    listings = [*in_threads(partial(_listing, files, columns), archives, report=report, what=what)]
     images = _by_folder(listings)
     names = [*images] if is_divided else [_chosen(path, images, split)]
     chosen = {key: place for name in names for key, place in images.get(name, {}).items()}

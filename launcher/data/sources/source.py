@@ -2,8 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -27,15 +26,7 @@ _REMEDY = "; finished images are kept: run the same command to resume"
 # What file systems call the checksum or time of a file.
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime", "created")
 
-# Called with (description, done, total) to show progress.
-Report = Callable[[str, int, int], None]
-Item = TypeVar("Item")
 T = TypeVar("T")
-_READERS = 16
-
-
-def quiet(what: str, done: int, total: int) -> None:
-    """A `Report` that prints nothing."""
 
 
 @dataclass(frozen=True)
@@ -173,17 +164,9 @@ class Files:
 def _content(piece: Piece) -> bytes | UnreadableImage:
     """Return an image's bytes, or the fault of its file."""
     try:
-        if piece.size is not None:
-            return piece.read()
-        with open(piece.file, "rb") as file:  # noqa: PTH123 - of a million files
-            content = file.read(MOST_BYTES + 1)
-    except FileNotFoundError:
-        return UnreadableImage("no such file")
-    except OSError as error:
-        return UnreadableImage(error.strerror or str(error))
+        return piece.read()
     except UnreadableImage as reason:
         return reason
-    return content if len(content) <= MOST_BYTES else UnreadableImage("larger than 1 GiB")
 
 
 def _retried(read: Callable[[], T]) -> T:
@@ -200,17 +183,6 @@ def _retried(read: Callable[[], T]) -> T:
                 raise
             time.sleep(pause)
     return read()
-
-
-def in_threads(work: Callable[[Item], T], items: Sequence[Item], report: Report, what: str) -> Iterator[T]:
-    """Yield the results of items in order, from threads: one reader of a network disk or bucket would mostly wait."""
-    with ThreadPoolExecutor(_READERS) as pool:
-        try:
-            for done, result in enumerate(pool.map(work, items), 1):
-                yield result
-                report(what, done, len(items))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def below(path: str, name: str) -> str:

@@ -18,7 +18,8 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder, is_remote, problem
 from launcher.data.listing import EXTENSIONS, is_image
 from launcher.data.sources.pieces import Archive, Packed, Piece
-from launcher.data.sources.source import Files, Report, below, in_threads, labelled
+from launcher.data.sources.source import Files, below, labelled
+from launcher.data.workers import Report, in_threads
 from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
@@ -110,7 +111,7 @@ def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Piece]
             inside = read_members(file, archive, tar.start, tar.start + tar.size)
             return [(tar.name.removesuffix(".tar"), member) for member in inside]
 
-    return [*itertools.chain(*in_threads(images, inner, report, "listing train images"))]
+    return [*itertools.chain(*in_threads(images, inner, report=report, what="listing train images"))]
 
 
 def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Piece]]:

@@ -10,7 +10,7 @@ import pytest
 from launcher.data.sources import source as source_module
 from launcher.data.sources.copies import local_copy
 from launcher.data.sources.find import open_source
-from launcher.data.sources.source import quiet
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 from tests.images import write_images
 
