@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.study.runs import read_run
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
@@ -80,13 +79,3 @@ def test_an_invalid_edited_config_is_refused_with_its_path(
     assert all(line.startswith("error: ") and str(run.config) in line for line in errors.splitlines())
     assert any(word in errors for word in expected.split("|"))
     assert not (run.path / "trace").exists()
-
-
-@pytest.mark.parametrize(
-    "text", ["a: &a [x]\nb: [*a, *a]\n", "a: " + "[" * 90_000, "a: &a {b: *a}", "seed: !!python/name:os.system x"]
-)
-def test_a_study_reports_a_run_with_an_invalid_config(run: RunFolder, text: str) -> None:
-    run.config.write_text(text)
-    result = read_run(run.path)
-    assert result.state == "damaged"
-    assert str(result.problem).startswith("config.yaml:")

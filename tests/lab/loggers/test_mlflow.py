@@ -19,7 +19,6 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.records.metrics import ResumeRecord
 from launcher.records.run_folder import create
-from launcher.records.sinks import Recorder, build_sinks
 from tests.made_runs import end, evaluation, log
 from tests.runs import Train
 
@@ -122,20 +121,3 @@ def test_a_run_of_two_ranks_is_one_run_on_the_server(server: Server, tmp_path: P
     losses = [(row["step"], row["loss"]) for row in rows if row["kind"] == "train"]
     accuracies = [(row["step"], row["metrics"]["top1"]) for row in rows if row["kind"] == "eval"]
     assert (server.points(run, "train/loss"), server.points(run, "eval/top1")) == (losses, accuracies)
-
-
-def test_a_server_that_stops_costs_one_warning(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = create(tmp_path, "run", unique=False)
-    words = ["logger=mlflow", f"logger.uri={server.uri}", "logger.experiment=gone"]
-    recorder = Recorder(build_sinks(folder, compose(words).config))
-    recorder.record(evaluation(10))
-    while not server.runs("gone") or not server.points(server.runs("gone")[0], "eval/top1"):
-        time.sleep(0.05)
-    server.stop()
-    recorder.record(evaluation(20))
-    recorder.record(end(20))
-    recorder.close()
-    assert capsys.readouterr().out.count("warning: MLflow: ") == 1
-    assert folder.metrics.read_text().count("\n") == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lab.study.report import page_data
-from lab.study.results import chosen_axis, read_results
+from lab.study.results import read_results
 from tests.commands import output_of, refused
 from tests.made_runs import MakeRun, machine
 
@@ -95,8 +95,3 @@ def test_several_currencies_give_a_note(folder: Path, make_run: MakeRun) -> None
 def test_an_unknown_setting_is_a_one_line_error(words: str, message: str) -> None:
     for verb in (["compare", "--published"], ["report", "runs", "-o", "r.html"]):
         assert message in refused(*verb, "--across", words)
-
-
-def test_an_explicit_axis_overrides_the_default() -> None:
-    cases = ((None, ()), (None, ["machines"]), ("wall", ["machines"]))
-    assert [chosen_axis(axis, across) for axis, across in cases] == ["time", "money", "wall"]

@@ -7,7 +7,7 @@ import pytest
 
 from lab.study.curves import build_curves, deviation
 from lab.study.runs import read_run
-from tests.made_runs import CONFIG, MakeRun, machine
+from tests.made_runs import CONFIG, MakeRun
 
 
 def changed(group: str, **values: Any) -> dict[str, Any]:
@@ -89,15 +89,3 @@ def test_values_that_a_recipe_sets_by_length_do_not_split_a_curve(make_run: Make
         for epochs, delay in ramps.items()
     ]
     assert len(build_curves(map(read_run, runs))) == 1
-
-
-@pytest.mark.parametrize(
-    ("hardware", "money"),
-    [(machine("box", 36.0), 36.0 * 2 / 60), (machine("p4d_24xlarge", 36.0, "A100 40GB", 8), None)],
-)
-def test_money_is_the_counted_time_at_the_price_of_the_machine(
-    make_run: MakeRun, hardware: dict[str, Any], money: float | None
-) -> None:
-    run = read_run(make_run("a", (0.5, 0.6), (90.0, 60.0), hardware=hardware))
-    assert run.money == (None if money is None else pytest.approx(money))
-    assert run.hardware == ("1x cpu" if money is None else "box (1x cpu)")
