@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher import randomness
-from launcher.config.schema import Dataset
+from launcher.data.classes import places_in
 from launcher.data.listing import EXTENSIONS, entries, files_below, is_file, is_folder, is_image, unreadable_path
 from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
 from launcher.data.workers import in_threads
@@ -55,30 +55,22 @@ class Folder:
         return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
 
-def splits(
-    path: Path, dataset: Dataset, seed: int, skipped: Collection[str] = (), *, by_class: bool = True
-) -> tuple[Folder, Folder]:
-    """List a folder's training and validation images, with the same classes, without those `skipped` (below `path`).
+def scan_undivided(path: Path, fraction: float) -> Folder:
+    """List the images that `dataset.val_split` divides; classes may be in `path` itself.
 
-    With `dataset.val_split`, that fraction of each class is held out for validation; classes may be in `path` itself.
-
-    Raises UserError if a folder, its classes or all images are missing or unreadable, or val/ exists besides val_split.
+    Raises UserError if a folder, its classes or all images are missing or unreadable, or val/ exists.
     """
-    if dataset.val_split is None:
-        return same_classes(*(without(scan(path, split), skipped) for split in ("train", "val")))
     folders = [name for name in VAL if is_folder(path / name)]
     # note: images to test on may lie beside those that are divided
     if folders not in ([], ["test"]):
         message = f"{path / folders[0]} holds validation images already; remove the key or move the folder"
-        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+        raise UserError(Problem(message, "dataset.val_split", fraction))
     if folders or is_folder(path / "train") or not is_folder(path):
-        whole = scan(path, "train")
-    elif names := _split_folders(path):
+        return scan(path, "train")
+    if names := _split_folders(path):
         message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
         raise problem(path, message)
-    else:
-        whole = _without_ffcv(_scan(path, path, "train"))
-    return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
+    return _without_ffcv(_scan(path, path, "train"))
 
 
 def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
@@ -94,9 +86,7 @@ def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
 
 def numbered(split: Folder, classes: list[str]) -> Folder:
     """Relabel a split by the positions of other classes; -1 for a class not among them."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    new = np.array([numbers.get(name, -1) for name in split.classes], np.int64)
-    return replace(split, classes=classes, labels=new[split.labels])
+    return replace(split, classes=classes, labels=places_in(split.classes, classes)[split.labels])
 
 
 def scan(path: Path, split: str) -> Folder:

@@ -6,8 +6,8 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.data import unreadable as module
-from launcher.data.folder import splits
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.find import splits
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.data.workers import quiet
 from launcher.doctor.examine import examine_data
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 def reasons(folder: Path) -> dict[str, str]:
     dataset = compose(words_for(folder)).config.dataset
-    return unreadable(splits(folder, dataset, 0), quiet)
+    return unreadable(splits(dataset, 0), quiet)
 
 
 @pytest.mark.parametrize("at_once", [2, 64])

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.config.schema import Dataset
-from launcher.data.folder import splits
+from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.find import splits
 from launcher.errors import UserError
 from tests.commands import refused
 
@@ -19,8 +19,8 @@ from .conftest import make_loaders, words_for, write_files
 COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
 
 
-def dataset(fraction: float = 0.1) -> Dataset:
-    return compose(["dataset=image_folder", f"dataset.val_split={fraction}"]).config.dataset
+def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Folder, Folder]:
+    return splits(compose(words_for(folder, f"dataset.val_split={fraction}")).config.dataset, seed)
 
 
 def draw(path: Path, names: list[str]) -> None:
@@ -43,7 +43,7 @@ def per_class(files: list[str]) -> dict[str, int]:
 
 
 def test_each_class_gives_its_fraction_and_keeps_its_last_image(undivided: Path) -> None:
-    train, val = splits(undivided, dataset(), 1)
+    train, val = divide(undivided, 1)
     assert per_class(val.files) == {"cat": 4, "dog": 1, "emu": 1}
     assert per_class(train.files) == {"cat": 36, "dog": 9, "emu": 2, "fox": 1}
     assert sorted(train.files + val.files) == sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*"))
@@ -53,13 +53,13 @@ def test_each_class_gives_its_fraction_and_keeps_its_last_image(undivided: Path)
 
 
 def test_the_split_depends_only_on_seed_and_names(undivided: Path, tmp_path: Path) -> None:
-    drawn = splits(undivided, dataset(), 1)[1].files
+    drawn = divide(undivided, 1)[1].files
     elsewhere = tmp_path / "elsewhere"
     draw(elsewhere / "train", sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*")))
-    assert splits(elsewhere, dataset(), 1)[1].files == drawn
-    assert splits(undivided, dataset(), 2)[1].files != drawn
+    assert divide(elsewhere, 1)[1].files == drawn
+    assert divide(undivided, 2)[1].files != drawn
     draw(undivided, ["cat/40.png"])
-    assert len({*splits(undivided, dataset(), 1)[1].files} - {*drawn}) <= 1
+    assert len({*divide(undivided, 1)[1].files} - {*drawn}) <= 1
 
 
 def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided: Path) -> None:
@@ -70,13 +70,13 @@ def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided:
         "1 class has no validation images, so top-1 does not cover it: fox (1 training images)",
     ]
     assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (48, 6)
-    assert {*splits(undivided, dataset(0.1), 1)[1].files} < {*splits(undivided, dataset(0.3), 1)[1].files}
+    assert {*divide(undivided, 1, 0.1)[1].files} < {*divide(undivided, 1, 0.3)[1].files}
 
 
 def test_a_folder_of_ffcv_files_is_not_a_class(undivided: Path) -> None:
     (undivided / "ffcv").mkdir()
     (undivided / "ffcv" / "train.beton").touch()
-    assert splits(undivided, dataset(), 1)[0].classes == [*COUNTS]
+    assert divide(undivided, 1)[0].classes == [*COUNTS]
 
 
 @pytest.mark.parametrize("loader", ["torchvision", "ffcv"])
@@ -94,7 +94,7 @@ def test_loaders_read_both_splits_and_no_image_twice(undivided: Path, loader: st
                 pixels = zip(labels.tolist(), images[:, 0, 0, 0].tolist(), strict=True)
                 seen += [(split, [*COUNTS][label], number) for label, number in pixels]
         loaders.close()
-    expected = splits(undivided, dataset(0.25), 42)
+    expected = divide(undivided, 42, 0.25)
     for split in expected:
         numbered = {(split.split, *(file.removesuffix(".png").split("/"))) for file in split.files}
         mine = [(a, b, str(number)) for a, b, number in seen if a == split.split]

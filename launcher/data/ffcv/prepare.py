@@ -13,14 +13,15 @@ from pathlib import Path
 
 from launcher import atomic
 from launcher.config.schema import Dataset, FFCVFile
+from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
 from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.folder import Folder, sizes
 from launcher.data.identity import divided, fingerprint
-from launcher.data.shapes import ensure_folder, shapes_folder
-from launcher.data.sources.find import open_sources
+from launcher.data.shapes import shapes_folder
+from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
@@ -47,7 +48,12 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     files += [("train", small_path, small)] if small_path and small else []
     jobs = {}
     if not all(_is_written(path) for _, path, _ in files):
-        train, val, skipped = open_sources(dataset, data.seed, _where(dataset), report, by_class=data.by_class)
+        # note: a validation split is drawn from the readable images
+        bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
+        train, val = splits(dataset, data.seed, bad, report, by_class=data.by_class, is_prepared=True)
+        if data.by_class:
+            check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
+        skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
         workers = usable_cores() if loader.workers == "auto" else loader.workers
         job = partial(_Job, dataset, workers, report, _known_as(dataset, train, val))
         jobs = {"train": partial(job, train, skipped), "val": partial(job, val, {})}
@@ -88,13 +94,6 @@ def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
 
 def _is_written(path: Path) -> bool:
     return path.exists() and manifest_path(path).exists()
-
-
-def _where(dataset: Dataset) -> str:
-    if dataset.kind == "folder" and dataset.path is None:
-        message = "missing; set a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, a folder of tar files, or a bucket"
-        raise UserError(Problem(message, "dataset.path", None))
-    return str(ensure_folder(dataset)) if dataset.kind != "folder" else str(dataset.path)
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,7 @@ class _Job:
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
         """Encode and add all missing images; return those that cannot be decoded, with reasons."""
         missing, total = writer.missing, len(self.source.files)
-        files, upright = Files(_where(self.dataset)), self.dataset.exif_orientation
+        files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
         encode = partial(encode_all, files, values=self.values, upright=upright)
         items = ((number, self.source.piece(number)) for number in missing.tolist())
         done, bad, saved = total - len(missing), {}, time.monotonic()

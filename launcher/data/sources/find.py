@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Columns, Dataset, RunConfig
-from launcher.data import folder
-from launcher.data.classes import check_classes, read_labels
+from launcher.data.classes import read_labels
 from launcher.data.folder import (
     FFCV,
     VAL,
@@ -19,6 +18,8 @@ from launcher.data.folder import (
     problem,
     same_classes,
     scan,
+    scan_evaluation,
+    scan_undivided,
     sizes,
     split_folder,
     without,
@@ -33,7 +34,7 @@ from launcher.data.sources.source import Files, below, labelled
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
 
 
 def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
@@ -50,23 +51,41 @@ def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report
 
 
 def splits(
-    dataset: Dataset, seed: int, skipped: Collection[str] = (), report: Report = quiet, *, by_class: bool = True
+    dataset: Dataset,
+    seed: int,
+    skipped: Collection[str] = (),
+    report: Report = quiet,
+    *,
+    by_class: bool = True,
+    is_prepared: bool = False,
 ) -> tuple[Folder, Folder]:
     """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
 
     With `dataset.val_split` the split is drawn from each class, or from all images.
 
-    Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them.
+    Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
-    path = str(dataset.path) if dataset.kind == "folder" else str(ensure_folder(dataset))
-    if is_in_class_folders(path):
-        return folder.splits(Path(path), dataset, seed, skipped, by_class=by_class)
-    if dataset.val_split is not None:
-        whole = open_source(path, "", report, dataset.columns, is_prepared=False)
-        return divided(without(whole, skipped), dataset.val_split, seed, by_class=by_class)
-    sources = (open_source(path, split, report, dataset.columns, is_prepared=False) for split in ("train", "val"))
-    train, val = (without(replace(one, place=f"{one.split}/"), skipped) for one in sources)
+    path, fraction = images_path(dataset), dataset.val_split
+    if fraction is not None:
+        in_folders = is_in_class_folders(path)
+        whole = scan_undivided(Path(path), fraction) if in_folders else open_source(path, "", report, dataset.columns)
+        return divided(without(whole, skipped), fraction, seed, by_class=by_class)
+    both = (open_source(path, one, report, dataset.columns, is_prepared=is_prepared) for one in ("train", "val"))
+    train, val = (without(replace(one, place=one.place or f"{one.split}/"), skipped) for one in both)
     return same_classes(train, val)
+
+
+def images_path(dataset: Dataset) -> str:
+    """Return the path of a data set's images; draws the built-in ones on first use.
+
+    Raises UserError if it is not set.
+    """
+    if dataset.kind != "folder":
+        return str(ensure_folder(dataset))
+    if dataset.path is None:
+        message = "missing; set a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, a folder of tar files, or a bucket"
+        raise UserError(Problem(message, "dataset.path", None))
+    return dataset.path
 
 
 def evaluation_images(path: str, columns: Columns, report: Report = quiet) -> Folder:
@@ -75,7 +94,7 @@ def evaluation_images(path: str, columns: Columns, report: Report = quiet) -> Fo
     Raises UserError if no images exist, or they cannot be listed.
     """
     if is_in_class_folders(path):
-        return folder.scan_evaluation(Path(path))
+        return scan_evaluation(Path(path))
     try:
         return open_source(path, "val", report, columns, is_prepared=False)
     except UserError:
@@ -104,28 +123,6 @@ def is_in_class_folders(path: str) -> bool:
     return not archives and table_of(path, "train") is None
 
 
-def open_sources(
-    dataset: Dataset, seed: int, path: str, report: Report, *, by_class: bool = True
-) -> tuple[Folder, Folder, dict[str, str]]:
-    """Find the training and validation images of a data set for `train prepare`, of the same classes.
-
-    With `dataset.skip_bad`, the validation split is drawn from the readable images; also returns the others' reasons.
-
-    Raises UserError if no images exist, they cannot be listed, or a class has no training images.
-    """
-    skipped: dict[str, str] = {}
-    if dataset.val_split is None:
-        train, val = same_classes(*(open_source(path, split, report, dataset.columns) for split in ("train", "val")))
-    else:
-        whole = splits(dataset, seed, report=report, by_class=by_class)
-        bad = unreadable(whole, report) if dataset.skip_bad else {}
-        train, val = splits(dataset, seed, bad, report, by_class=by_class)
-        skipped = {name.removeprefix(whole[0].place): reason for name, reason in bad.items()}
-    if by_class:
-        check_classes(train.classes, train.labels, val.labels, "dataset.path", path)
-    return train, val, skipped
-
-
 def open_source(
     path: str, split: str, report: Report, columns: Columns = NO_COLUMNS, *, is_prepared: bool = True
 ) -> Folder:
@@ -135,10 +132,7 @@ def open_source(
     of a web server.
     """
     files = Files(path)
-    if not is_remote(path) and is_in_class_folders(path):
-        if is_folder(Path(path)) and not is_folder(split_folder(Path(path), split)):
-            message = f"has neither a {split}/ folder of class folders nor {ARCHIVES[split]}; add one of them"
-            raise problem(path, message)
+    if is_in_class_folders(path):
         return scan(Path(path), split)
     if split and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
