@@ -94,20 +94,6 @@ def test_the_plan_has_the_image_size_of_the_network(
     assert (run.plan.image_size(0), run.plan.image_size(99)) == (first, last)
 
 
-def test_an_engine_without_algorithms_changes_nothing(
-    context: Callable[..., Context], batch: Callable[..., Any]
-) -> None:
-    run = context("algorithms=[]")
-    engine = Engine(run)
-    loaded = batch()
-    assert engine.change_image is None
-    assert engine.evaluation_weights() is None
-    assert engine.state_dict() == {}
-    same = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
-    assert torch.equal(same.images, loaded.images)
-    assert engine.compute_gradients(loaded, torch.nn.Identity(), lambda b: torch.tensor(3.0)).item() == 3
-
-
 class Copies(TorchDispatchMode):
     """Counts asynchronous copies from the host; refuses synchronous ones and reads from the device."""
 

@@ -65,17 +65,6 @@ def test_the_first_layers_stop_learning_and_the_last_always_learns(
         assert [not learning & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
 
-def test_a_resumed_run_freezes_the_same_layers(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    models = [resnet18(num_classes=10) for _ in range(2)]
-    for model, steps in zip(models, (range(0, 90, 10), [80]), strict=True):
-        algorithm = bound("layer_freezing")
-        for step in steps:
-            algorithm.before_step(model, batch(size=8, step=step).moment)
-    learning = [[p.requires_grad for p in model.parameters()] for model in models]
-    assert learning[0] == learning[1]
-    assert not all(learning[0])
-
-
 def _learn(rank: int, algorithm: str, folder: Path) -> None:
     """Take steps on three ranks, and compare each with the average of every rank's own gradients."""
     torch.set_num_threads(1)

@@ -1,6 +1,5 @@
 """Label smoothing, MixUp and CutMix, which change targets."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -140,13 +139,6 @@ def test_cutmix_is_that_of_torchvision_for_the_same_draws(height: int, width: in
     weight = torch.tensor((bottom - top) * (right - left) / (height * width))
     assert torch.equal(erase(images, torch.tensor([[top, left, bottom, right]]), images[rolled]), expected_images)
     torch.testing.assert_close(mix_targets(labels, rolled, weight, 6, "both"), expected_targets)
-
-
-def test_a_box_in_the_middle_has_the_drawn_area() -> None:
-    top, bottom, left, right = box(200, 100, 0.25, 100, 50)
-    assert (top, bottom, left, right) == (50, 150, 25, 75)
-    assert math.isclose((bottom - top) * (right - left) / 20000, 0.25)
-    assert box(10, 10, 1.0, 0, 9) == (0, 5, 4, 10)
 
 
 @pytest.mark.parametrize("step", range(5))

@@ -85,16 +85,6 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
     assert counts[8:].sum() > 3 * counts[:8].sum()
 
 
-@pytest.mark.parametrize(
-    ("step", "acts"), [(0, False), (49, False), (50, False), (51, True), (52, False), (89, True), (91, False)]
-)
-def test_it_acts_at_its_steps_only(bound: Callable[..., Any], batch: Callable[..., Any], step: int, acts: bool) -> None:
-    loaded = batch(step=step)
-    changed = bound("selective_backprop").forward_batch(loaded, LossByNumber(), cross_entropy)
-    assert len(changed.images) == (4 if acts else 8)
-    assert (changed is loaded) == (not acts)
-
-
 def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -> None:
     for interval in (2, 3):
         algorithm = bound("selective_backprop", interval=interval, start=0.0, end=1.0)

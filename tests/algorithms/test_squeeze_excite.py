@@ -5,8 +5,6 @@ import torch
 from torch import nn
 from torchvision.models import resnet18
 
-from launcher.algorithms.blurpool import BlurConv2d
-
 
 def test_each_channel_is_scaled_by_a_gate_of_the_means(bound: Callable[..., Any]) -> None:
     conv = nn.Conv2d(128, 160, 1, bias=False)
@@ -39,12 +37,3 @@ def test_initial_weights_only_depend_on_the_seed_and_the_name(bound: Callable[..
     assert len(added) == 2 * 13  # convolutions of at least 128 inputs and outputs
     assert all(torch.equal(first[name], same[name]) for name in added)
     assert not any(torch.equal(first[name], other[name]) for name in added)
-
-
-def test_blurpool_still_blurs_a_convolution_with_a_block(bound: Callable[..., Any]) -> None:
-    conv = nn.Conv2d(128, 128, 3, stride=2, padding=1)
-    model = nn.Sequential(conv)
-    bound("squeeze_excite").change_model(model)
-    bound("blurpool").change_model(model)
-    assert isinstance(conv, BlurConv2d)
-    assert model(torch.randn(1, 128, 8, 8)).shape == (1, 128, 4, 4)

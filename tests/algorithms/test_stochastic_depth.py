@@ -13,12 +13,7 @@ from torchvision.models import resnet18, resnet50
 
 from launcher.algorithms.stochastic_depth import drop_rates
 from launcher.config.compose import compose
-from tests.trainers import build, steps
 from tests.transforms import transformed
-
-
-def loss(x: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(x, y)
 
 
 def test_drop_rates_rise_linearly_to_the_last_block() -> None:
@@ -132,25 +127,3 @@ def test_the_keep_rate_scales_branches_in_training_or_evaluation(
     plain.eval()
     evaluation = torch.relu(residual(plain) * (1 if scaling == "training" else 0.5) + images)
     torch.testing.assert_close(block(images), evaluation)
-
-
-def test_micro_batches_give_the_gradient_of_the_whole_batch() -> None:
-    gradients = []
-    for words in ((), ("device_batch_size=2",)):
-        group = "algorithms=[stochastic_depth,mixup,label_smoothing]"
-        run = build(group, "algorithms.stochastic_depth.drop_rate=0.5", "precision=fp32", *words)
-        run.train_step.optimizer.step = lambda: None  # type: ignore[method-assign]
-        _normalize_by_statistics(run.train_step.model)
-        steps(run, 1)
-        gradients.append([p.grad.clone() for p in run.train_step.model.parameters() if p.grad is not None])
-    for whole, accumulated in zip(*gradients, strict=True):
-        torch.testing.assert_close(accumulated, whole, rtol=1e-3, atol=1e-5)
-
-
-def _normalize_by_statistics(model: nn.Module) -> None:
-    """Make batch norm use its running statistics, while its forward hooks still see a layer in training."""
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.forward = lambda x, m=module: nn.functional.batch_norm(  # type: ignore[method-assign]
-                x, m.running_mean, m.running_var, m.weight, m.bias
-            )

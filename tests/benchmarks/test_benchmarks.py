@@ -83,12 +83,6 @@ def test_a_small_report_page_is_measured(tmp_path: Path) -> None:
     assert all(figures[name] > 0 for name in ("megabytes", "open_ms", "filter_ms", "filter_cpu_ms", "nodes"))
 
 
-def test_the_generated_runs_have_the_requested_numbers() -> None:
-    results = report_page.made_results(40, 5)
-    assert len(results.runs) == 40
-    assert (len(results.curves), sum(len(point.paths) for c in results.curves for point in c.points)) == (5, 40)
-
-
 def test_the_floor_of_a_recipe_beside_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--recipe none hot --model resnet18 --batch 4 --sizes 176 --set image.train_size=176 --json"
     assert floor.main([*words.split(), str(tmp_path / "floor.json")]) == 0

@@ -11,7 +11,6 @@ from PIL import Image
 from torch import Tensor
 from torchvision.io import ImageReadMode, decode_jpeg
 
-from launcher.config.compose import compose
 from launcher.data.device_jpeg import is_for_device
 from launcher.data.jpeg import plain_frame
 from launcher.errors import UserError
@@ -137,7 +136,3 @@ def test_what_cannot_work_is_a_one_line_error(images: Path, words: list[str], ex
     errors = refused(verb, *words_for(images, "launch.device=cpu", *GPU[:2], *words))
     assert expected in errors
     assert errors.count("\n") == 1
-
-
-def test_the_cpu_decodes_by_default() -> None:
-    assert compose([]).config.dataloader.decode == "cpu"  # type: ignore[union-attr]

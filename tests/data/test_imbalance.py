@@ -110,11 +110,6 @@ def test_a_task_without_weights_of_classes_refuses_them(monkeypatch: pytest.Monk
         check(Plan(config, 1, 320), {})
 
 
-def test_the_words_of_other_tools_lead_to_class_weights() -> None:
-    for word in ("class_weights=auto", "class_weight=balanced"):
-        assert "did you mean loss.class_weights" in refused("plan", word)
-
-
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any), st.integers(0, 2**63 - 1), st.integers(0, 99))
 def test_a_balanced_epoch_draws_each_class_equally_and_its_images_alike(
     counts: list[int], seed: int, epoch: int

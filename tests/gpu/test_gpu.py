@@ -24,6 +24,7 @@ from launcher.training.captured import WARMUP_STEPS
 from launcher.training.compiled import compile_run, graphs
 from launcher.training.trainer import Trainer, build_trainer
 from launcher.training.worker import capture_run, explain_out_of_memory
+from tests.trainers import steps
 
 pytestmark = pytest.mark.gpu
 
@@ -48,16 +49,6 @@ def build(device: torch.device, *words: str) -> Trainer:
     active = compose([*words, *WORDS, *size]).config.algorithms.active()
     early = [word for name, word in EARLY.items() if name in active]
     return build_trainer(compose([*words, *WORDS, *size, *early]).config, Ranks(0, 1, 0, 1, device))
-
-
-def losses(run: Trainer, count: int) -> list[float]:
-    """Return the losses of the next `count` steps."""
-    outcomes = []
-    for _ in range(count):
-        images, labels, indices = next(iter(run.rest_of_epoch()))
-        outcomes.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
-        run.next_step += 1
-    return [outcome.report().loss for outcome in outcomes]
 
 
 @pytest.mark.parametrize("recipe", ["hot"] if DRY else NAMES)
@@ -88,11 +79,11 @@ def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.devic
     words = [f"recipe={recipe}", f"precision={precision}", "deterministic=true"]
     try:
         uninterrupted, interrupted, resumed = (build(device, *words) for _ in range(3))
-        expected = losses(uninterrupted, 4)
-        before = losses(interrupted, 2)
+        expected = steps(uninterrupted, 4)
+        before = steps(interrupted, 2)
         checkpoint.save(interrupted.state_dict(), tmp_path / "state.pt")
         resumed.load_state_dict(checkpoint.load(tmp_path / "state.pt"))
-        assert before + losses(resumed, 2) == expected
+        assert before + steps(resumed, 2) == expected
         ends = (run.train_step.model.state_dict().values() for run in (resumed, uninterrupted))
         assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
     finally:
@@ -101,13 +92,13 @@ def test_a_resumed_run_ends_in_the_same_bits(precision: str, device: torch.devic
 
 def test_memory_does_not_grow_over_steps(device: torch.device) -> None:
     run = build(device, "recipe=hot", "algorithms.progressive_resizing=off")
-    losses(run, 4)
+    steps(run, 4)
     if device.type != "cuda":
         pytest.skip("torch does not count the memory of a CPU")
     peaks = []
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats(device)
-        losses(run, 4)
+        steps(run, 4)
         peaks.append(torch.cuda.max_memory_allocated(device))
     assert peaks[1] <= peaks[0]
 
@@ -116,12 +107,12 @@ def test_an_out_of_memory_error_recommends_a_device_batch_size(device: torch.dev
     if device.type != "cuda":
         pytest.skip("tests/training/test_step_memory.py has a stand-in")
     run = build(device, "recipe=baseline")
-    losses(run, 1)
+    steps(run, 1)
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(device)
     filler = torch.empty(free - 2**25, dtype=torch.uint8, device=device)
     with pytest.raises(UserError, match="device_batch_size="), explain_out_of_memory(run.plan):
-        losses(run, 1)
+        steps(run, 1)
     del filler
 
 
@@ -149,7 +140,7 @@ def test_captured_steps_have_the_losses_of_eager_ones(recipe: str, precision: st
     if captured is None:
         pytest.skip("this recipe cannot be captured; its run prints the reason")
     tolerance = 1e-5 if precision == "fp32" else 1e-2
-    assert losses(run, count) == pytest.approx(losses(build(device, *words), count), rel=tolerance)
+    assert steps(run, count) == pytest.approx(steps(build(device, *words), count), rel=tolerance)
     assert (captured.captures, captured.replays) == (1, 2)
 
 
@@ -175,7 +166,7 @@ def test_compiled_steps_have_the_losses_of_eager_ones(recipe: str, device: torch
     compile_run(run)
     compiled = graphs()
     assert compiled > before
-    assert losses(run, count) == pytest.approx(losses(build(device, *words), count), rel=1e-4)
+    assert steps(run, count) == pytest.approx(steps(build(device, *words), count), rel=1e-4)
     assert graphs() == compiled
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.models.vision_transformer import VisionTransformer, positions
+from launcher.models.vision_transformer import VisionTransformer
 from launcher.optimizers.base import undecayed
 from tests.trainers import VIT
 
@@ -97,12 +97,6 @@ def test_the_logits_are_big_visions_and_algoperfs(words: list[str]) -> None:
     expected = reference(network, images.double().numpy(), post="model.layer_norm=post" in words, heads=4)
     assert expected.std() > 0.1
     np.testing.assert_allclose(logits, expected, rtol=2e-4, atol=2e-4)
-
-
-def test_each_patch_has_a_different_position_embedding() -> None:
-    embeddings = positions(64, 5, 7, device=torch.device("cpu"))
-    assert embeddings.shape == (35, 64)
-    assert len(embeddings.round(decimals=4).unique(dim=0)) == 35
 
 
 def test_initial_weights_are_drawn_as_flax_draws_them() -> None:

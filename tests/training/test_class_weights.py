@@ -12,7 +12,7 @@ from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import create
-from launcher.training import checkpoint, compiled, trainer
+from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from launcher.weights.classifier import model_card
 from tests.networks import tiny
@@ -75,17 +75,6 @@ def test_the_mean_of_the_ranks_losses_is_that_of_one_rank(tmp_path: Path) -> Non
         losses = [json.loads((tmp_path / f"{world}-{rank}.json").read_text())[0] for rank in range(world)]
         means.append(sum(losses) / world)
     assert means == pytest.approx(means[:1] * 3, rel=1e-5)
-
-
-@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
-def test_a_compiled_step_has_the_weighted_loss(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "build_model", tiny)
-    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    words = [f"loss={loss}", *UNEQUAL, "precision=fp32", "eval_batch_size=16"]
-    run = build(*words, "compile=require")
-    compiled.compile_run(run)
-    assert steps(run, 2) == pytest.approx(steps(build(*words), 2), rel=1e-4)
-    torch._dynamo.reset()
 
 
 def test_records_and_export_have_the_weights_and_metrics_by_name(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training.mirror import Mirror
+from tests.data.sources.buckets import KEYS, Bucket
 from tests.runs import SMALL, Here, Train, draw_nothing, processes_of, same, slow_down, use_tiny, wait_for
 
 RUN = [*SMALL, "checkpoint.every=2ba", "run_name=first"]
@@ -20,25 +21,15 @@ MIRROR = "checkpoint.mirror=s3://mine/runs"
 
 
 @pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """An empty bucket `mine` of an S3 server on this machine, as s3fs's file system."""
-    server_of = pytest.importorskip("moto.server", reason="moto is not installed")
+    pytest.importorskip("moto.server", reason="moto is not installed")
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    server = server_of.ThreadedMotoServer(port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    for key, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }.items():
+    server = Bucket(tmp_path / "empty")
+    for key, value in {**KEYS, "AWS_ENDPOINT_URL": server.url}.items():
         monkeypatch.setenv(key, value)
     s3fs.S3FileSystem.clear_instance_cache()
-    system = s3fs.S3FileSystem(use_listings_cache=False)
-    system.mkdir("mine")
-    yield system
-    system.rm("mine", recursive=True)
+    yield s3fs.S3FileSystem(use_listings_cache=False)
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
 

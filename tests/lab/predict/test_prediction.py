@@ -17,9 +17,6 @@ from lab.predict.trace import Call
 from launcher.config.compose import compose
 from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
-from launcher.errors import UserError
-from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan, plan_for
 from tests.counted_steps import made_up
 
@@ -241,12 +238,6 @@ def test_evaluation_with_mirror_images_takes_two_passes() -> None:
         return times.evaluation.seconds - (times.evaluations * assumed["epoch_start"] + assumed["first_batch"])
 
     assert evaluation("true") == pytest.approx(2 * evaluation("false"), rel=0.05)
-
-
-def test_a_network_that_does_not_support_the_image_sizes_is_refused() -> None:
-    words = ("recipe=mild", "model=timm", "model.architecture=vit_tiny_patch16_224", "dataset=imagenet", "epochs=36")
-    with pytest.raises(UserError, match="does not accept"):
-        prepare_run(compose(words), devices=Devices("cuda", 8), must_exist=False)
 
 
 def test_image_sizes_that_a_cpu_cannot_compute_in_bf16_are_traced() -> None:

@@ -104,15 +104,6 @@ def test_a_variant_gets_the_runs_of_all_seeds_at_its_length(tmp_path: Path, make
     assert variant_result(without[1]) == VariantResult(1, pytest.approx(60.0), pytest.approx(2.0))
 
 
-def test_lengths_by_dilation_are_one_curve(tmp_path: Path, make_variant: Callable[..., Path]) -> None:
-    for dilate, epochs in ((0.5, 2), (1.0, 4)):
-        make_variant(str(epochs), "epochs=4", f"schedule.dilate={dilate}", epochs=epochs)
-    config = compose([*WORDS, "epochs=4", "schedule.dilate=0.5"]).config
-    curve_and_point = curve_of(config, [read_run(path) for path in sorted(tmp_path.iterdir())])
-    assert [point.epochs for point in curve_and_point[0].points] == [2, 4]
-    assert curve_and_point[1].epochs == 2
-
-
 def test_runs_on_another_machine_or_other_images_are_excluded(
     tmp_path: Path, make_variant: Callable[..., Path]
 ) -> None:
