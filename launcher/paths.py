@@ -1,7 +1,5 @@
 """The folders of the project's own files and of the user's."""
 
-import functools
-import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,15 +19,6 @@ _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=(
 def cache() -> Path:
     """Return the folder of files that can be recomputed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
-
-
-@functools.cache
-def source_digest(root: Path, patterns: tuple[str, ...]) -> str:
-    """Return a digest of source files below `root`, so that a new version of them finds no old cache."""
-    digest = hashlib.sha256()
-    for path in (path for pattern in patterns for path in sorted(root.glob(pattern))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -37,6 +37,7 @@ TORCH_FREE = (
     "rank/signs.py",
     "weights/card.py",
     "atomic.py",
+    "cache.py",
     "console.py",
     "errors.py",
     "plugins.py",

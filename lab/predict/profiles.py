@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from lab.predict.machines import gpus
 from lab.predict.prediction import Rates
-from lab.predict.step_counts import cached_steps, steps_key
+from lab.predict.step_counts import cached_steps, computed
 from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -145,9 +145,9 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
         return config.compile != "off", config.cuda_graphs != "off"
 
     fit = [profile for profile in profiles if launched(profile.plan.config) == launched(plan.config)]
-    key = steps_key(plan)
+    steps = computed(plan)
     ratios = [(profile, ratio) for profile in fit if (ratio := _ratio(profile, values)) is not None]
-    same = [(p, r) for p, r in ratios if steps_key(p.plan) == key]
+    same = [(p, r) for p, r in ratios if computed(p.plan) == steps]
     near = [(p, r) for p, r in ratios if p.gpu == gpu]
     kinds = (same, "these steps", 0), (near, "other steps on this GPU", 1), (ratios, "other steps", 1)
     for chosen, what, more in kinds:
@@ -160,7 +160,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     """Return measured over predicted seconds, the geometric mean over sizes; None if its steps are not counted."""
-    counted = cached_steps(steps_key(profile.plan))
+    counted = cached_steps(profile.plan)
     if counted is None:
         return None
     rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values)

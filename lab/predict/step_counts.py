@@ -3,15 +3,12 @@
 Tracing (`step_trace`) needs torch and seconds; reading the cache needs neither.
 """
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
-from launcher import atomic, paths
+from launcher.cache import cached, source_digest, stored
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
@@ -23,6 +20,7 @@ _SOURCES = (
     *(f"lab/predict/{name}.py" for name in ("step_trace", "trace", "meta_tensors", "fusion")),
 )
 _IMAGE_SIZES = 2
+_CACHE = "steps"
 
 
 @dataclass(frozen=True)
@@ -54,52 +52,37 @@ class CountedStep:
     peak_bytes: int
 
 
-_KEPT = TypeAdapter(list[CountedStep])
-
-
 def counted_steps(plan: Plan) -> list[CountedStep]:
     """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
-    key = steps_key(plan)
-    cached = cached_steps(key)
-    if cached is not None:
-        return cached
-    from lab.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
 
-    steps = trace_steps(plan, traced_samples(plan))
-    path = _path(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_text(path, json.dumps([asdict(step) for step in steps]))
-    return steps
+    def trace() -> list[CountedStep]:
+        from lab.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
+
+        return trace_steps(plan, traced_samples(plan))
+
+    return cached(_CACHE, computed(plan), list[CountedStep], trace)
 
 
-def cached_steps(key: str) -> list[CountedStep] | None:
-    """Return the cached steps; None if there are none."""
-    try:
-        return _KEPT.validate_json(_path(key).read_bytes())
-    except (OSError, ValidationError):
-        return None
+def cached_steps(plan: Plan) -> list[CountedStep] | None:
+    """Return the cached steps of a run; None if there are none."""
+    return stored(_CACHE, computed(plan), list[CountedStep])
 
 
-def steps_key(plan: Plan) -> str:
-    """Return a digest of what a plan's steps compute, independent of the run's name and length."""
+def computed(plan: Plan) -> dict[str, Any]:
+    """Return what a plan's steps compute, independent of the run's name and length."""
     values = as_mapping(plan.config)
     kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
-    computed = {
+    return {
         **{key: values[key] for key in _KEYS},
         "kinds": kinds,
         "batch": (plan.rank_batch, plan.accumulation),
         "classes": plan.config.dataset.classes,
         "mixed": plan.config.precision != "fp32",
         "torch": version("torch"),
+        "source": source_digest(Path(__file__).parents[2], _SOURCES),
     }
-    source = paths.source_digest(Path(__file__).parents[2], _SOURCES)
-    return hashlib.sha256((json.dumps(computed, sort_keys=True) + source).encode()).hexdigest()[:32]
 
 
 def traced_samples(plan: Plan) -> list[StepSample]:
     """List each kind of step at its smallest and largest size."""
     return step_samples(step_kinds(plan), sizes=_IMAGE_SIZES)
-
-
-def _path(key: str) -> Path:
-    return paths.cache() / "steps" / f"{key}.json"

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.cache import cached, source_digest
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.models import LIBRARIES, TorchvisionModel
-from launcher.config.resolved import with_absolute_paths
+from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
-from launcher.launch.accepted_models import is_accepted, remember
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
@@ -27,6 +29,9 @@ from launcher.weights.card import find_weights, problem
 
 if TYPE_CHECKING:
     from launcher.weights.pretrained import Pretrained
+
+# What decides whether a model is accepted.
+_SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
 
 
 @dataclass(frozen=True)
@@ -91,18 +96,39 @@ def prepare_run(
 
             taught, of_teacher = with_teacher(plan.config, data.classes, with_weights=must_exist)
             plan = replace(plan, config=taught)
-        if not isinstance(plan.config.model, TorchvisionModel) and not is_accepted(plan):
-            # note: the import of torch and timm takes seconds
-            report(f"checking {plan.config.model.architecture} for the first time", 0, 1)
-            from launcher.training.model_check import check_model
-
-            check_model(plan, composed.origins)
-            remember(plan)
+        if not isinstance(plan.config.model, TorchvisionModel):
+            _check_model(plan, composed.origins, report)
         plan = with_precision(plan, devices)
     of_weights = [*(pretrained.notes if pretrained else []), *filter(None, [of_teacher])]
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     return Prepared(plan, devices, data.skipped, pretrained, messages)
+
+
+def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:
+    """Check the network, unless this code accepted it with the same algorithms, image sizes and libraries.
+
+    Raises UserError if the network cannot be built, or an algorithm or an image size does not suit it.
+    """
+
+    def check_now() -> bool:
+        # note: the import of torch and timm takes seconds
+        report(f"checking {plan.config.model.architecture} for the first time", 0, 1)
+        from launcher.training.model_check import check_model
+
+        check_model(plan, origins)
+        return True
+
+    config, values = plan.config, as_mapping(plan.config)
+    facts = {
+        **{key: values[key] for key in ("model", "algorithms", "loss")},
+        "outputs": config.task.outputs(config.dataset),
+        "sizes": [plan.image_size(steps[0]) for steps in plan.of_equal_size(range(plan.total_steps))],
+        "evaluation": plan.scaled_size(config.image.eval_size),
+        "libraries": [version(name) for name in ("torch", "torchvision", "timm")],
+        "source": source_digest(Path(__file__).parents[1], _SOURCES),
+    }
+    cached("models", facts, bool, check_now)
 
 
 def write_teacher(config: RunConfig, folder: RunFolder) -> None:

@@ -5,10 +5,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from launcher import paths
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.launch import accepted_models
+from launcher.launch import prepare_run
 from launcher.plan.plan import plan_for
 from launcher.training import model_check
 from launcher.training.model_check import check_model
@@ -137,9 +136,12 @@ def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, m
         assert [checks(*words, code=2) for _ in range(2)] == [1, 1], words
     for words in (["model.drop_rate=0.1"], ["loss=bce"], ["algorithms=[ema]"], ["dataset.native_size=32"]):
         assert [checks(*words) for _ in range(2)] == [1, 0], words
-    monkeypatch.setattr(paths, "source_digest", lambda root, patterns: "another version")
+    for file in tmp_path.rglob("*.json"):
+        file.write_text("{")
+    assert [checks() for _ in range(2)] == [1, 0]
+    monkeypatch.setattr(prepare_run, "source_digest", lambda root, patterns: "another version")
     assert checks() == 1
-    monkeypatch.setattr(accepted_models, "version", lambda name: "0" if name == "timm" else "1")
+    monkeypatch.setattr(prepare_run, "version", lambda name: "0" if name == "timm" else "1")
     assert checks() == 1
 
 

@@ -1,10 +1,7 @@
 """Find the images of archives: tar shards, zip, Parquet and Arrow files, each listed once; imports no torch."""
 
-import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
@@ -12,7 +9,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from launcher import atomic, paths
+from launcher.cache import cached
 from launcher.config.schema import Columns
 from launcher.data.folder import VAL, Folder, is_remote, problem
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored
@@ -158,22 +155,16 @@ def _listing(files: Files, columns: Columns, file: str) -> Listing:
 
     Raises UserError if it cannot be read.
     """
-    facts = (_VERSION, file, files.version(file), asdict(columns))
-    stored = paths.cache() / "listings" / f"{hashlib.sha256(repr(facts).encode()).hexdigest()[:24]}.json"
-    # note: a missing or damaged listing is made again
-    with suppress(OSError, ValueError, TypeError):
-        return Listing(**json.loads(stored.read_bytes()))
-    try:
-        with files.open(file, AHEAD) as opened:
-            listing = FORMATS[PurePosixPath(file).suffix](opened, file, columns)
-    except UserError:
-        raise
-    # note: the libraries of the formats raise arbitrary errors on damaged files
-    except Exception as error:
-        message = f"cannot be read ({type(error).__name__}: {error}); download it again, or retry"
-        raise problem(file, message) from None
-    # note: it only saves time
-    with suppress(OSError):
-        stored.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(stored, json.dumps(asdict(listing)))
-    return listing
+
+    def listing() -> Listing:
+        try:
+            with files.open(file, AHEAD) as opened:
+                return FORMATS[PurePosixPath(file).suffix](opened, file, columns)
+        except UserError:
+            raise
+        # note: the libraries of the formats raise arbitrary errors on damaged files
+        except Exception as error:
+            message = f"cannot be read ({type(error).__name__}: {error}); download it again, or retry"
+            raise problem(file, message) from None
+
+    return cached("listings", [_VERSION, file, files.version(file), asdict(columns)], Listing, listing)

@@ -1,17 +1,16 @@
 """Predicted steps against sums by hand, and a traced step against the formulas of its network."""
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
-from lab.predict import step_counts, step_trace
+from lab.predict import step_trace
 from lab.predict.machines import Gpu, decoding_threads, gpus, loading_rate, thread_rate
 from lab.predict.prediction import Parts, Predictor, Rates, efficiencies
-from lab.predict.step_counts import CountedStep, Work, counted_steps, steps_key
+from lab.predict.step_counts import CountedStep, Work, computed, counted_steps
 from lab.predict.step_trace import _peak
 from lab.predict.trace import Call
 from launcher.config.compose import compose
@@ -254,15 +253,9 @@ def test_a_trace_is_cached_by_what_the_step_computes(
 ) -> None:
     monkeypatch.setattr(step_trace, "trace_steps", lambda *_: pytest.fail("traced again"))
     assert counted_steps(plan_for(compose([*TINY, "seed=3", "epochs=4"]).config, 1)) == traced
-    key = steps_key(plan_for(compose(TINY).config, 1))
-    assert steps_key(plan_for(compose([*TINY, "batch_size=8"]).config, 1)) != key
-    assert steps_key(plan_for(compose([*TINY, "optimizer=lamb"]).config, 1)) != key
-
-
-def test_an_unreadable_trace_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "broken.json").write_text("[{}]")
-    monkeypatch.setattr(step_counts, "_path", lambda _: tmp_path / "broken.json")
-    assert step_counts.cached_steps("any") is None
+    steps = computed(plan_for(compose(TINY).config, 1))
+    assert computed(plan_for(compose([*TINY, "batch_size=8"]).config, 1)) != steps
+    assert computed(plan_for(compose([*TINY, "optimizer=lamb"]).config, 1)) != steps
 
 
 def test_a_storage_is_held_from_its_first_write_to_its_last_use() -> None:
