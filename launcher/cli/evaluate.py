@@ -102,10 +102,10 @@ def _other(config: RunConfig, folder: RunFolder) -> str | None:
 
 
 def _print(checkpoint: CheckpointResult) -> None:
-    heading, rows = checkpoint.details.table()
-    cells = table(*heading, numbers=heading[1:4])
-    for row in rows:
-        cells.add_row(*map(verbatim, row))
+    details = checkpoint.details
+    cells = table(*details.heading, numbers=details.heading[1:4])
+    for row in details.rows():
+        cells.add_row(*map(verbatim, details.texts(row)))
     console().print(cells)
 
 

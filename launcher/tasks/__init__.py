@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
+from launcher import atomic
 from launcher.config.tasks import TaskConfig
+from launcher.console import csv_cell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,24 +20,44 @@ if TYPE_CHECKING:
     from launcher.data.loaders import EvaluationLoader
 
 
+# The values of a class or number by their names, None where they are undefined.
+Row = dict[str, str | float | None]
+
+
 class Details(Protocol):
-    """What an evaluation by one rank shows besides the metrics, by class or number."""
+    """What an evaluation by one rank shows besides the metrics, by class or number.
+
+    key: the name of the table's file, and of its values in JSON. heading: that of its text, whose columns 1 to 3 have
+    numbers.
+    """
+
+    key: str
+    heading: Sequence[str]
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch, in the order of the images."""
         ...
 
-    def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return the heading and the rows of a table; the three after the first have numbers."""
+    def rows(self) -> list[Row]:
+        """Return the table."""
+        ...
+
+    def texts(self, row: Row) -> list[str]:
+        """Return a row's texts below the heading."""
         ...
 
     def values(self) -> dict[str, object]:
-        """Return the values of the table for JSON."""
-        ...
+        """Return the values for JSON."""
+        return {self.key: self.rows()}
 
     def write(self, folder: Path, title: str) -> list[Path]:
-        """Write the table and a drawing into a folder, atomically; return the files."""
-        ...
+        """Write the table in CSV, and a drawing if there is one, into a folder, atomically; return the files."""
+        table, rows = folder / f"{self.key}.csv", self.rows()
+        with atomic.writing(table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({key: csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
+        return [table]
 
     def sections(self, loader: EvaluationLoader) -> str:
         """Return the markup of some of the images, with pixels from the loader; empty without any."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,9 +11,8 @@ from torch.nn import functional as F
 
 from launcher.config.schema import BCE, Loss
 from launcher.config.tasks import MultilabelConfig
-from launcher.tasks import Details, Task
+from launcher.tasks import Details, Row, Task
 from launcher.tasks.classification import ranked
-from launcher.tasks.confusion import write_rows
 
 
 class Multilabel(Task):
@@ -97,6 +95,9 @@ def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np
 class ByLabel(Details):
     """Average precision, precision, recall and F1 of each class at a threshold."""
 
+    key = "by_class"
+    heading = ("class", "images", "average precision", "recall", "precision", "F1")
+
     def __init__(self, names: Sequence[str], threshold: float):
         self._names, self._threshold = names, threshold
         self._batches: list[tuple[Tensor, Tensor]] = []
@@ -104,10 +105,10 @@ class ByLabel(Details):
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         self._batches.append((outputs.float().sigmoid(), targets))
 
-    def rows(self) -> list[dict[str, str | float | None]]:
+    def rows(self) -> list[Row]:
         """Return the values of each class, lowest average precision first; None where they are undefined."""
         scores, truth = (torch.cat(parts).cpu().numpy() for parts in zip(*self._batches, strict=True))
-        rows: list[dict[str, str | float | None]] = []
+        rows: list[Row] = []
         for name, score, true in zip(self._names, scores.T, truth.T > 0, strict=True):
             predicted, images = score >= self._threshold, int(true.sum())
             hits, count = int((predicted & true).sum()), int(predicted.sum())
@@ -123,16 +124,11 @@ class ByLabel(Details):
             )
         return sorted(rows, key=lambda row: (row["average_precision"] is None, row["average_precision"]))
 
-    def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        rows = [[_shown(name, value) for name, value in row.items()] for row in self.rows()]
-        return ("class", "images", "average precision", "recall", "precision", "F1"), rows
+    def texts(self, row: Row) -> list[str]:
+        return [_shown(name, value) for name, value in row.items()]
 
     def values(self) -> dict[str, object]:
-        return {"by_class": self.rows(), "threshold": self._threshold}
-
-    def write(self, folder: Path, title: str) -> list[Path]:
-        write_rows(folder / "by_class.csv", self.rows())
-        return [folder / "by_class.csv"]
+        return {**super().values(), "threshold": self._threshold}
 
 
 def _shown(name: str, value: str | float | None) -> str:

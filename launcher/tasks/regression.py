@@ -14,8 +14,7 @@ from launcher import atomic
 from launcher.config.choices import Huber
 from launcher.config.schema import Loss
 from launcher.config.tasks import RegressionConfig
-from launcher.tasks import Details, Task
-from launcher.tasks.confusion import write_rows
+from launcher.tasks import Details, Row, Task
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
 _MOST_DRAWN = 9
@@ -76,6 +75,9 @@ class Regression(Task):
 class Scatter(Details):
     """Errors of each number, and a plot of predictions over true numbers."""
 
+    key = "by_number"
+    heading = ("number", "MAE", "RMSE", "R2", "mean error")
+
     def __init__(self, task: Regression, names: Sequence[str]):
         self._task, self._names = task, names
         self._batches: list[tuple[Tensor, Tensor]] = []
@@ -88,12 +90,12 @@ class Scatter(Details):
         outputs, targets = (torch.cat(parts).cpu() for parts in zip(*self._batches, strict=True))
         return outputs, targets
 
-    def rows(self) -> list[dict[str, str | float | None]]:
+    def rows(self) -> list[Row]:
         """Return the errors of each number; None where they are undefined."""
         outputs, targets = self._all()
         sums = zip(*(values.tolist() for values in self._task.metrics(outputs, targets)), strict=True)
         errors = self._task.in_unit(outputs) - self._task.in_unit(targets)
-        rows: list[dict[str, str | float | None]] = []
+        rows: list[Row] = []
         for name, parts, of_name in zip(self._names, sums, errors.T, strict=True):
             mae, r2 = self._task.values.means(parts, len(errors))
             rows.append(
@@ -107,19 +109,14 @@ class Scatter(Details):
             )
         return rows
 
-    def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        rows = [[value if isinstance(value, str) else _shown(value) for value in row.values()] for row in self.rows()]
-        return ("number", "MAE", "RMSE", "R2", "mean error"), rows
-
-    def values(self) -> dict[str, object]:
-        return {"by_number": self.rows()}
+    def texts(self, row: Row) -> list[str]:
+        return [value if isinstance(value, str) else _shown(value) for value in row.values()]
 
     def write(self, folder: Path, title: str) -> list[Path]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        table, drawing = folder / "by_number.csv", folder / "scatter.png"
-        write_rows(table, self.rows())
+        drawing = folder / "scatter.png"
         names = self._names[:_MOST_DRAWN]
         figure = Figure(figsize=(4 * min(3, len(names)), 4 * -(-len(names) // 3)), dpi=110, layout="constrained")
         FigureCanvasAgg(figure)
@@ -135,7 +132,7 @@ class Scatter(Details):
         with atomic.writing(drawing) as temporary:
             # note: the temporary name has another suffix
             figure.savefig(temporary, format="png")
-        return [table, drawing]
+        return [*super().write(folder, title), drawing]
 
 
 def _shown(value: float | None) -> str:

@@ -10,10 +10,11 @@ from launcher import page
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.tasks.classification import Classification
-from launcher.tasks.confusion import Gallery
+from launcher.tasks.confusion import Confusion
 from tests.html import Page
 
 CLASSES = ["<b>ant", "bee"]
+TASK = Classification(ClassificationConfig("classification"), compose([]).config.loss)
 
 
 class Files:
@@ -29,7 +30,7 @@ class Files:
 
 
 def test_the_most_confident_error_and_the_least_confident_hit_are_first(tmp_path: Path) -> None:
-    gallery = Gallery(Classification(ClassificationConfig("classification"), compose([]).config.loss), CLASSES)
+    gallery = Confusion(TASK, CLASSES, with_images=True)
     probabilities = torch.tensor([0.9, 0.6, 0.8, 0.7, 0.55])  # of the ant
     outputs = torch.stack([probabilities.log(), (1 - probabilities).log()], 1)
     gallery.add(outputs[:3], torch.tensor([0, 0, 1]))
@@ -44,6 +45,6 @@ def test_the_most_confident_error_and_the_least_confident_hit_are_first(tmp_path
 
 
 def test_an_evaluation_without_errors_has_an_empty_list(tmp_path: Path) -> None:
-    gallery = Gallery(Classification(ClassificationConfig("classification"), compose([]).config.loss), CLASSES)
+    gallery = Confusion(TASK, CLASSES, with_images=True)
     gallery.add(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
     assert "<p>none</p>" in gallery.sections(SimpleNamespace(reader=Files(), size=8))
