@@ -63,7 +63,7 @@ def _facts(plan: Plan) -> Table:
         if plan.accumulation > 1
         else ""
     )
-    sizes = f"{plan.scaled_size(config.image.eval_resize)} -> {plan.scaled_size(config.image.eval_size)} px"
+    sizes = f"{plan.scaled_size(config.image.eval_resize):g} -> {plan.scaled_size(config.image.eval_size)} px"
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),

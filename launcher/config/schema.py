@@ -42,11 +42,12 @@ class Image:
 
     `flip` is the probability of a horizontal flip, drawn in each epoch, or `alternating`: an image is flipped in
     its first epoch with probability 0.5, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
+    With an `eval_resize` that is not whole, the centre is cut before it is resized, as FFCV does.
     """
 
     reference: Count
     train_size: Count
-    eval_resize: Count
+    eval_resize: Count | Positive
     eval_size: Count
     scale: ProbabilityRange
     ratio: PositiveRange

@@ -78,7 +78,7 @@ def _centred(image: schema.Image, height: int, width: int) -> tuple[int, int, in
     return (height - crop_height) // 2, (width - crop_width) // 2, crop_height, crop_width
 
 
-def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: int, size: int) -> np.ndarray:
+def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: float, size: int) -> np.ndarray:
     """Return the centred squares that scale to `size` when the shorter edge scales to `resize`: int64 [N, 5]."""
     squares = np.minimum(heights, widths).astype(np.int64) * size // resize
     squares = np.maximum(1, np.minimum(squares, np.minimum(heights, widths)))
@@ -134,10 +134,16 @@ def _channels_last(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
 
 
-def centre_cut(pixels: np.ndarray, short: int, size: int, interpolation: str) -> np.ndarray:
-    """Resize the shorter edge of uint8 [H, W, 3] to `short`, then crop the centre: [size, size, 3]."""
+def centre_cut(pixels: np.ndarray, short: float, size: int, interpolation: str) -> np.ndarray:
+    """Resize the shorter edge of uint8 [H, W, 3] to `short`, then crop the centre: [size, size, 3].
+
+    If `short` is not whole, cut the centre first, then resize it.
+    """
     pixels = _middle(pixels)
     height, width = pixels.shape[:2]
+    if not isinstance(short, int):
+        (box,) = centre_boxes(np.array([height]), np.array([width]), short, size).tolist()
+        return cut(pixels, box, size, interpolation)
     least, most = min(width, height), max(width, height)
     scaled = (int(short * most / least), short) if width <= height else (short, int(short * most / least))
     resized = resize_by_torch(pixels, *scaled, interpolation) if scaled != (height, width) else pixels

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import in_steps
@@ -17,6 +17,8 @@ from launcher.config.resolved import as_mapping
 from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
 from launcher.config.schema import FFCVLoader, Launch, RunConfig
 from launcher.config.validate import validate
+
+SizeT = TypeVar("SizeT", bound=float)
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
@@ -107,7 +109,8 @@ class Plan:
         stair = self.steps_per_epoch if schedule.granularity == "epoch" else 1
         at, total, warmup = self._clock(step // stair * stair)
         if at < warmup:
-            reached = min(1.0, (at + stair * schedule.warmup_includes_peak) / warmup)
+            # note: EfficientTrain's warmup goes from 0 to the peak, both included
+            reached = min(1.0, (at + stair * schedule.warmup_includes_peak) / max(1, warmup - self._counts_compute))
             return schedule.warmup_start + (1 - schedule.warmup_start) * reached
         done = (at - warmup) / max(1, total - warmup)
         match schedule:
@@ -198,7 +201,7 @@ class Plan:
     def lr(self, step: int) -> float:
         return self.peak_lr * self.lr_multiplier(step)
 
-    def scaled_size(self, size: int) -> int:
+    def scaled_size(self, size: SizeT) -> SizeT | int:
         """Scale a size of the config's `image` to the data set's native size, in steps of four pixels.
 
         A size already specified for the native size stays unchanged.

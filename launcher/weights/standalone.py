@@ -33,6 +33,11 @@ def prepare(image: Image.Image) -> np.ndarray:
     image = image.crop((left, top, image.width - left, image.height - top))
     width, height = image.size
     short, size = values["resize"], values["size"]
+    if not isinstance(short, int):
+        # note: as FFCV, which cuts the centre before it resizes
+        least = max(1, min(width, height, int(min(width, height) * size / short)))
+        left, top, short = (width - least) // 2, (height - least) // 2, size
+        image, (width, height) = image.crop((left, top, left + least, top + least)), (least, least)
     shape = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     resized = image.convert("RGB").resize(shape, Image.Resampling[values["interpolation"].upper()])
     left, top = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in shape)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
+from launcher.data.crops import centre_boxes, centre_cut, cut
 from launcher.plan.plan import Plan
 from tests.commands import output_of
 
@@ -79,6 +80,13 @@ def test_efficienttrain_has_ten_stages_with_parts_of_longer_runs(
         assert row["epochs"] == pytest.approx(equivalent / 10 * (224 / size) ** 2, rel=0.02)
 
 
+def test_the_warmup_of_efficienttrain_ends_at_the_peak() -> None:
+    """numpy.linspace(0, 4e-3, 20 epochs): its last step has the peak, as the first of the cosine has."""
+    plan = Plan(compose(["recipe=efficienttrain_rn50"]).config, 8, IMAGES)
+    expected = np.linspace(0, 4e-3, 20 * plan.steps_per_epoch)
+    assert [plan.lr(step) for step in range(len(expected) + 1)] == pytest.approx([*expected, 4e-3], rel=1e-9, abs=1e-12)
+
+
 @pytest.mark.parametrize("epochs", [50, 90, 250])
 def test_nvidias_learning_rate_is_its_staircase_by_whole_epochs(epochs: int) -> None:
     """lr * (e + 1) / 8 for e < 8, then lr / 2 * (1 + cos(pi * (e - 8) / (epochs - 8)))."""
@@ -135,8 +143,14 @@ def test_published_sizes_of_every_epoch_are_composers(name: str, epochs: int, in
 
 @pytest.mark.parametrize("name", ["ffcv_rn50", "ffcv_rn18"])
 def test_ffcv_evaluates_the_central_224_of_256(name: str) -> None:
-    image = compose([f"recipe={name}"]).config.image
-    assert image.eval_resize == round(image.eval_size / (224 / 256))
+    """FFCV cuts a square of int(224 / 256 * s) pixels out of an image of shorter edge s, then resizes it."""
+    image, short = compose([f"recipe={name}"]).config.image, np.arange(1, 6000)
+    boxes = centre_boxes(short, short + 37, image.eval_resize, image.eval_size)
+    assert boxes[1:, 2].tolist() == [int(224 / 256 * edge) for edge in short[1:].tolist()]
+    assert boxes[:, :2].tolist() == [[(s - c) // 2, (s + 37 - c) // 2] for s, c in zip(short, boxes[:, 2], strict=True)]
+    pixels = np.random.default_rng(0).integers(0, 256, (90, 133, 3), np.uint8)
+    square = cut(pixels, (6, 27, 78, 78, 0), image.eval_size, "bilinear")
+    assert (centre_cut(pixels, image.eval_resize, image.eval_size, "bilinear") == square).all()
 
 
 def test_torchvisions_averaged_weights_have_the_half_life_of_its_decay() -> None:

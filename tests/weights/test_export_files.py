@@ -203,7 +203,10 @@ def test_a_damaged_image_is_an_error_of_the_exported_model(exif_orientation: boo
 
 @pytest.mark.parametrize("size", [(40, 40), (90, 30), (30, 91), (500, 7), (7, 501), (1, 61)])
 @pytest.mark.parametrize("mode", ["L", "LA", "RGB", "RGBA", "CMYK", "P", "1", "I;16", "I", "broken EXIF"])
-def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, int], tmp_path: Path) -> None:
+@pytest.mark.parametrize("resize", [36, 36.5])
+def test_unusual_images_are_prepared_as_in_training(
+    mode: str, size: tuple[int, int], resize: float, tmp_path: Path
+) -> None:
     """Also images of 500 x 7, more than 50 times as long as wide."""
     file = tmp_path / {"CMYK": "image.tiff", "I": "image.pgm"}.get(mode, "image.png")
     pixels = np.random.default_rng(3).integers(0, 65536, size[::-1], dtype=np.uint16)
@@ -212,9 +215,9 @@ def test_unusual_images_are_prepared_as_in_training(mode: str, size: tuple[int, 
         Image.fromarray(coloured).save(file, exif=b"no TIFF header")
     else:
         (Image.fromarray(pixels) if mode[0] == "I" else Image.fromarray(coloured).convert(mode)).save(file)
-    values = {"resize": 36, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
+    values = {"resize": resize, "size": 32, "interpolation": "bilinear", "exif_orientation": True}
     card = {"classes": ["a"], "input": {**values, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]}}
     exported = exported_module(tmp_path, card)
-    cut = centre_cut(np.array(decode(file.read_bytes(), upright=True).image), 36, 32, "bilinear")
+    cut = centre_cut(np.array(decode(file.read_bytes(), upright=True).image), resize, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
     np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)
