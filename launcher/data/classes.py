@@ -108,7 +108,10 @@ def check_labels(
     """Return notes on the labels of training and validation images, for any task; raises as `check_classes`."""
     if config.task.labelled == "numbers":
         return []
-    notes = check_classes(names, train, val, key, value)
+    notes, separator = check_classes(names, train, val, key, value), config.dataset.columns.separator
+    if joined := [name for name in names if separator in name]:
+        example = f"such as {joined[0]}; set task=multilabel for several labels an image"
+        notes.append(f"{_number(joined)} names joined by dataset.columns.separator={separator}, {example}")
     return notes + imbalance_notes(config, names, class_counts(train, len(names)))
 
 
@@ -147,7 +150,7 @@ def _same_but_for_case(classes: Sequence[str]) -> list[str]:
     return [f"class folders differ in case only: {first_few(same)}; rename them if they are one class"] if same else []
 
 
-def _number(labels: list[int]) -> str:
+def _number(labels: Sequence[object]) -> str:
     return "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
 
 

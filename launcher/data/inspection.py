@@ -11,10 +11,11 @@ from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import VAL, Folder, is_remote, part, skipped_notes, without
+from launcher.data.folder import VAL, Folder, is_remote, part, sizes, skipped_notes, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
+from launcher.data.sources.pieces import Listed
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -75,7 +76,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
         raise UserError(Problem(message, "dataset.test_path", path))
     try:
         images, notes = match_images(path, config, classes, report)
-        return replace(images, split="test"), notes
+        return replace(_present(images), split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
 
@@ -135,7 +136,7 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     if dataset.path is None or not _exists(dataset.path):
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
-    train, val = read_splits(config, bad if skipped is None else skipped, report)
+    train, val = map(_present, read_splits(config, bad if skipped is None else skipped, report))
     skipped_files = [*_unreadable_notes(bad), *skipped_notes([train] if train.root == val.root else [train, val])]
     try:
         notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
@@ -149,6 +150,13 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     counts = len(train.classes), len(train.files), len(val.files)
     inspection = _counted(config, dataset.path, counts, notes)
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
+
+
+def _present(images: Folder) -> Folder:
+    """Return images after a check of the files that a table lists; raises UserError if one is missing."""
+    if isinstance(images.stored, Listed):
+        sizes(images)
+    return images
 
 
 def _exists(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,8 @@ from launcher.data.sources.shards import name_in_class
 from launcher.data.sources.source import labelled
 from launcher.errors import Problem, UserError
 
-TABLES = (".csv", ".tsv", ".jsonl")
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+TABLES = (*_DELIMITERS, ".jsonl")
 _SPLIT = "split"
 
 
@@ -80,19 +81,21 @@ def _source(table: Path, split: str, rows: Sequence[tuple[str, str]]) -> Folder:
     return Folder(str(table), "val" if split in VAL else "train", *labelled(names), paths)
 
 
-def _text(table: Path, row: dict[str, object], column: str) -> str:
+def _text(table: Path, row: Mapping[str, object], column: str) -> str:
     if (value := row.get(column)) in (None, ""):
         raise problem(table, f"a row has no {column}: {json.dumps(row)}; add it, or remove the row")
     return str(value)
 
 
-def _rows(table: Path) -> Iterator[dict[str, object]]:
+def _rows(table: Path) -> Iterator[Mapping[str, object]]:
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             if table.suffix == ".jsonl":
                 yield from (dict(json.loads(line)) for line in file if line.strip())
             else:
-                yield from csv.DictReader(file, delimiter="\t" if table.suffix == ".tsv" else ",")
+                rows = ([*map(str.strip, row)] for row in csv.reader(file, delimiter=_DELIMITERS[table.suffix]) if row)
+                head = next(rows, [])
+                yield from (dict(zip(head, row, strict=False)) for row in rows)
     except OSError as error:
         raise problem(table, unreadable_path(error)) from None
     except (ValueError, TypeError, csv.Error) as error:

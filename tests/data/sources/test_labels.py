@@ -2,6 +2,8 @@
 
 import csv
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.classes import class_counts
-from launcher.data.inspection import inspect_data, match_images
+from launcher.data.inspection import held_out, inspect_data, match_images
 from launcher.errors import UserError
 from tests.data.conftest import make_loaders, write_files
 
@@ -174,6 +176,22 @@ def test_labels_of_another_kind_are_refused(tables: dict[str, Path], words: list
     words = ["dataset=image_folder", f"dataset.path={tables['csv']}", *words]
     with pytest.raises(UserError, match=message):
         inspect_data(compose(words).config, must_exist=True)
+
+
+def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Path) -> None:
+    table, text = tmp_path / "t.csv", "image , label\n0.png , ant\n1.png,ant\n2.png, bee \n3.png,bee\n"
+    for number in range(4):
+        Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
+    table.write_text(text)
+    config = compose(["dataset=image_folder", f"dataset.path={table}", "dataset.val_split=0.5"]).config
+    assert inspect_data(config, must_exist=True).classes == ["ant", "bee"]
+    table.write_text(text.replace("ant", "ant|x"))
+    assert any("such as ant|x; set task=multilabel" in note for note in inspect_data(config, must_exist=True).notes)
+    (tmp_path / "3.png").unlink()
+    of_test = replace(config, dataset=replace(config.dataset, test_path=str(table)))
+    for check in (partial(inspect_data, config, must_exist=True), partial(held_out, of_test, ["ant|x", "bee"])):
+        with pytest.raises(UserError, match=r"t.csv: .*3.png cannot be read: No such file"):
+            check()
 
 
 def test_each_label_of_an_image_counts() -> None:
