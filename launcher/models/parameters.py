@@ -51,7 +51,8 @@ def classifiers(network: nn.Module) -> list[nn.Module]:
     get: Any = getattr(network, "get_classifier", None)
     own = get() if get else None
     parts = list(own) if isinstance(own, list | tuple | nn.ModuleList) else [own or network]
-    layers = [[layer for layer in one.modules() if _is_kernel(layer)] for one in parts if isinstance(one, nn.Module)]
+    kernels = nn.Linear | nn.modules.conv._ConvNd
+    layers = [[x for x in one.modules() if isinstance(x, kernels)] for one in parts if isinstance(one, nn.Module)]
     return [inside[-1] for inside in layers if inside and (own is not None or isinstance(inside[-1], nn.Linear))]
 
 
@@ -84,10 +85,6 @@ def layer_depths(network: nn.Module) -> dict[str, int]:
             blocks.append(block[0])
         depths[name] = len(blocks) - 1
     return {name: len(blocks) if name in head else depth for name, depth in depths.items()}
-
-
-def _is_kernel(module: nn.Module) -> bool:
-    return isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
 
 
 def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kind:

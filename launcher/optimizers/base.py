@@ -6,6 +6,7 @@ These update weights and state by PyTorch's fused kernels, which process many te
 
 import pkgutil
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, ClassVar, Generic, TypeVar
@@ -190,38 +191,22 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
 
 
 def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[str]) -> list[dict[str, Any]]:
-    """Group all parameters by weight decay, by separate updates of the optimizer, and by head and backbone."""
-    groups: list[dict[str, Any]] = [{"params": list(model.parameters()), "weight_decay": config.weight_decay}]
-    if config.no_decay != "none":
-        decayed, others = _split(model, list(model.parameters()), undecayed(model, config.no_decay))
-        groups = [{"params": decayed, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    split = [(group, _split(model, group["params"], separate)) for group in groups]
-    groups = [{**group, "params": both[at], "separate": at == 1} for group, both in split for at in (0, 1) if both[at]]
-    factors = _lr_factors(model, config)
-    parts = [
-        {**group, "params": inside, **({"lr_factor": factor} if factor != 1 else {})}
-        for factor in sorted(set(factors.values()), reverse=True)
-        for group in groups
-        if (inside := [p for p in group["params"] if factors[p] == factor])
+    """Group all parameters by learning rate, the highest first, weight decay, and separate updates of the optimizer."""
+    head, depths, bare = parameters_of_head(model), layer_depths(model), {*undecayed(model, config.no_decay)}
+    last = max(depths.values())
+    groups: dict[tuple[float, bool, bool], list[nn.Parameter]] = defaultdict(list)
+    for name, parameter in model.named_parameters():
+        factor = config.layer_decay ** (last - depths[name]) * (name in head or config.backbone_lr)
+        groups[-factor, name in bare, name in separate].append(parameter)
+    return [
+        {
+            "params": groups[key],
+            "weight_decay": 0.0 if key[1] else config.weight_decay,
+            "separate": key[2],
+            **({} if key[0] == -1 else {"lr_factor": -key[0]}),
+        }
+        for key in sorted(groups)
     ]
-    return parts if len(set(factors.values())) > 1 else groups
-
-
-def _lr_factors(model: nn.Module, config: OptimizerConfig) -> dict[Tensor, float]:
-    """Return the factor of each parameter's learning rate."""
-    head, depths = parameters_of_head(model), layer_depths(model)
-    return {
-        parameter: config.layer_decay ** (max(depths.values()) - depths[name]) * (name in head or config.backbone_lr)
-        for name, parameter in model.named_parameters()
-    }
-
-
-def _split(
-    model: nn.Module, parameters: list[nn.Parameter], names: list[str]
-) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """Return the parameters that do not have one of the names, and those that do."""
-    chosen = {id(parameter) for name, parameter in model.named_parameters() if name in names}
-    return [p for p in parameters if id(p) not in chosen], [p for p in parameters if id(p) in chosen]
 
 
 def undecayed(model: nn.Module, rule: str) -> list[str]:

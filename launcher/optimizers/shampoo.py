@@ -48,18 +48,16 @@ class Shampoo(Adam[ShampooConfig]):
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         steps = self._count(group, parameters[0].device)
-        alike = by_shape(parameters, gradients)
-        layouts = [
-            layout(weights[0].shape, self.values.max_side, 3 if group["separate"] else 1) for weights, _ in alike
+        parts = 3 if group["separate"] else 1
+        alike = [
+            (weights, weight_gradients, layout(weights[0].shape, self.values.max_side, parts))
+            for weights, weight_gradients in by_shape(parameters, gradients)
         ]
-        for (weights, weight_gradients), form in zip(alike, layouts, strict=True):
+        for weights, weight_gradients, form in alike:
             self._update_factors(weights, weight_gradients, form)
         if (self.step_number + 1) % self.values.interval == 0:
-            exponents = [
-                -0.5 / len(form.shape) for form, (weights, _) in zip(layouts, alike, strict=True) for _ in weights
-            ]
-            self._update_roots([weight for weights, _ in alike for weight in weights], exponents, steps)
-        for (weights, weight_gradients), form in zip(alike, layouts, strict=True):
+            self._update_roots([(weight, form) for weights, _, form in alike for weight in weights], steps)
+        for weights, weight_gradients, form in alike:
             averages, grafts = self._nadam(weights, weight_gradients, steps)
             directions = self._preconditioned(weights, averages, grafts, form)
             self._subtract(weights, directions, group["lr"], group["weight_decay"])
@@ -75,11 +73,11 @@ class Shampoo(Adam[ShampooConfig]):
                 with full_precision():
                     self._average(factors, list(outer_products(gradient, dim).unbind()), 1 - self.values.beta2)
 
-    def _update_roots(self, parameters: list[Tensor], exponents: list[float], steps: Tensor) -> None:
+    def _update_roots(self, parameters: list[tuple[Tensor, Layout]], steps: Tensor) -> None:
         """Compute the roots of all factors, those of one length together."""
         alike = defaultdict(list)
-        for parameter, exponent in zip(parameters, exponents, strict=True):
-            state = self.state[parameter]
+        for parameter, form in parameters:
+            state, exponent = self.state[parameter], -0.5 / len(form.shape)
             for name in filter(lambda name: name.startswith("factor_"), state):
                 alike[len(state[name])].append((state[name], state[name.replace("factor", "root")], exponent))
         for same in alike.values():

@@ -41,8 +41,12 @@ class SOAP(Adam[SOAPConfig]):
             self._average(squares, unstacked(times(stacked, bases).square(), squares), 1 - beta2)
             scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
             direction = times(times(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
-            due = self.step_number % self.values.interval == 0
-            self._update_bases(weights, stacked, bases, squares, beta2, due=due)
+            for dim, basis in bases:
+                factors = self._state(weights, f"factor_{dim}", partial(zeros, basis.shape[-1]))
+                self._average(factors, list(outer_products(stacked, dim).unbind()), 1 - beta2)
+                if self.step_number % self.values.interval == 0:
+                    own = self._state(weights, f"basis_{dim}")
+                    self._rotate_basis(own, squares, torch.stack(factors), basis, dim)
             self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])
 
     def _bases(self, parameters: list[Tensor], max_length: int) -> Iterator[tuple[int, Tensor]]:
@@ -52,23 +56,6 @@ class SOAP(Adam[SOAPConfig]):
             for dim, length in enumerate(shape, 1):
                 if 1 < length <= max_length:
                     yield dim, torch.stack(self._state(parameters, f"basis_{dim}", partial(_eye, length)))
-
-    def _update_bases(
-        self,
-        parameters: list[Tensor],
-        gradients: Tensor,
-        bases: list[tuple[int, Tensor]],
-        squares: list[Tensor],
-        beta2: float,
-        *,
-        due: bool,
-    ) -> None:
-        """Update the factors by gradients [n, ...] of parameters of one shape, and the bases if `due`."""
-        for dim, basis in bases:
-            factors = self._state(parameters, f"factor_{dim}", partial(zeros, basis.shape[-1]))
-            self._average(factors, list(outer_products(gradients, dim).unbind()), 1 - beta2)
-            if due:
-                self._rotate_basis(self._state(parameters, f"basis_{dim}"), squares, torch.stack(factors), basis, dim)
 
     def _rotate_basis(
         self, bases: list[Tensor], squares: list[Tensor], factors: Tensor, basis: Tensor, dim: int

@@ -73,7 +73,9 @@ def _compile_in_turn(trainer: Trainer) -> str | None:
     except Exception as error:
         if is_of_the_machine(error):
             raise
-        reason = _first_line(error)
+        # note: the first line of dynamo's own error only has the backend
+        cause = getattr(error, "inner_exception", error)
+        reason = str(cause).strip().partition("\n")[0] or type(cause).__name__
     if is_first and not together:
         wait_for_ranks(HEARTBEAT.beat)
     return reason
@@ -128,7 +130,8 @@ def _compile(trainer: Trainer) -> None:
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
     step.engine.apply = apply = partial(_apply, transformed)
     _refuse_changes(trainer)
-    rehearse(trainer, mark=_open_sizes if len(_sizes(trainer)) > _OWN_GRAPHS else None)
+    open_sizes = partial(torch._dynamo.mark_dynamic, index=[2, 3])
+    rehearse(trainer, mark=open_sizes if len(_sizes(trainer)) > _OWN_GRAPHS else None)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
     step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
@@ -136,10 +139,6 @@ def _compile(trainer: Trainer) -> None:
 
 def _sizes(trainer: Trainer) -> set[int]:
     return {kind.image_size for kind in step_kinds(trainer.plan)}
-
-
-def _open_sizes(images: Tensor) -> None:
-    torch._dynamo.mark_dynamic(images, [2, 3])
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -169,12 +168,6 @@ def _evaluate(trainer: Trainer) -> None:
     images = black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
         model.eval()(trainer.train_step.normalize(images))
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of the cause; the first line of dynamo's own error only has the backend."""
-    cause = getattr(error, "inner_exception", error)
-    return str(cause).strip().partition("\n")[0] or type(cause).__name__
 
 
 def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:

@@ -95,23 +95,18 @@ class Totals:
 
     def over_ranks(self, *, interrupted: bool = False) -> Evaluation | None:
         """Return the results over all ranks; None if any is interrupted. Raises UserError if no rank has samples."""
-        if any(gather(interrupted)):
+        stopped, sums, counts = zip(*gather((interrupted, self._sums.tolist(), self._samples)), strict=True)
+        if any(stopped):
             return None
-        (*sums, loss), samples = _summed(gather((self._sums.tolist(), self._samples)))
+        if not (samples := sum(counts)):
+            raise UserError("the validation set has no images; add some, or check dataset.path")
+        # note: a rank without images does not know the number of sums
+        *totals, loss = (sum(column) for column in zip(*filter(None, sums), strict=True))
         names = [metric.name for metric in self._task.values.metrics]
         if self._task.values.gathers:
             rows = [row for rows in gather([batch.cpu() for batch in self._rows]) for row in rows]
             outputs, targets = torch.cat(rows).unbind(1)
             metrics = cast(GatheringTask, self._task).metrics_of_all(outputs, targets)
         else:
-            metrics = self._task.values.means(sums, samples)
+            metrics = self._task.values.means(totals, samples)
         return Evaluation(dict(zip(names, metrics, strict=True)), loss / samples, samples)
-
-
-def _summed(parts: list[tuple[list[float], int]]) -> tuple[list[float], int]:
-    """Return the sums of the metrics and the number of samples over the parts of all ranks."""
-    samples = sum(count for _, count in parts)
-    if not samples:
-        raise UserError("the validation set has no images; add some, or check dataset.path")
-    # note: a rank without images does not know the number of sums
-    return [sum(column) for column in zip(*(sums for sums, _ in parts if sums), strict=True)], samples

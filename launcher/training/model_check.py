@@ -1,7 +1,7 @@
 """Check a run's model before the start, on the meta device: its algorithms and its image sizes."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -65,7 +65,9 @@ def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
         if key in refused or (reason := refusal(size)) is None:
             continue
         refused.add(key)
-        fitting = next((other for other in _around(size) if refusal(other) is None), None)
+        # note: the larger of two equally near sizes first
+        others = (size + sign * distance for distance in range(1, _SEARCHED + 1) for sign in (1, -1))
+        fitting = next((other for other in others if other > 0 and refusal(other) is None), None)
         nearest = f"the nearest size that fits is {fitting} px" if fitting else f"no size within {_SEARCHED} px fits"
         remedy = _remedy(network, {*steps, evaluated}, size)
         if len(steps) > 1:
@@ -93,12 +95,6 @@ def _remedy(network: nn.Module, sizes: set[int], size: int) -> str:
         if "img_size" in inspect.signature(type(network)).parameters
         else ""
     )
-
-
-def _around(size: int) -> Iterable[int]:
-    """Return other sizes by their distance, the larger first."""
-    distances = range(1, _SEARCHED + 1)
-    return (other for distance in distances for other in (size + distance, size - distance) if other > 0)
 
 
 def _refusal(network: nn.Module, plan: Plan, size: int) -> str | None:
