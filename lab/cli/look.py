@@ -48,7 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     plan, facts = prepared.plan, census(prepared.plan.config, prepared.skipped)
     numbers = task.labelled == "numbers"
-    classes = [0] if numbers else _classes(plan.config.seed, len(facts.classes))
+    order = randomness.generator(plan.config.seed, "look").permutation(len(facts.classes))
+    classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
     steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
     each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
     found = examples(plan, facts, classes, each, steps, prepared.skipped)
@@ -60,11 +61,6 @@ def main(arguments: argparse.Namespace) -> int:
     of_classes = "" if numbers else f" of {len(classes)} classes"
     console().print(verbatim(f"{path}: {sum(map(len, found))} images{of_classes} at {len(steps)} steps"))
     return 0
-
-
-def _classes(seed: int, count: int) -> list[int]:
-    """Return the classes to show: all if they are few, else some drawn by the seed."""
-    return sorted(randomness.generator(seed, "look").permutation(count)[:_MOST_CLASSES].tolist())
 
 
 def _numbers_section(facts: Census) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lab.predict.machines import ALL, Gpu, gpu_of, gpus, machine_named, rented, sky_prices
+from lab.predict.machines import ALL, Gpu, gpu_of, machine_named, rented, sky_prices
 from lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
 from lab.predict.profiles import correction, read_profiles
@@ -85,17 +85,14 @@ def _has_machine(arguments: argparse.Namespace) -> bool:
 
     Raises UserError if an option needs a machine and there is none.
     """
-    named = any(_has_gpu(word.partition("=")) for word in arguments.overrides)
+    words = (word.partition("=") for word in arguments.overrides)
+    named = any(key == "hardware" and value in rented() for key, _, value in words)
     if arguments.on is not None or named:
         return True
     for name, default in (("quality", None), ("image", None), ("prices", "conf")):
         if (value := getattr(arguments, name)) != default:
             raise UserError(Problem("needs --on MACHINE or --on all", f"--{name}", value))
     return False
-
-
-def _has_gpu(parts: tuple[str, str, str]) -> bool:
-    return parts[0] == "hardware" and parts[2] in machines() and machines()[parts[2]].gpu in gpus()
 
 
 def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
@@ -179,15 +176,12 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
     length = length_for(arguments.quality, str(config.recipe), curves)
     if length.minutes is None:
         return length, max(1, round(length.epochs or 0))
-    there = machines()[machine_named(_machine_word(length.hardware))]
+    # note: published names are such as 8x A100 80GB and p4d.24xlarge
+    word = length.hardware if "x " in length.hardware else length.hardware.replace(".", "_")
+    there = machines()[machine_named(word)]
     plan = plan_for(compose([f"recipe={config.recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
     seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
     return length, max(1, round(60 * length.minutes / seconds))
-
-
-def _machine_word(hardware: str) -> str:
-    """Convert a published machine's name to one of `--on`: 8x A100 80GB, p4d.24xlarge."""
-    return hardware.replace(".", "_") if "x " not in hardware else hardware
 
 
 def _values(offer: Offer) -> dict[str, Any]:

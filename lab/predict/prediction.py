@@ -7,7 +7,7 @@ the all-reduce adds. `estimate` then sums the steps over the schedule, as it doe
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -184,12 +184,8 @@ class _Model:
         """Return a step's parts at any image size."""
         known = sorted(known for known in self._parts if known.acting == kind.acting)
         areas = [one.image_size**2 for one in known]
-
-        def at(name: str) -> float:
-            seconds = np.interp(kind.image_size**2, areas, [getattr(self._parts[one], name) for one in known])
-            return float(seconds) * self._correction
-
-        return Parts(*(at(name) for name in ("arithmetic", "memory", "launches", "all_reduce")))
+        columns = zip(*(astuple(self._parts[one]) for one in known), strict=True)
+        return Parts(*(self._correction * float(np.interp(kind.image_size**2, areas, of)) for of in columns))
 
     def load(self, size: int) -> float:
         """Return the seconds until the machine's workers have loaded a step's batch."""
@@ -203,12 +199,8 @@ class _Model:
         for size in sorted({kind.image_size for kind in self._kinds}):
             here = {kind: len(steps) for kind, steps in self._kinds.items() if kind.image_size == size}
             steps, load = sum(here.values()), self.load(size)
-            parts = {kind: self.parts(kind) for kind in here}
-            means = {
-                name: sum(getattr(parts[kind], name) * count for kind, count in here.items()) / steps
-                for name in asdict(next(iter(parts.values())))
-            }
-            mean = Parts(**means)
+            parts = [astuple(self.parts(kind)) for kind in here]
+            mean = Parts(*np.average(parts, axis=0, weights=[*here.values()]).tolist())
             phases.append(Phase(size, steps, max(mean.seconds, load), mean.bound(load)))
         return phases
 
@@ -216,12 +208,12 @@ class _Model:
         """Return the run's times; their range is the error of held-out figures with such a bottleneck."""
         central = estimate(self._plan, self._measurement())
         spread = self._rates.values["spread"]["loader" if bound == "loader" else "device"]
-
-        def ranged(span: Span) -> Span:
-            return Span(span.seconds, span.seconds / (1 + spread), span.seconds * (1 + spread))
-
-        spans = {name: ranged(getattr(central, name)) for name in ("training", "evaluation", "saving", "wall")}
-        return Estimate(**{**vars(central), **spans})
+        spans: dict[str, Any] = {
+            name: Span(span.seconds, span.seconds / (1 + spread), span.seconds * (1 + spread))
+            for name, span in vars(central).items()
+            if isinstance(span, Span)
+        }
+        return replace(central, **spans)
 
     def _measurement(self) -> Measurement:
         """Return the predicted times in the form of measured ones."""

@@ -83,12 +83,10 @@ class _Float32(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in _FLOAT32:
-            args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs))
+            args, kwargs = tree_map_only(
+                Tensor, lambda x: x.float() if x.dtype == torch.bfloat16 else x, (args, kwargs)
+            )
         return func(*args, **kwargs)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 @contextmanager

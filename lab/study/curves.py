@@ -159,16 +159,11 @@ def _curve_keys(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
         (values, str(run.values.get("epochs")), run.hardware, run.identity)
         for values, run in zip(trained, runs, strict=True)
     ]
-    dilated = {base for base, run in zip(bases, runs, strict=True) if _dilation(run) != 1}
+    dilated = {base for base, run in zip(bases, runs, strict=True) if run.values.get("schedule.dilate", 1) != 1}
     return [
         (run, json.dumps([base[0], base[1] if base in dilated else None]))
         for base, run in zip(bases, runs, strict=True)
     ]
-
-
-def _dilation(run: RunSummary) -> float:
-    dilate = run.values.get("schedule.dilate", 1)
-    return float(dilate) if isinstance(dilate, int | float) else 1.0
 
 
 def _points(runs: list[RunSummary]) -> tuple[CurvePoint, ...]:
@@ -263,10 +258,5 @@ def _is_subset(run: RunSummary) -> bool:
     """Return whether a data set has the published one's name but another number of images."""
     if run.dataset != PUBLISHED:
         return False
-    return any(run.values.get(f"dataset.{key}", count) != count for key, count in _published_counts().items())
-
-
-@cache
-def _published_counts() -> dict[str, Any]:
-    values = read_mapping(paths.CONF / "dataset" / f"{PUBLISHED}.yaml")
-    return {key: values[key] for key in _COUNTS}
+    published = read_mapping(paths.CONF / "dataset" / f"{PUBLISHED}.yaml")
+    return any(run.values.get(f"dataset.{key}", published[key]) != published[key] for key in _COUNTS)

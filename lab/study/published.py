@@ -97,18 +97,13 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...
     for entry in sorted(entries, key=lambda entry: float(entry["minutes"])):
         minutes, epochs = float(entry["minutes"]), entry.get("epochs")
         costs: dict[Cost, tuple[float, ...]] = {"time": (minutes,)}
-        if (price := _price_per_hour(str(entry["hardware"]))) is not None:
-            costs["money"] = (price * minutes / 60,)
+        machine = machines().get(re.sub(r"\W", "_", str(entry["hardware"]).lower()))
+        if machine and machine.price_per_hour is not None:
+            costs["money"] = (machine.price_per_hour * minutes / 60,)
         if epochs is not None:
             costs["epochs"] = (float(epochs),)
         points.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
     return tuple(points)
-
-
-def _price_per_hour(hardware: str) -> float | None:
-    """Return the price of the machine in conf/hardware with the published name."""
-    machine = machines().get(re.sub(r"\W", "_", hardware.lower()))
-    return None if machine is None else machine.price_per_hour
 
 
 def _recomputed(statement: Mapping[str, Any]) -> StatedSpeedup:
