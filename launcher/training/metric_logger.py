@@ -7,16 +7,8 @@ from typing import Any, Self
 
 import torch
 
-from launcher.records.metrics import (
-    EndRecord,
-    EpochRecord,
-    EvalRecord,
-    HeldOutRecord,
-    Record,
-    ResumeRecord,
-    StartRecord,
-    TrainRecord,
-)
+from launcher.records import metrics
+from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
@@ -42,7 +34,9 @@ class MetricLogger:
             dtype = str(trainer.train_step.precision.dtype).removeprefix("torch.")
             start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
             primary = trainer.config.task.primary
-            self.record(StartRecord(0, time.time(), *start, primary.name, primary.better, trainer.class_weights))
+            self.record(
+                metrics.StartRecord(0, time.time(), *start, primary.name, primary.better, trainer.class_weights)
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +52,7 @@ class MetricLogger:
         """Record that the run is back at an earlier checkpoint: records of later steps, also pending ones, are void."""
         self._pending.clear()
         trainer = self._trainer
-        self.record(ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
+        self.record(metrics.ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
 
     def log_step(self) -> None:
         """Prepare the record of the last steps at the log interval, and the record of a finished epoch."""
@@ -74,9 +68,9 @@ class MetricLogger:
             self.record(record())
         self._pending.clear()
 
-    def _train_record(self, done: int, read: Callable[[], StepMeans]) -> TrainRecord:
+    def _train_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
-        return TrainRecord(
+        return metrics.TrainRecord(
             **self._means(done, means),
             epoch=done / trainer.plan.steps_per_epoch,
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
@@ -85,10 +79,10 @@ class MetricLogger:
             gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         )
 
-    def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> EpochRecord:
+    def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()
         epoch = done // self._trainer.plan.steps_per_epoch
-        return EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
+        return metrics.EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
 
     def _means(self, done: int, means: StepMeans) -> dict[str, Any]:
         """Return the values that both records have."""
@@ -103,21 +97,14 @@ class MetricLogger:
 
     def log_evaluation(self, result: Evaluation, seconds: float, *, held_out: bool = False) -> None:
         """Record the result of an evaluation and its seconds; `held_out`: on the images of `dataset.test_path`."""
-        trainer, kind = self._trainer, HeldOutRecord if held_out else EvalRecord
-        self.record(
-            kind(
-                step=trainer.next_step,
-                time=time.time(),
-                epoch=trainer.next_step / trainer.plan.steps_per_epoch,
-                seconds=seconds,
-                train_seconds=trainer.clock.seconds("training"),
-                **vars(result),
-            )
-        )
+        trainer, kind = self._trainer, metrics.HeldOutRecord if held_out else metrics.EvalRecord
+        step, clock = trainer.next_step, trainer.clock.seconds("training")
+        epoch = step / trainer.plan.steps_per_epoch
+        self.record(kind(step, time.time(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
 
     def log_end(self, *, finished: bool) -> None:
         """Record the end of the run."""
         trainer, clock = self._trainer, self._trainer.clock
         seconds = clock.seconds("training"), clock.seconds("evaluation"), clock.seconds("saving")
         early = trainer.ended_by if trainer.next_step < trainer.plan.total_steps else None
-        self.record(EndRecord(trainer.next_step, time.time(), finished, *seconds, early))
+        self.record(metrics.EndRecord(trainer.next_step, time.time(), finished, *seconds, early))

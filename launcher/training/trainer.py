@@ -276,17 +276,8 @@ def build_step(
     captures = config.cuda_graphs != "off" and why_not_captured(ranks.device, engine, optimizer) is None
     # note: the hooks of DDP would put its messages into the graphs
     flat = FlatGradients(model, ranks, launch.gradient_dtype) if captures and ranks.world_size > 1 else None
-    return TrainStep(
-        plan=plan,
-        model=model,
-        task=task,
-        distribute=partial(distribute, ranks=ranks, gradient_dtype=launch.gradient_dtype),
-        optimizer=optimizer,
-        engine=engine,
-        precision=precision,
-        loss=loss,
-        flat=flat,
-    )
+    wrap = partial(distribute, ranks=ranks, gradient_dtype=launch.gradient_dtype)
+    return TrainStep(plan, model, task, wrap, optimizer, engine, precision, loss, flat)
 
 
 def set_backend(config: RunConfig) -> None:

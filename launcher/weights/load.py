@@ -33,8 +33,8 @@ _WRAPPERS = ("module.", "_orig_mod.")
 class SourceWeights:
     """Weights by the library's names, and the facts that their source contains.
 
-    `origin` describes them in messages; `surgery` has the values of each change of the library's network; `mean` and
-    `std` are those of the normalization; `config` is that of the run that trained them.
+    `origin` describes them in messages; `surgery` has the values of each change of the library's network; `config` is
+    that of the run that trained them; without one, `mean` and `std` are those of the normalization, if known.
     """
 
     origin: str
@@ -64,16 +64,9 @@ def load_weights(model: BaseModel) -> SourceWeights:
 
 
 def _of_run(path: Path, config: RunConfig, state: dict[str, Any]) -> SourceWeights:
-    return SourceWeights(
-        f"{path} at step {state['step']:,}",
-        state["weights"],
-        config.model.architecture,
-        surgery_of(config),
-        state.get("classes"),
-        list(config.dataset.mean),
-        list(config.dataset.std),
-        config,
-    )
+    origin, classes = f"{path} at step {state['step']:,}", state.get("classes")
+    architecture, surgery = config.model.architecture, surgery_of(config)
+    return SourceWeights(origin, state["weights"], architecture, surgery, classes, config=config)
 
 
 def _of_torchvision(architecture: str) -> SourceWeights:
@@ -165,9 +158,7 @@ def _of_safetensors(path: Path) -> SourceWeights:
     if weights.surgery is None or not (path.parent / CARD).is_file():
         return weights
     config, classes, _ = read_card(path.parent / CARD)
-    return replace(
-        weights, classes=classes, mean=list(config.dataset.mean), std=list(config.dataset.std), config=config
-    )
+    return replace(weights, classes=classes, config=config)
 
 
 def _tensors(content: Any) -> tuple[dict[str, Tensor], str]:

@@ -62,13 +62,15 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     if changes:
         notes.append(f"using {' '.join(changes)} of the network of these weights")
     config = replace(config, model=replace(config.model, weights_sha256=digest))
-    dataset = config.dataset
-    if source.mean and source.std and (source.mean, source.std) != (list(dataset.mean), list(dataset.std)):
+    dataset, trained = config.dataset, source.config.dataset if source.config else source
+    mean, std = trained.mean, trained.std
+    if mean and std and (mean, std) != (dataset.mean, dataset.std):
+        normalization = f"dataset.mean={mean} dataset.std={std}"
         if not {"dataset.mean", "dataset.std"}.isdisjoint(typed):
-            notes.append(f"the weights were trained with dataset.mean={source.mean} dataset.std={source.std}")
+            notes.append(f"the weights were trained with {normalization}")
         else:
-            notes.append(f"using dataset.mean={source.mean} dataset.std={source.std} of the weights")
-            config = replace(config, dataset=replace(dataset, mean=source.mean, std=source.std))
+            notes.append(f"using {normalization} of the weights")
+            config = replace(config, dataset=replace(dataset, mean=mean, std=std))
     return Pretrained(config, weights, notes)
 
 
