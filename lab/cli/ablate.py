@@ -56,7 +56,10 @@ def main(arguments: argparse.Namespace) -> int:
     rows = _rows(cells, composed.config)
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
-    commands = {variant: _command([*arguments.overrides, *variant.words], cells[variant]) for variant in variants}
+    commands = {
+        variant: ["train", *["curve"] * (len(row) > 1), *arguments.overrides, *variant.words]
+        for variant, row in cells.items()
+    }
     if arguments.json:
         print(json.dumps(_as_json(rows, commands, effect_list, tradeoff_list, parts), indent=2))
         return 0
@@ -99,10 +102,6 @@ def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Ro
     runs = ablation.comparable(configs, [read_run(path) for path in folders], identity)
     rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
     return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in rows.items()]
-
-
-def _command(words: Sequence[str], cells: Sequence[Cell]) -> list[str]:
-    return ["train", *(["curve"] if len(cells) > 1 else []), *words]
 
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Trace the step of a config at its real size on tensors without values; the counts can be read without torch."""
 
+import itertools
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -151,8 +152,4 @@ def _peak(calls: Iterable[Call]) -> int:
         change[first] += size[storage]
         if first >= 0:
             change[last[storage] + 1] -= size[storage]
-    used = peak = 0
-    for number in sorted(change):
-        used += change[number]
-        peak = max(peak, used)
-    return peak
+    return max(itertools.accumulate(change[number] for number in sorted(change)), default=0)

@@ -77,7 +77,10 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
         if not run.config:
             notes.append(f"skipped {run.path}: unknown recipe ({run.problem})")
             continue
-        name = _workload(run, names[run.identity]) if target is not None else algoperfs_workload(run.values)
+        name = algoperfs_workload(run.values)
+        if target is not None:
+            activation = run.values.get("model.activation", "relu")
+            name = " ".join([names[run.identity], run.model, *[str(activation)] * (activation != "relu")])
         if name is None:
             notes.append(f"skipped {run.path}: not an AlgoPerf workload; set --target to score it")
             continue
@@ -186,11 +189,6 @@ def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSum
         f"skipped {count} runs on {machine}; the scores compare runs on {chosen}" for machine, count in others.items()
     ]
     return [run for run in runs if run.device is None or run.hardware == chosen]
-
-
-def _workload(run: RunSummary, dataset: str) -> str:
-    activation = run.values.get("model.activation", "relu")
-    return " ".join([dataset, run.model, *([] if activation == "relu" else [str(activation)])])
 
 
 def _deviations(submission: str, workload: str, studies: Sequence[Sequence[float]], ruleset: Ruleset) -> list[str]:

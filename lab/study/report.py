@@ -109,9 +109,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
 def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
     return {
         "name": curve.name,
-        "model": curve.setting.model,
-        "dataset": curve.setting.dataset,
-        "hardware": curve.setting.hardware,
+        **vars(curve.setting),
         "published": curve.source is not None,
         "source": curve.source,
         "points": [_point(point, index_of) for point in curve.points],

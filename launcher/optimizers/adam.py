@@ -15,6 +15,8 @@ Values = TypeVar("Values", bound=AdamConfig)
 class Adam(MaskedOptimizer[Values]):
     """Has Adam's settings and moments, and takes AdamW's step; subclasses override the step."""
 
+    _clip: Tensor | None = None
+
     def _moments(self, parameters: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         return self._state(parameters, "exp_avg"), self._state(parameters, "exp_avg_sq")
 
@@ -28,9 +30,8 @@ class Adam(MaskedOptimizer[Values]):
         lr: Rate,
         beta1: float,
         weight_decay: float = 0.0,
-        clip: Tensor | None = None,
     ) -> None:
-        """Update Adam's moments by the gradients divided by `clip`, and the targets by AdamW's step."""
+        """Update Adam's moments by the gradients divided by `_clip`, and the targets by AdamW's step."""
         torch._fused_adamw_(
             targets,
             gradients,
@@ -44,7 +45,7 @@ class Adam(MaskedOptimizer[Values]):
             eps=self.values.epsilon,
             amsgrad=False,
             maximize=False,
-            grad_scale=clip,
+            grad_scale=self._clip,
             found_inf=self.found_inf,
         )
 
@@ -55,13 +56,7 @@ class Adam(MaskedOptimizer[Values]):
         self._adamw(parameters, gradients, self._moments(parameters), steps, **settings)
 
     def _direction(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        group: dict[str, Any],
-        beta1: float,
-        clip: Tensor | None,
-        corrected: bool = True,
+        self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any], beta1: float, corrected: bool
     ) -> list[Tensor]:
         """Return Adam's direction without decay; counts the step and updates the moments, only the second if beta1 = 0.
 
@@ -74,7 +69,7 @@ class Adam(MaskedOptimizer[Values]):
         squares = self._state(parameters, "exp_avg_sq")
         averages = self._state(parameters, "exp_avg") if beta1 else list(torch._foreach_mul(parameters, 0.0))
         # note: a step from zero with lr -1 is the direction
-        self._adamw(directions, gradients, (averages, squares), steps, lr=-1.0, beta1=beta1, clip=clip)
+        self._adamw(directions, gradients, (averages, squares), steps, lr=-1.0, beta1=beta1)
         return directions
 
     def _nadam(
@@ -124,8 +119,6 @@ class LAMB(Adam[LAMBConfig]):
         w = w - lr * |w| / |u| * u       (w - lr * r where c = 0; the ratio is 1 where one of the norms is 0)
     """
 
-    _clip: Tensor | None = None
-
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
@@ -137,7 +130,7 @@ class LAMB(Adam[LAMBConfig]):
         super().step()
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        directions = self._direction(parameters, gradients, group, self.values.beta1, self._clip)
+        directions = self._direction(parameters, gradients, group, self.values.beta1, corrected=True)
         if group["weight_decay"]:
             torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
             torch._foreach_mul_(directions, trust_ratios(parameters, directions))

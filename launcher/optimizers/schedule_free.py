@@ -56,7 +56,7 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
         corrected = self.values.bias_correction == "second_moment"
         sequence = self._state(parameters, "z", torch.clone)
         # note: without a first moment
-        directions = self._direction(parameters, gradients, group, 0.0, None, corrected)
+        directions = self._direction(parameters, gradients, group, 0.0, corrected)
         if not corrected:
             lr = lr * (1 - self.values.beta2 ** group["step"]).sqrt()
         weight = self._averaging_weight(group)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from launcher.config.choices import DecoupledSGDConfig, LARSConfig, LionConfig, MomentumConfig, SGDConfig
-from launcher.optimizers.base import MaskedOptimizer, trust_ratios
+from launcher.optimizers.base import MaskedOptimizer, Rate, trust_ratios
 
 Values = TypeVar("Values", bound=MomentumConfig)
 # note: m * -0.0 + g is exactly g at the first step
@@ -18,16 +18,11 @@ class Momentum(MaskedOptimizer[Values]):
     """Has the momentum b = m * b + g of gradients g, with b = g at the first step."""
 
     def _descend(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        group: dict[str, Any],
-        decay: float = 0.0,
-        nesterov: bool = False,
+        self, parameters: list[Tensor], gradients: list[Tensor], lr: Rate, decay: float = 0.0, nesterov: bool = False
     ) -> None:
         momentum = self.values.momentum
         buffers = self._state(parameters, "momentum_buffer", _MINUS_ZERO) if momentum else []
-        self._sgd(parameters, gradients, buffers, group["lr"], decay, momentum, nesterov)
+        self._sgd(parameters, gradients, buffers, lr, decay, momentum, nesterov)
 
 
 class SGD(Momentum[SGDConfig]):
@@ -42,7 +37,7 @@ class SGD(Momentum[SGDConfig]):
     """
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        self._descend(parameters, gradients, group, group["weight_decay"], self.values.nesterov)
+        self._descend(parameters, gradients, group["lr"], group["weight_decay"], self.values.nesterov)
 
 
 class DecoupledSGD(Momentum[DecoupledSGDConfig]):
@@ -66,7 +61,7 @@ class DecoupledSGD(Momentum[DecoupledSGDConfig]):
         lr = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
         if rate:
             torch._foreach_mul_(parameters, 1 - rate * lr)
-        self._descend(parameters, gradients, group, nesterov=self.values.nesterov)
+        self._descend(parameters, gradients, group["lr"], nesterov=self.values.nesterov)
 
 
 class LARS(Momentum[LARSConfig]):
@@ -87,7 +82,7 @@ class LARS(Momentum[LARSConfig]):
             ratios = trust_ratios(parameters, gradients, trust=trust, decay=decay, eps=eps)
             gradients = list(torch._foreach_add(gradients, parameters, alpha=decay))
             torch._foreach_mul_(gradients, ratios)
-        self._descend(parameters, gradients, group)
+        self._descend(parameters, gradients, group["lr"])
 
 
 class Lion(MaskedOptimizer[LionConfig]):

@@ -5,7 +5,7 @@ The launcher writes them to the run folder before a rank starts; the ranks only 
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,13 +116,13 @@ def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig)
     _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
     own, weights = network.state_dict(), dict(source.tensors)
     in_head = parameters_of_head(network)
-    head = [name for name in own if name in in_head]
-    rows, note = _rows(own, head, weights, source.classes, classes)
+    head = {name: tensor for name, tensor in own.items() if name in in_head}
+    rows, note = _rows(head, source, classes)
     if config.model.library == "timm" and (by_timm := _fitted_by_timm(network, weights, in_head)):
         weights, note = by_timm, f"{note}; timm adapted the others to this network"
-    for name in head:
+    for name, drawn in head.items():
         if rows is None:
-            weights[name] = own[name]
+            weights[name] = drawn
         elif name in weights:
             weights[name] = weights[name][rows]
     # note: weights of old PyTorch versions lack these counters, which no forward pass reads
@@ -145,21 +145,17 @@ def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: 
 
 
 def _rows(
-    own: Mapping[str, Tensor],
-    head: Sequence[str],
-    weights: Mapping[str, Tensor],
-    source_classes: list[str] | None,
-    classes: list[str] | None,
+    head: Mapping[str, Tensor], source: SourceWeights, classes: list[str] | None
 ) -> tuple[Tensor | slice | None, str]:
     """Return the rows of the source's head for the run's classes, by name if possible, and a note; None: a new head."""
-    shapes = {tuple(weights[name].shape[:1]) for name in head if name in weights}
+    shapes = {tuple(source.tensors[name].shape[:1]) for name in head if name in source.tensors}
     if len(shapes) != 1:
         return None, "a new head, since the source has none"
-    (rows,), count = shapes.pop(), len(own[head[0]])
-    if source_classes and classes:
-        if len(source_classes) == rows and set(classes) <= set(source_classes):
-            row = {name: number for number, name in enumerate(source_classes)}
-            note = "the whole head" if source_classes == classes else f"the head's rows of the same {count} classes"
+    (rows,), count = shapes.pop(), len(next(iter(head.values())))
+    if source.classes and classes:
+        if len(source.classes) == rows and set(classes) <= set(source.classes):
+            row = {name: number for number, name in enumerate(source.classes)}
+            note = "the whole head" if source.classes == classes else f"the head's rows of the same {count} classes"
             return torch.tensor([row[name] for name in classes]), note
         return None, f"a new head for {count} classes, since the source has others"
     if rows == count:
