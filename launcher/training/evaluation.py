@@ -26,22 +26,18 @@ class Evaluation:
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
+    outputs_of: Callable[[Tensor], Tensor],
     loader: Iterable[tuple[Tensor, Tensor, Any]],
-    prepare: Callable[[Tensor], Tensor],
     task: Task,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager[object]],
-    *,
-    flip_average: bool,
-    should_stop: Callable[[], bool],
+    should_stop: Callable[[], bool] = lambda: False,
     observe: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
 ) -> Evaluation | None:
     """Evaluate on this rank's samples and sum over ranks; return None if any rank requested a stop.
 
     loader: batches of uint8 images [B, 3, H, W], labels for the task's targets, and sample indices; ranks may have
     different numbers of batches, and every sample is on exactly one rank.
-    prepare: converts uint8 images on the device to the model's input.
-    flip_average: average the outputs of each image and its mirror image.
+    outputs_of: computes the outputs of the model, float32, for uint8 images on the device.
     observe: receives the outputs and targets of each batch on the device.
 
     Raises UserError if no rank has samples.
@@ -55,9 +51,8 @@ def evaluate(
             interrupted = should_stop()
             if interrupted:
                 break
-            images = prepare(images.to(device, non_blocking=True))
+            outputs = outputs_of(images.to(device, non_blocking=True))
             targets = task.targets(labels.to(device, non_blocking=True))
-            outputs = outputs_of(model, images, autocast, flip_average=flip_average)
             totals.add(outputs, targets)
             observe(outputs, targets)
     finally:
@@ -68,7 +63,7 @@ def evaluate(
 def outputs_of(
     model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[object]], *, flip_average: bool
 ) -> Tensor:
-    """Return the outputs, float32, of a model in evaluation mode for its input `images`."""
+    """Return the outputs, float32, of a model in evaluation mode for its input, averaged with those of its mirror."""
     with autocast():
         outputs: Tensor = model(images).float()
         return (outputs + model(images.flip(3)).float()) / 2 if flip_average else outputs

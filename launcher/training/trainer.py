@@ -26,7 +26,7 @@ from launcher.rank.group import FlatGradients, Ranks, broadcast_first, distribut
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.captured import why_not_captured
-from launcher.training.evaluation import Evaluation, evaluate
+from launcher.training.evaluation import Evaluation, evaluate, outputs_of
 from launcher.training.meters import Clock, StepMeter, StepOutcome
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
@@ -118,16 +118,15 @@ class Trainer:
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
-        return evaluate(
-            self.evaluation_model,
-            loader or self.loaders.evaluate,
-            self.train_step.normalize,
-            build_task(self.config.task, self.config.loss, self.task_facts) if loader else self.train_step.task,
-            self.ranks.device,
-            self.train_step.precision.autocast,
-            flip_average=self.config.image.eval_flip_average,
-            should_stop=should_stop,
-        )
+        step, mirrored = self.train_step, self.config.image.eval_flip_average
+
+        def outputs(images: Tensor) -> Tensor:
+            prepared = step.normalize(images)
+            return outputs_of(self.evaluation_model, prepared, step.precision.autocast, flip_average=mirrored)
+
+        task = build_task(self.config.task, self.config.loss, self.task_facts) if loader else step.task
+        images = loader or self.loaders.evaluate
+        return evaluate(self.evaluation_model, outputs, images, task, self.ranks.device, should_stop)
 
     def note_evaluation(self, result: Evaluation) -> None:
         """Store the result of the current weights, and whether it is the best."""

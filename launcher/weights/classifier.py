@@ -54,16 +54,16 @@ class Classifier:
     device: torch.device
     task: Task
 
-    def normalize(self, pixels: Tensor) -> Tensor:
-        """Convert pixels uint8 [B, 3, H, W] on the device to the network's input."""
-        return normalize(pixels, self.card["input"]["mean"], self.card["input"]["std"], self.precision.dtype)
-
     @torch.inference_mode()
+    def outputs(self, pixels: Tensor) -> Tensor:
+        """Return the network's outputs for pixels uint8 [B, 3, H, W] on the device, float32."""
+        values, precision = self.card["input"], self.precision
+        images = normalize(pixels, values["mean"], values["std"], precision.dtype)
+        return outputs_of(self.network, images, precision.autocast, flip_average=self.card["flip_average"])
+
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images uint8 [B, 3, H, W]: names with probabilities or numbers."""
-        images, mirrored = self.normalize(pixels), self.card["flip_average"]
-        outputs = outputs_of(self.network, images, self.precision.autocast, flip_average=mirrored)
-        return self.task.predictions(outputs, self.card["classes"], top)
+        return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
 
 
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:

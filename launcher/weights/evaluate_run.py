@@ -49,17 +49,8 @@ def evaluate_run(
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
     with _images(plan, state, folder, other, classifier.device) as (loader, notes):
-        result = evaluate(
-            classifier.network,
-            loader,
-            classifier.normalize,
-            classifier.task,
-            classifier.device,
-            classifier.precision.autocast,
-            flip_average=config.image.eval_flip_average,
-            should_stop=lambda: False,
-            observe=details.add,
-        )
+        task, observe = classifier.task, details.add
+        result = evaluate(classifier.network, classifier.outputs, loader, task, classifier.device, observe=observe)
         sections = details.sections(loader) if with_gallery else ""
     assert result is not None
     return CheckpointResult(state["step"], result, details, notes, sections)

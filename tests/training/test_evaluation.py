@@ -9,7 +9,7 @@ from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.tasks import build_task
-from launcher.training.evaluation import Evaluation, evaluate
+from launcher.training.evaluation import Evaluation, evaluate, outputs_of
 from tests.two_ranks import on_ranks
 
 CPU = torch.device("cpu")
@@ -41,7 +41,10 @@ def prepare(images: Tensor) -> Tensor:
 
 
 def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=lambda: False) -> Evaluation | None:
-    return evaluate(model, loader, prepare, TASK, CPU, autocast, flip_average=flip_average, should_stop=should_stop)
+    def outputs(images: Tensor) -> Tensor:
+        return outputs_of(model, prepare(images), autocast, flip_average=flip_average)
+
+    return evaluate(model, outputs, loader, TASK, CPU, should_stop)
 
 
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):
