@@ -61,15 +61,16 @@ def same(first: list[Loaded], second: list[Loaded]) -> bool:
     )
 
 
+def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Iterator[Any]:
+    """Replace worker processes by work in this process."""
+    left = iter(items)
+    for part in iter(lambda: list(itertools.islice(left, at_once)), []):
+        yield from zip(part, work(part), strict=True)
+
+
 @pytest.fixture(scope="package", autouse=True)
 def _without_processes() -> Iterator[None]:
-    """Replace worker processes by work in this process; tests/faults/test_preparing.py has real ones."""
-
-    def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Iterator[Any]:
-        left = iter(items)
-        for part in iter(lambda: list(itertools.islice(left, at_once)), []):
-            yield from zip(part, work(part), strict=True)
-
+    """Use no worker processes; tests/faults/test_preparing.py has real ones."""
     with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.unreadable.in_workers", in_turn):
         yield
 
