@@ -5,6 +5,7 @@ import html
 import io
 from collections.abc import Collection, Iterable
 from pathlib import Path
+from string import Template
 
 import numpy as np
 from PIL import Image
@@ -15,47 +16,7 @@ from launcher.errors import Problem, UserError, one_line
 _MARK = '<meta name="generator" content="train">'
 # Images up to this size are stored without loss and shown with their pixels.
 _SMALL, _QUALITY = 96, 90
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-{mark}
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-<style>
-:root {{ --ink: #1a1a1a; --faint: #5c5c5c; --line: #d4d4d4; --paper: #fff; --mark: #0072b2; color-scheme: light; }}
-* {{ box-sizing: border-box; }}
-body {{ margin: 0 auto; max-width: 72rem; padding: 1rem; color: var(--ink); background: var(--paper);
-  font: 1rem/1.45 system-ui, sans-serif; overflow-wrap: anywhere; }}
-h1 {{ font-size: 1.5rem; margin: 0 0 .25rem; }}
-h2 {{ font-size: 1.15rem; margin: 1.5rem 0 .25rem; }}
-p {{ margin: .25rem 0 .5rem; }}
-.hint {{ color: var(--faint); font-size: .9rem; }}
-.scroll {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-size: .88rem; }}
-th, td {{ text-align: left; padding: .25rem .9rem .25rem 0; vertical-align: top;
-  border-bottom: 1px solid var(--line); }}
-th {{ white-space: nowrap; }}
-td {{ max-width: 24rem; }}
-td:first-child {{ min-width: 8rem; }}
-.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-.bar {{ display: block; height: .8rem; margin-top: .25rem; background: var(--mark); }}
-.images {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(8rem, 1fr)); gap: 1rem; }}
-figure {{ margin: 0; font-size: .85rem; }}
-img {{ display: block; width: 8rem; height: auto; }}
-img.small {{ image-rendering: pixelated; }}
-@media screen and (prefers-color-scheme: dark) {{
-  :root {{ color-scheme: dark; --ink: #e6e6e6; --faint: #a8a8a8; --line: #3d3d3d; --paper: #16181b; --mark: #56b4e9; }}
-}}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+_PAGE = Path(__file__).with_suffix(".html")
 
 
 def text(value: object) -> str:
@@ -82,8 +43,8 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: Collec
     """Return a table of cells of markup; the columns `numbers` are right-aligned."""
 
     def row(tag: str, cells: Iterable[str]) -> str:
-        kinds = (' class="number"' * (place in numbers) for place in range(1 << 20))
-        return f"<tr>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for kind, cell in zip(kinds, cells, strict=False))}</tr>"
+        kinds = ((' class="number"' * (place in numbers), cell) for place, cell in enumerate(cells))
+        return f"<tr>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for kind, cell in kinds)}</tr>"
 
     body = "".join(row("td", cells) for cells in rows)
     return (
@@ -114,4 +75,4 @@ def check_output(path: Path) -> None:
 
 def write(path: Path, title: str, body: str) -> None:
     """Write a page, atomically; the title is a text, the body markup."""
-    atomic.write_text(path, _PAGE.format(mark=_MARK, title=text(title), body=body))
+    atomic.write_text(path, Template(_PAGE.read_text()).substitute(title=text(title), body=body))

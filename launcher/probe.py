@@ -65,11 +65,16 @@ def rank_cores(local_world_size: int) -> int:
     return max(1, usable_cores() // local_world_size)
 
 
-def processor_features(info: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """Return the processor's feature flags as Linux lists them, such as `amx_bf16`; empty on other systems."""
+def processor(*names: str) -> str:
+    """Return what Linux lists of the first processor under one of some names; empty on other systems."""
+    info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    flags = [line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features"))]
-    return flags[0] if flags else []
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
+
+
+def processor_features() -> list[str]:
+    """Return the processor's feature flags as Linux lists them, such as `amx_bf16`; empty on other systems."""
+    return processor("flags", "Features").split()
 
 
 def has_driver(devices: Path = Path("/dev")) -> bool:

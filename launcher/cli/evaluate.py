@@ -103,10 +103,8 @@ def _other(config: RunConfig, folder: RunFolder) -> str | None:
 
 def _print(checkpoint: CheckpointResult) -> None:
     details = checkpoint.details
-    cells = table(*details.heading, numbers=details.heading[1:4])
-    for row in details.rows():
-        cells.add_row(*map(verbatim, details.texts(row)))
-    console().print(cells)
+    rows = (map(verbatim, details.texts(row)) for row in details.rows())
+    console().print(table(*details.heading, numbers=details.heading[1:4], rows=rows))
 
 
 def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:

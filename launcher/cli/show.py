@@ -52,7 +52,7 @@ def _print_composed(words: list[str], *, tree: bool) -> None:
     if tree:
         print_defaults_tree(command)
     else:
-        print(as_yaml(composed(command)), end="")
+        print(as_yaml(composed(command), flow=None), end="")
 
 
 def _text(value: object) -> str:

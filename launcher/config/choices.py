@@ -216,13 +216,10 @@ class BCE(ClassWeights):
 
 
 @dataclass(frozen=True, config=STRICT)
-class MSE:
-    name: Literal["mse"]
+class Errors:
+    """The mean squared or absolute error."""
 
-
-@dataclass(frozen=True, config=STRICT)
-class L1:
-    name: Literal["l1"]
+    name: Literal["mse", "l1"]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -67,7 +67,7 @@ def digest(config: RunConfig) -> str:
 
 def dump(config: RunConfig) -> str:
     """Dump the config as YAML in schema order."""
-    return as_yaml(as_mapping(config))
+    return as_yaml(as_mapping(config), flow=None)
 
 
 def write(config: RunConfig, path: Path) -> None:

@@ -9,9 +9,9 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
 from launcher.config.choices import BCE as BCE
-from launcher.config.choices import L1, MSE, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
 from launcher.config.choices import ClassWeights as ClassWeights
 from launcher.config.choices import CrossEntropy as CrossEntropy
+from launcher.config.choices import Errors, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -229,7 +229,7 @@ class NonFinite:
 
 Model = Annotated[TorchvisionModel | TimmModel | VisionTransformerModel, Field(discriminator="name")]
 Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
-Loss = Annotated[CrossEntropy | BCE | MSE | L1 | Huber, Field(discriminator="name")]
+Loss = Annotated[CrossEntropy | BCE | Errors | Huber, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
 if TYPE_CHECKING:
     Logger = Records

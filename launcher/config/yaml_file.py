@@ -75,9 +75,9 @@ def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]
     return pairs
 
 
-def as_yaml(values: Mapping[str, Any]) -> str:
-    """Dump plain values as text that `read_mapping` reads back unchanged."""
-    layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 110, "allow_unicode": True}
+def as_yaml(values: Mapping[str, Any], *, flow: bool | None = False) -> str:
+    """Dump plain values as text that `read_mapping` reads back unchanged; flow: on one line, None: only innermost."""
+    layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": flow, "width": 110, "allow_unicode": True}
     return str(yaml.dump(dict(values), Dumper=_PlainDumper, **layout))
 
 
@@ -130,10 +130,11 @@ class _PlainLoader(_FASTEST):
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Quote text that the loader would read as a number or a line break."""
+    """Quote text that the loader would read as a number; dump several lines as a block."""
 
     def represent_text(self, text: str) -> ScalarNode:
-        return self.represent_scalar(f"{_TAG}str", text, style=None if text.isprintable() else '"')
+        is_plain = all(map(str.isprintable, lines := text.split("\n")))
+        return self.represent_scalar(f"{_TAG}str", text, style='"' if not is_plain else "|" if lines[1:] else None)
 
 
 def _refused(problem: str, mark: Any) -> ConstructorError:

@@ -16,20 +16,8 @@ from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import evaluation_images, splits
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet, worker_count
-from launcher.doctor.machine import (
-    Finding,
-    examine_machine,
-    judge_compiler,
-    judge_cuda,
-    judge_decoder,
-    judge_gpus,
-    judge_pillow,
-    judge_torch,
-    ok,
-    problem,
-    read_gpus,
-    warning,
-)
+from launcher.doctor import machine
+from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, run_probe
@@ -37,23 +25,23 @@ from launcher.probe import TORCH, cards_on_the_bus, run_probe
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Yield all findings, slow ones last."""
-    gpus = read_gpus()
+    gpus = machine.read_gpus()
     of_rocm = run_probe(TORCH).values if not gpus and "rocm" in version("torch") else None
     others = [gpu["name"] for gpu in of_rocm["gpus"]] if of_rocm else []
     # note: CUDA gives a process a single MIG instance
     ranks = processes_of_node(config.launch, 1 if gpus and any(gpu.mig for gpu in gpus) else len(gpus or others))
-    yield from judge_gpus(gpus, cards_on_the_bus(), others)
+    yield from machine.judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "set launch.device=cpu to train on the CPU")
     yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     yield ok("Python", platform.python_version())
-    yield judge_pillow(PIL.__version__)
-    yield judge_decoder(config.dataloader)
+    yield machine.judge_pillow(PIL.__version__)
+    yield machine.judge_decoder(config.dataloader)
     torch = run_probe(TORCH, "thoroughly")
-    yield judge_torch(torch)
-    yield from judge_cuda(torch, gpus or [])
+    yield machine.judge_torch(torch)
+    yield from machine.judge_cuda(torch, gpus or [])
     if config.compile != "off" and (gpus or others):
-        yield judge_compiler(config.compile)
+        yield machine.judge_compiler(config.compile)
     yield from examine_data(config, report)
 
 

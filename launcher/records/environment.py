@@ -12,7 +12,7 @@ import psutil
 
 import launcher
 from launcher import atomic
-from launcher.probe import usable_cores
+from launcher.probe import processor, usable_cores
 
 
 def write_environment(path: Path, command: Sequence[str], gpus: Sequence[str]) -> None:
@@ -24,19 +24,13 @@ def write_environment(path: Path, command: Sequence[str], gpus: Sequence[str]) -
         "system": platform.platform(),
         "host": socket.gethostname(),
         "packages": {package.name: package.version for package in importlib.metadata.distributions()},
-        "cpu": _cpu(),
+        "cpu": processor("model name") or platform.processor(),
         "cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": gpus,
         "commit": _commit(),
     }
     atomic.write_text(path, json.dumps(facts, indent=2) + "\n")
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0].partition(":")[2].strip() if names else platform.processor()
 
 
 def _commit() -> str | None:

@@ -5,9 +5,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-import yaml
+from typing import TypeVar
 
 from launcher import paths
 from launcher.config import overrides
@@ -100,19 +98,6 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
             "fi",
         ]
     return "\n".join([f"run_name={run_name}", *lines, f'{start} "${{words[@]}}"'])
-
-
-def dump(values: dict[str, Any]) -> str:
-    """Dump values as YAML in their order, multi-line texts as blocks."""
-    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=110)
-
-
-class _Dumper(yaml.SafeDumper):
-    def represent_str(self, data: str) -> yaml.ScalarNode:
-        return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
-
-
-_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def gpus_of_node(config: RunConfig) -> int:

@@ -11,8 +11,9 @@ from pydantic import AfterValidator, Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count
+from launcher.config.yaml_file import as_yaml
 from launcher.errors import EXIT_USER_ERROR, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, dump, head, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, head, stamped
 
 _NODE = "node"  # Kubeflow Trainer requires this name of the container, and names the first node's host by it
 
@@ -57,8 +58,8 @@ def render(job: Job, values: Kubernetes) -> str:
         metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
     if kind == "TrainJob":
         trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
-        runtime = dump(_runtime(job, values, name))
-        return _head(job, kind, name) + f"{runtime}---\n{dump(_train_job(values, metadata, trainer))}"
+        runtime = as_yaml(_runtime(job, values, name))
+        return _head(job, kind, name) + f"{runtime}---\n{as_yaml(_train_job(values, metadata, trainer))}"
     pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
     spec = _job_spec(job, values, pod)
     if kind == "JobSet":
@@ -66,7 +67,7 @@ def render(job: Job, values: Kubernetes) -> str:
         spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return _head(job, kind, name) + dump(manifest)
+    return _head(job, kind, name) + as_yaml(manifest)
 
 
 def _head(job: Job, kind: str, name: str) -> str:

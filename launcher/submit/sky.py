@@ -9,8 +9,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, Count, Positive
+from launcher.config.yaml_file import as_yaml
 from launcher.errors import TERMINATED, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, dump, head, stamped
+from launcher.submit.job import PORT, Job, command, dns_name, head, stamped
 
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
@@ -58,7 +59,7 @@ def render(job: Job, values: Sky) -> str:
     spot = "; spot machines cost less" if values.spot else ""
     job = replace(job, price=f"{job.price}, on demand{spot}")
     where = "" if values.image else ", in a checkout of train, which the job copies"
-    return head(job, f"sky jobs launch FILE{where}", f"sky jobs logs --name {task['name']}") + dump(task)
+    return head(job, f"sky jobs launch FILE{where}", f"sky jobs logs --name {task['name']}") + as_yaml(task)
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:
