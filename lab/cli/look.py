@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,14 @@ import numpy as np
 from launcher import page, randomness
 from launcher.config.compose import compose
 from launcher.console import console, progress_bars, verbatim
-from launcher.data.census import Census, census, classes_section, images_section
+from launcher.data.census import classes_section, images_section
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
 
 if TYPE_CHECKING:
     from lab.look.steps import Example
+    from launcher.data.images import Reader
 
 EXAMPLES = [
     "train look recipe=small dataset.path=/data/flowers",
@@ -44,18 +46,19 @@ def main(arguments: argparse.Namespace) -> int:
     task = composed.config.task
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
-    from lab.look.steps import examples  # note: imports torch, so only after all checks
+    from lab.look.steps import examples, loaders_here  # note: imports torch, so only after all checks
 
-    plan, facts = prepared.plan, census(prepared.plan.config, prepared.skipped)
-    numbers = task.labelled == "numbers"
-    order = randomness.generator(plan.config.seed, "look").permutation(len(facts.classes))
-    classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
-    steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
-    each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
-    found = examples(plan, facts, classes, each, steps, prepared.skipped)
-    parts = [images_section(facts, prepared.notes)]
-    parts += [_numbers_section(facts) if numbers else classes_section(facts, classes, plan.config.seed)]
-    parts += [_step(plan, facts, step, images) for step, images in zip(steps, found, strict=True)]
+    plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
+    with closing(loaders_here(plan, prepared.skipped)) as loaders:
+        train, val = loaders.train.reader, loaders.evaluate.reader
+        order = randomness.generator(seed, "look").permutation(len(train.names))
+        classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
+        steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
+        each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
+        found = examples(plan, train, classes, each, steps)
+        parts = [images_section(train, val, prepared.notes, seed)]
+        parts += [_numbers(train) if numbers else classes_section(train, val, classes, seed)]
+        parts += [_step(plan, train, *step) for step in zip(steps, found, strict=True)]
     where = plan.config.dataset.path or plan.config.dataset.name
     page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
     of_classes = "" if numbers else f" of {len(classes)} classes"
@@ -63,18 +66,18 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _numbers_section(facts: Census) -> str:
+def _numbers(train: Reader) -> str:
     """Return a page's section of the numbers of the training images."""
     columns = ("", "mean", "least", "5 %", "median", "95 %", "most")
     values = (
         (name, of.mean(), *np.quantile(of, (0, 0.05, 0.5, 0.95, 1)))
-        for name, of in zip(facts.classes, facts.train.T, strict=True)
+        for name, of in zip(train.names, train.labels.T, strict=True)
     )
     rows = [[page.text(name), *(f"{value:.6g}" for value in row)] for name, *row in values]
     return page.section("Numbers", "of the training images", page.table(columns, rows, range(1, len(columns))))
 
 
-def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> str:
+def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> str:
     """Return the images at a step: a row each, and a column for each algorithm that changes one of them."""
     from lab.look.steps import ALL, LOADED
 
@@ -88,21 +91,21 @@ def _step(plan: Plan, facts: Census, step: int, images: Sequence[Example]) -> st
     near = {one.step for one in images} - {step}
     hint += ". Classes without an image in this step are shown at the nearest one with such an image" * bool(near)
     rows = (
-        [_about(plan, facts, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images
+        [_about(plan, train, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images
     )
     place = {0: "First", plan.total_steps - 1: "Last"}.get(step, "Middle")
     return page.section(f"{place} step, number {step:,}", hint, page.table(("label", *seen), rows))
 
 
-def _about(plan: Plan, facts: Census, one: Example, step: int) -> str:
+def _about(plan: Plan, train: Reader, one: Example, step: int) -> str:
     """Return an image's label, file, step if it is another, and target after all algorithms, as markup."""
     numbers = plan.config.task.labelled == "numbers"
 
     def values(of: Mapping[int, float]) -> list[str]:
-        return [f"{facts.classes[n]} {v:.6g}" if numbers else f"{v:.2f} {facts.classes[n]}" for n, v in of.items()]
+        return [f"{train.names[n]} {v:.6g}" if numbers else f"{v:.2f} {train.names[n]}" for n, v in of.items()]
 
-    label = ", ".join(values(one.label) if numbers else (facts.classes[n] for n in one.label)) or "no label"
-    lines = [facts.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
+    label = ", ".join(values(one.label) if numbers else (train.names[n] for n in one.label)) or "no label"
+    lines = [train.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
     if sorted(target := values(one.target)) != sorted(values(one.label)):
         lines += [f"target {value}" for value in target]
     about = "".join(f"<br>{page.text(line)}" for line in lines)

@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,9 +14,8 @@ from launcher.algorithms.engine import Engine, apply_in_turn, on_device
 from launcher.config.declaration import NORMALIZE, Size
 from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import Batch, Moment, normalize
-from launcher.data.census import Census
 from launcher.data.images import Reader
-from launcher.data.loaders import build_loaders
+from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Request, Shard, train_requests
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
@@ -44,8 +42,17 @@ class Example:
     target: dict[int, float]
 
 
+def loaders_here(plan: Plan, skipped: Collection[str] = ()) -> Loaders:
+    """Return the loaders of a run, in this process."""
+    loader = plan.config.dataloader
+    # note: few images are decoded before worker processes would start
+    values = replace(loader, workers=0, decode="cpu") if isinstance(loader, TorchvisionLoader) else loader
+    here = replace(plan, config=replace(plan.config, dataloader=values))
+    return build_loaders(here, single_rank(_CPU), skipped=skipped)
+
+
 def examples(
-    plan: Plan, facts: Census, classes: Sequence[int], each: int, steps: Sequence[int], skipped: Collection[str] = ()
+    plan: Plan, reader: Reader, classes: Sequence[int], each: int, steps: Sequence[int]
 ) -> list[list[Example]]:
     """Return for each step the images of the classes that a run trains on at it, or at the nearest steps of its epoch.
 
@@ -53,21 +60,16 @@ def examples(
 
     Raises UserError if the images cannot be read.
     """
-    loader = plan.config.dataloader
-    # note: few images are decoded before worker processes would start
-    values = replace(loader, workers=0, decode="cpu") if isinstance(loader, TorchvisionLoader) else loader
-    here = replace(plan, config=replace(plan.config, dataloader=values))
-    with closing(build_loaders(here, single_rank(_CPU), skipped=skipped)) as loaders:
-        run = _Run(plan, facts, loaders.train.reader)
-        return [list(run.near(step, classes, each)) for step in steps]
+    run = _Run(plan, reader)
+    return [list(run.near(step, classes, each)) for step in steps]
 
 
 class _Run:
     """A run's order, images and algorithms, on the CPU and in float32."""
 
-    def __init__(self, plan: Plan, facts: Census, reader: Reader):
+    def __init__(self, plan: Plan, reader: Reader):
         config = plan.config
-        self._plan, self._is_readable, self._reader = plan, facts.is_readable, reader
+        self._plan, self._is_readable, self._reader = plan, reader.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
         self._task = build_task(config.task, config.loss, config.task.of_training(reader.labels))
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))

@@ -47,6 +47,11 @@ class Reader(ABC):
     def samples(self) -> int:
         return len(self.labels)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of classes or numbers; those of classes without one are their positions."""
+        return self.classes or [*map(str, range(self.labels.max() + 1))]
+
     @abstractmethod
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """Yield uint8 images [B, 3, H, W], their labels and int64 sample indices [B] on the CPU, in order."""
@@ -58,6 +63,19 @@ class Reader(ABC):
     def path(self, index: int) -> Path | None:
         """Return the image file of a sample, if it has one of its own."""
         return None
+
+    def measure(self, index: int) -> tuple[int, int, int]:
+        """Return width, height and bytes of a sample's image.
+
+        Raises UnreadableImage if it cannot be decoded.
+        """
+        raise NotImplementedError
+
+    def is_readable(self, index: int) -> bool:
+        """Return whether a sample's image can be decoded."""
+        with suppress(UnreadableImage):
+            return bool(self.measure(index))
+        return False
 
     def stalled(self, seconds: float) -> Path | str | None:
         """Return a file whose read has taken more than `seconds`."""
@@ -172,8 +190,8 @@ class Images(Dataset[Sample]):
         return self.piece(index).read() if content is None else content
 
     def piece(self, index: int) -> Piece:
-        """Return where an image is."""
-        return self.folder.piece(index)
+        """Return where the image of a sample is."""
+        return self.folder.piece(index % len(self.labels))
 
     def path(self, index: int) -> Path:
         return Path(self.piece(index).file)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
+from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
 from launcher.data.images import Images, Key, Reader, Sample, TrainImages
 from launcher.data.sampling import Request, Shard
@@ -77,6 +78,10 @@ class WorkerProcesses(Reader):
 
     def path(self, index: int) -> Path:
         return self._images.path(index)
+
+    def measure(self, index: int) -> tuple[int, int, int]:
+        data = self._images.piece(index).read()
+        return *decode(data, upright=self._images.upright).image.size, len(data)
 
     def stalled(self, seconds: float) -> Path | str | None:
         index = self._images.reading.stalled(seconds)

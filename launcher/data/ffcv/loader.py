@@ -148,6 +148,11 @@ class DecodingPool(Reader):
                 for task in tasks:
                     task.cancel()
 
+    def measure(self, index: int) -> tuple[int, int, int]:
+        """Return width, height and size of a stored image; train prepare has decoded it."""
+        row = self._file.rows["f0"][index % self.samples]
+        return int(row["width"]), int(row["height"]), self._stored_size(row)
+
     def stalled(self, seconds: float) -> Path | str | None:
         """Return the file if a read has taken more than `seconds`."""
         return None if self._reading.stalled(seconds) is None else self._file.path
@@ -183,10 +188,12 @@ class DecodingPool(Reader):
             if self._change_image is not None:
                 images[place] = self._change_image(images[place], index, request.epoch)
 
+    def _stored_size(self, row: np.void) -> int:
+        return int(self._sizes[np.searchsorted(self._places, row["place"])])
+
     def _decode_image(self, number: int, box: np.ndarray, image: np.ndarray) -> None:
         row = self._file.rows["f0"][number]
-        piece = np.searchsorted(self._places, row["place"])
-        size = int(self._sizes[piece])
+        size = self._stored_size(row)
         # note: a memory map would kill the process if the file is truncated meanwhile
         data = os.pread(self._descriptor, size, int(row["place"]))
         try:
@@ -219,6 +226,9 @@ class FullAndSmall(Reader):
         # note: no prefetch across a change of the file, which happens once per run
         for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.step)):
             yield from (self._small if is_small else self._full).batches(some)
+
+    def measure(self, index: int) -> tuple[int, int, int]:
+        return self._full.measure(index)
 
     def stalled(self, seconds: float) -> Path | str | None:
         return self._full.stalled(seconds) or self._small.stalled(seconds)

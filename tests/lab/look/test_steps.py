@@ -1,5 +1,6 @@
 """The images of a step that `train look` shows, against the batch of a training step."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -7,21 +8,26 @@ import numpy as np
 import pytest
 import torch
 
-from lab.look.steps import ALL, LOADED, Example, examples
+from lab.look.steps import ALL, LOADED, Example, examples, loaders_here
 from launcher.config.compose import compose
 from launcher.data.batch import Batch
-from launcher.data.census import census
+from launcher.data.census import images_section
 from launcher.launch.prepare_run import prepare_run
-from launcher.plan.plan import plan_for
+from launcher.plan.plan import Plan, plan_for
 from launcher.training.trainer import Trainer
 from tests.trainers import SMALL, TASKS, build
 
 MANY = "algorithms=[colout, progressive_resizing, cutout, mixup, cutmix, label_smoothing, channels_last]"
 
 
+def shown_at(plan: Plan, classes: Sequence[int], each: int, step: int) -> list[Example]:
+    with closing(loaders_here(plan)) as loaders:
+        (listed,) = examples(plan, loaders.train.reader, classes, each, [step])
+    return listed
+
+
 def seen(run: Trainer, step: int) -> list[Example]:
-    (listed,) = examples(run.plan, census(run.config), range(10), 9, [step])
-    return [one for one in listed if one.step == step]
+    return [one for one in shown_at(run.plan, range(10), 9, step) if one.step == step]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +63,7 @@ def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> Non
 
 def test_some_images_of_a_batch_are_those_of_the_whole_batch() -> None:
     run = build("dataset.native_size=32", "algorithms=[mixup]", "algorithms.mixup.probability=1.0", "batch_size=32")
-    (whole,), (some,) = (examples(run.plan, census(run.config), chosen, 1, [1]) for chosen in (range(10), [4, 7]))
+    whole, some = (shown_at(run.plan, chosen, 1, 1) for chosen in (range(10), [4, 7]))
     assert [*map(list, (one.label for one in some))] == [[4], [7]]
     for one in some:
         same = next(other for other in whole if other.index == one.index)
@@ -78,7 +84,7 @@ def test_the_batches_of_all_ranks_are_shown() -> None:
     config = compose([*SMALL, "dataset.native_size=32", "schedule.warmup=0ba", "algorithms=[mixup]",
                       "algorithms.mixup.probability=1.0"]).config  # fmt: skip
     plans = plan_for(config, 1), plan_for(config, 2)
-    (one,), (two,) = (examples(plan, census(config), range(10), 9, [0]) for plan in plans)
+    one, two = (shown_at(plan, range(10), 9, 0) for plan in plans)
     assert [example.index for example in one] == [example.index for example in two]
     assert any(not np.array_equal(a.versions[ALL], b.versions[ALL]) for a, b in zip(one, two, strict=True))
 
@@ -91,12 +97,12 @@ def test_a_damaged_image_is_not_shown_and_does_not_end_the_command(tmp_path: Pat
         (root / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 no image")
     words = ["recipe=small", f"dataset.path={root}", "launch=cpu", "batch_size=4", "algorithms=[mixup]"]
     plan = prepare_run(compose(words)).plan
-    facts = census(plan.config)
-    assert sorted(Path(file).name for file in facts.bad) == ["0.jpg", "3.jpg"]
-    (shown,) = examples(plan, facts, [0, 1], 6, [0])
-    assert {facts.name(one.index) for one in shown if 0 in one.label} <= {
-        f"cat/{number}.jpg" for number in (1, 2, 4, 5)
-    }
+    with closing(loaders_here(plan)) as loaders:
+        reader = loaders.train.reader
+        assert "2 of these cannot be decoded" in images_section(reader, reader, [], 0)
+        (shown,) = examples(plan, reader, [0, 1], 6, [0])
+    files = {reader.name(one.index) for one in shown if 0 in one.label}
+    assert files <= {f"cat/{number}.jpg" for number in (1, 2, 4, 5)}
 
 
 @pytest.mark.parametrize("name", TASKS)
