@@ -30,7 +30,6 @@ from launcher.records.run_folder import RunFolder
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_RETRIES = 1.0
-_SECONDS_TO_SHUT_DOWN = 5
 _SECONDS_BETWEEN_POLLS = 0.2  # of rank 0's log
 _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward a Ctrl-C that the terminal has also sent
 
@@ -203,9 +202,8 @@ class Launcher:
             # note: the watch polls more often, so it finds the first failed rank before elastic ends the others
             monitor_interval=0.5,
         )
-        # note: ranks append to log files of the run folder; the scratch folder has only elastic's error files.
-        # At the shutdown the ranks have ended, or the watch has killed them.
-        return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch), shutdown_timeout=_SECONDS_TO_SHUT_DOWN)
+        # note: ranks append to log files of the run folder; the scratch folder has only elastic's error files
+        return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch))
 
 
 class LogFollower:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.agent.server import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 
 from launcher.config.compose import compose
@@ -161,4 +164,15 @@ def test_ranks_of_one_node_that_do_not_start_in_time_name_the_key(run: Path, mon
     monkeypatch.setattr(Launcher, "_attempt", late)
     settings = compose(["launch=cpu", "launch.rdzv_timeout=7"]).config.launch
     with pytest.raises(MachineError, match="rdzv_timeout=7: the ranks did not start"):
+        Launcher(run, Devices("cpu", 1), settings, TerminalView(console())).run()
+
+
+def test_the_agent_has_no_argument_that_pytorch_2_11_lacks(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Agent(LocalElasticAgent):
+        def __init__(self, spec: WorkerSpec, logs_specs: DefaultLogsSpecs):
+            raise RendezvousTimeoutError
+
+    monkeypatch.setattr("launcher.launch.elastic.LocalElasticAgent", Agent)
+    settings = compose(["launch=cpu", "launch.rdzv_timeout=7"]).config.launch
+    with pytest.raises(MachineError, match="rdzv_timeout=7"):
         Launcher(run, Devices("cpu", 1), settings, TerminalView(console())).run()
