@@ -63,13 +63,22 @@ def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype
     """
     shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, images.device)
     scale = constant(tuple(1 / (255 * s) for s in std), torch.float32, images.device)
+    if torch.compiler.is_compiling():
+        # note: before PyTorch 2.14, compiled code refuses `out` in channels-last order; it fuses the cast itself
+        return torch.addcmul(shift, images, scale).to(dtype)
     return torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=dtype))
 
 
 def constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return one value per channel [1, C, 1, 1], cached on the device, so that a step copies nothing."""
-    # note: compiled code treats this call as a constant; it cannot trace the cache
-    return _constant(values, dtype, device)
+    if not torch.compiler.is_compiling():
+        return _constant(values, dtype, device)
+    # note: compiled code cannot trace the cache; its kernels choose the value
+    channels = torch.arange(len(values), device=device).view(1, -1, 1, 1)
+    result = torch.zeros_like(channels, dtype=dtype)
+    for channel, value in enumerate(values):
+        result = torch.where(channels == channel, torch.full_like(result, value), result)
+    return result
 
 
 def forget_constants() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from launcher import paths
 from launcher.algorithms.base import ForwardAlgorithm, Sent
 from launcher.algorithms.engine import apply_in_turn
-from launcher.data.batch import Batch, Moment, constant
+from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
@@ -111,8 +111,6 @@ def _set_up(sizes: int) -> None:
     if hasattr(torch.compiler.config, "compile_on_one_rank"):
         # note: otherwise code has the number of its GPU, and other ranks cannot use it
         torch.compiler.config.compile_on_one_rank = True
-    # note: compiled code would not use its cache
-    torch.compiler.assume_constant_result(constant)
 
 
 def _compile(trainer: Trainer) -> None:

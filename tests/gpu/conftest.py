@@ -5,6 +5,7 @@ import os
 import pytest
 import torch
 
+from launcher.rank.group import use_device
 from tests.networks import use_tiny
 
 DRY = os.environ.get("GPU_TESTS") == "dry"
@@ -13,7 +14,7 @@ DRY = os.environ.get("GPU_TESTS") == "dry"
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     if torch.cuda.is_available() and not DRY:
-        return torch.device("cuda", 0)
+        return use_device("cuda", 0)
     if not DRY:
         pytest.skip("no GPU; scripts/gpu.sh --dry runs this on the CPU")
     use_tiny()

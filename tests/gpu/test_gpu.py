@@ -152,7 +152,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
         from tests.networks import tiny
 
         # note: everything but the C++ compiler, which takes minutes
-        monkeypatch.setattr("launcher.training.compiled.BACKEND", "eager")
+        monkeypatch.setattr("launcher.training.compiled.BACKEND", "aot_eager")
         monkeypatch.setattr("launcher.models.build.get_model", tiny)
     yield
     torch._dynamo.reset()
