@@ -13,7 +13,7 @@ for each epoch:
 from contextlib import closing
 
 from launcher.data.inspection import held_out
-from launcher.data.loaders import build_evaluation
+from launcher.data.loaders import EvaluationLoader, build_evaluation
 from launcher.rank.signs import HEARTBEAT, Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -48,14 +48,15 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
     return not stopping
 
 
-def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:
-    """Evaluate and log the result; return False if a rank requested a stop."""
+def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag, held_out: EvaluationLoader | None = None) -> bool:
+    """Evaluate, on the validation or `held_out` images, and log the result; return False if a rank requested a stop."""
     with trainer.clock.counting("evaluation") as spent:
-        result = trainer.evaluate(should_stop=lambda: stop.requested)
+        result = trainer.evaluate(should_stop=lambda: stop.requested, loader=held_out)
     if result is None:
         return False
-    trainer.note_evaluation(result)
-    logger.log_evaluation(result, spent())
+    if held_out is None:
+        trainer.note_evaluation(result)
+    logger.log_evaluation(result, spent(), held_out=held_out is not None)
     return True
 
 
@@ -76,8 +77,4 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
         return True
     images, _ = held_out(trainer.config, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
     with closing(build_evaluation(trainer.plan, images, trainer.ranks)) as loader:
-        with trainer.clock.counting("evaluation") as spent:
-            result = trainer.evaluate(should_stop=lambda: stop.requested, loader=loader)
-        if result is not None:
-            logger.log_evaluation(result, spent(), held_out=True)
-    return result is not None
+        return evaluate(trainer, logger, stop, loader)

@@ -31,6 +31,9 @@ from launcher.training.meters import Clock, StepMeter, StepOutcome
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
 
+# The fields of a trainer that a checkpoint has by the same names.
+_PROGRESS = ("evaluated_step", "best", "best_step", "history", "skipped_in_a_row")
+
 
 @dataclass
 class Trainer:
@@ -166,11 +169,7 @@ class Trainer:
             **self.loaders.facts(),
             "class_weights": self.class_weights,
             "task": self.task_facts,
-            "evaluated_step": self.evaluated_step,
-            "best": dict(self.best),
-            "best_step": self.best_step,
-            "history": list(self.history),
-            "skipped_in_a_row": self.skipped_in_a_row,
+            **{name: copy.copy(getattr(self, name)) for name in _PROGRESS},
             "lr_factor": self.train_step.lr_factor,
             **{name: part.state_dict() for name, part in self._parts().items()},
         }
@@ -183,10 +182,9 @@ class Trainer:
         with matching_run(state, self.config):
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
-            self.next_step, self.evaluated_step = state["step"], state["evaluated_step"]
-            self.best, self.best_step = dict(state["best"]), state["best_step"]
-            self.history = list(state["history"])
-            self.skipped_in_a_row, self.train_step.lr_factor = state["skipped_in_a_row"], state["lr_factor"]
+            for name in _PROGRESS:
+                setattr(self, name, copy.copy(state[name]))
+            self.next_step, self.train_step.lr_factor = state["step"], state["lr_factor"]
             self.train_step.release()
             if self.train_step.captured:
                 # note: loading moves the optimizer's state to other addresses

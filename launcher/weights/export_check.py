@@ -4,10 +4,12 @@ import pickle
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal, Self
+from typing import IO, Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.tasks import Task
-from launcher.training.evaluation import Totals
+from launcher.training.evaluation import Totals, outputs_of
 from launcher.weights.card import ONNX
 
 # Error of an output relative to the largest one of a batch; a ResNet-18 reaches 12 * 2^-24.
@@ -33,6 +35,8 @@ _ROUNDING_OF_RESIZE = 8
 _NOISE = 8
 # Batch sizes that another runtime may treat differently, such as one image without its batch dimension.
 _COUNTS = (1, 3)
+
+Compute = Callable[..., tuple[Tensor, Tensor]]
 
 _PROGRAM = """
 import pickle, sys
@@ -64,43 +68,36 @@ class ExportCheck:
     value: float | None
 
 
-class _ExportedModel:
-    """The exported model in a separate process; a context manager."""
-
-    def __init__(self, path: Path, blocked: Sequence[str]):
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
-        command = [sys.executable, "-c", _PROGRAM, str(path), *blocked]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=-1
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._process.kill()
-        self._process.communicate()
-        self._errors.close()
-
-    def compute(self, pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
-        """Return the logits of uint8 pixels, and the network's inputs made from the files.
-
-        Raises UserError if the process fails.
-        """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+@contextmanager
+def _exported_model(path: Path, blocked: Sequence[str]) -> Iterator[Compute]:
+    """Yield a function that computes with the exported model, in a separate process."""
+    command = [sys.executable, "-c", _PROGRAM, str(path), *blocked]
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=-1)
         try:
-            pickle.dump((pixels.numpy(), [str(file) for file in files]), self._process.stdin)
-            self._process.stdin.flush()
-            logits, inputs = map(torch.from_numpy, pickle.load(self._process.stdout))
-        except (EOFError, BrokenPipeError):
-            self._process.wait()
-            self._errors.seek(0)
-            lines = self._errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
-            raise UserError(
-                f"the exported model fails without this project: {lines[-1]}; no file was written; report this as a bug"
-            ) from None
-        return logits, inputs
+            yield partial(_computed, process, errors)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _computed(process: Any, errors: IO[bytes], pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
+    """Return the logits of uint8 pixels, and the network's inputs made from the files.
+
+    Raises UserError if the process fails.
+    """
+    try:
+        pickle.dump((pixels.numpy(), [str(file) for file in files]), process.stdin)
+        process.stdin.flush()
+        logits, inputs = map(torch.from_numpy, pickle.load(process.stdout))
+    except (EOFError, BrokenPipeError):
+        process.wait()
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise UserError(
+            f"the exported model fails without this project: {lines[-1]}; no file was written; report this as a bug"
+        ) from None
+    return logits, inputs
 
 
 @torch.inference_mode()
@@ -123,11 +120,11 @@ def check_export(
     """
     images, totals, primary = 0, Totals(task, torch.device("cpu")), plan.config.task.primary
     onnx = (path / ONNX).exists()
-    with _ExportedModel(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as exported:
+    with _exported_model(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as compute:
         for pixels, labels, indices in loader if loader else _noise(plan):
             if not images:
-                _compare(exported, network.eval(), plan, task, pixels, _files(loader, indices), exact=not onnx)
-            outputs, _ = exported.compute(pixels)
+                _compare(compute, network.eval(), plan, task, pixels, _files(loader, indices), exact=not onnx)
+            outputs, _ = compute(pixels)
             if loader is not None:
                 totals.add(task.raw(outputs), task.targets(labels))
             images += len(pixels)
@@ -154,7 +151,7 @@ def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
 
 
 def _compare(
-    exported: _ExportedModel,
+    compute: Compute,
     network: nn.Module,
     plan: Plan,
     task: Task,
@@ -166,11 +163,9 @@ def _compare(
     """Compare the logits of a batch and of its first images, and the inputs from its files; `exact` up to rounding."""
     dataset = plan.config.dataset
     images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
-    expected = network(images)
-    if plan.config.image.eval_flip_average:
-        expected = (expected + network(images.flip(3))) / 2
-    whole, inputs = exported.compute(pixels, files)
-    for outputs in (whole, *(exported.compute(pixels[:count])[0] for count in _COUNTS)):
+    expected = outputs_of(network, images, nullcontext, flip_average=plan.config.image.eval_flip_average)
+    whole, inputs = compute(pixels, files)
+    for outputs in (whole, *(compute(pixels[:count])[0] for count in _COUNTS)):
         if not agrees(task.raw(outputs), expected, _ROUNDING if exact else _ONNX_ROUNDING):
             raise UserError(
                 "the exported model's logits differ from the run's; no file was written; report this as a bug"
