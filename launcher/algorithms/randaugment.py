@@ -120,21 +120,6 @@ def symmetric_factors(name: str, severity: float, uniform: np.ndarray, signs: np
     return np.where(factors > 1, 0.75 * factors, factors) if name == "brightness" else factors
 
 
-def boxes_of(
-    values: RandAugmentConfig, choices: Sequence[Choice], indices: np.ndarray, *, seed: int, epoch: int, size: int
-) -> list[np.ndarray]:
-    """Return the boxes int64 [B, 4] that each round cuts out of square images; empty for sets without cutout."""
-    names = list(SETS[values.operations])
-    if "cutout" not in names:
-        return []
-    centres = randomness.uniforms(seed, "randaugment cutout", epoch, indices, 2 * values.depth)
-    halves = [np.where(one.operations == names.index("cutout"), one.magnitudes, 0).astype(np.int64) for one in choices]
-    return [
-        square_boxes(centres[:, 2 * number : 2 * number + 2], 2 * half[:, None], size, size)
-        for number, half in enumerate(halves)
-    ]
-
-
 class RandAugment(Algorithm[RandAugmentConfig]):
     """Augments whole batches on the device, or single images with `where: loader`, with the same draws."""
 
@@ -154,12 +139,15 @@ class RandAugment(Algorithm[RandAugmentConfig]):
         self, values: RandAugmentConfig, indices: np.ndarray, size: Size, *, seed: int, epoch: int, fixed: bool
     ) -> list[np.ndarray]:
         """Return the arrays of `_augment`: those of each round's choice, then its boxes if the set has cutout."""
-        keys = {"seed": seed, "epoch": epoch, "size": size[1]}
-        choices = choose(values, indices, **keys)
-        boxes = boxes_of(values, choices, indices, **keys)
         names, arrays = list(SETS[values.operations]), []
-        for number, choice in enumerate(choices):
-            arrays += [*choice.arrays(names, *size, fixed=fixed), *boxes[number : number + 1]]
+        draws = 2 * values.depth * ("cutout" in names)
+        centres = randomness.uniforms(seed, "randaugment cutout", epoch, indices, draws)
+        for number, choice in enumerate(choose(values, indices, seed=seed, epoch=epoch, size=size[1])):
+            arrays += choice.arrays(names, *size, fixed=fixed)
+            if "cutout" in names:
+                halves = np.where(choice.operations == names.index("cutout"), choice.magnitudes, 0).astype(np.int64)
+                centre = centres[:, 2 * number : 2 * number + 2]
+                arrays.append(square_boxes(centre, 2 * halves[:, None], size[1], size[1]))
         return arrays
 
     def _augment(self, images: Tensor, arrays: Sequence[Tensor]) -> Tensor:

@@ -1,7 +1,9 @@
 """RandAugment, TrivialAugment and AugMix: their draws and their batches."""
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -217,12 +219,12 @@ def test_the_set_autoaugment_has_the_magnitudes_of_its_code(level: int) -> None:
             assert abs((drawn > 0).mean() - 0.5) < 0.1 or name not in signed, name
 
 
-def test_the_set_autoaugment_cuts_clipped_squares_around_uniform_centres() -> None:
-    values = compose(["algorithms.randaugment=on", *AUTOAUGMENT]).config.algorithms.randaugment
-    keys = {"seed": 4, "epoch": 2, "size": 224}
-    choices = randaugment.choose(values, np.arange(60_000), **keys)
-    (boxes,) = randaugment.boxes_of(values, choices, np.arange(60_000), **keys)
-    cut = choices[0].operations == list(randaugment.SETS["autoaugment"]).index("cutout")
+def test_the_set_autoaugment_cuts_clipped_squares_around_uniform_centres(bound: Callable[..., Any]) -> None:
+    algorithm, indices = bound("randaugment", *AUTOAUGMENT), np.arange(60_000)
+    batch = Batch(torch.empty(1).expand(60_000, 3, 224, 224), torch.zeros(60_000), indices, Moment(4, 2, 0, 1))
+    boxes = algorithm.change_batch(batch, (224, 224)).arrays[-1]
+    (choice,) = randaugment.choose(algorithm.values, indices, seed=4, epoch=2, size=224)
+    cut = choice.operations == list(randaugment.SETS["autoaugment"]).index("cutout")
     assert (boxes[~cut, :2] == boxes[~cut, 2:]).all()
     top, left, bottom, right = boxes[cut].T
     for low, high in ((top, bottom), (left, right)):
