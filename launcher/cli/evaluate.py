@@ -23,7 +23,7 @@ from launcher.launch.devices import decide
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.weights.evaluate_run import CheckpointResult
+    from launcher.weights.classifier import CheckpointResult
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     output = Path(arguments.output or folder.path)
     if arguments.by_class and (output / _GALLERY).exists():
         page.check_output(output / _GALLERY)
-    from launcher.weights.evaluate_run import evaluate_run
+    from launcher.weights.classifier import evaluate_run
 
     checkpoint = evaluate_run(
         folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class
