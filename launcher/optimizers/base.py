@@ -139,26 +139,6 @@ def unstacked(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
     return tensors
 
 
-def zeros(length: int, like: Tensor) -> Tensor:
-    """Return a matrix of zeros."""
-    return like.new_zeros(length, length)
-
-
-def outer_products(tensors: Tensor, dim: int) -> Tensor:
-    """Return T T' [n, length, length] of tensors [n, ...] as matrices T of this dimension by all others."""
-    rows = tensors.movedim(dim, -1).reshape(len(tensors), -1, tensors.shape[dim])
-    return rows.mT @ rows
-
-
-def times(tensors: Tensor, matrices: list[tuple[int, Tensor]]) -> Tensor:
-    """Multiply each of these dimensions of tensors [n, ...] by its matrices [n, length, length]."""
-    for dim, matrix in matrices:
-        moved = tensors.movedim(dim, -1)
-        rows = moved.reshape(len(moved), -1, moved.shape[-1])
-        tensors = (rows @ matrix).view(moved.shape).movedim(-1, dim)
-    return tensors
-
-
 def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:
     """Build the config's optimizer for all parameters of the model; `lr` is the peak of the schedule."""
     kind = class_of(config)

@@ -1,4 +1,4 @@
-"""Distributed Shampoo: inverse roots of the gradients' factors, at the size of NAdamW's step."""
+"""Distributed Shampoo, and SOAP: steps in the bases of the gradients' factors, one for each dimension of a tensor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.config.choices import ShampooConfig
+from launcher.config.choices import ShampooConfig, SOAPConfig
+from launcher.foreach import Snapshot
 from launcher.models.parameters import fused_projections
 from launcher.optimizers.adam import Adam
-from launcher.optimizers.base import by_shape, outer_products, times, unstacked, zeros
+from launcher.optimizers.base import by_shape, unstacked
 
 # Of the norm by which grafting divides, as in the submission to AlgoPerf.
 _TINY = 1e-16
@@ -104,6 +105,65 @@ class Shampoo(Adam[ShampooConfig]):
         return unstacked(directions, weights)
 
 
+class SOAP(Adam[SOAPConfig]):
+    """SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors, one for each dimension of a tensor.
+
+    With gradient g, weight decay c, and Q for the bases of all dimensions, so that Q'g is g in them:
+
+        m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * (Q'g)^2
+        w = w - lr * (Q (Q'm / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)) + c * w)
+        F = beta2 * F + (1 - beta2) * G G'        for each dimension, with g as a matrix G of this dimension
+
+    Every `interval` steps of the run each basis takes a step of orthogonal iteration, Q = qr(F Q), ordered by the
+    diagonal of Q'FQ. Bases start as the identity, that is as Adam: the published code starts with the eigenvectors of
+    the first gradient, which needs synchronization. Vectors, and dimensions longer than `max_side`, keep the identity.
+    """
+
+    # note: the host decides at which steps the bases change
+    capturable = False
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        beta1, beta2 = self.values.beta1, self.values.beta2
+        steps = self._count(group, parameters[0].device)
+        for weights, weight_gradients in by_shape(parameters, gradients):
+            averages, squares = self._moments(weights)
+            self._average(averages, weight_gradients, 1 - beta1)
+            bases = list(self._bases(weights, self.values.max_side))
+            stacked, average = torch.stack(weight_gradients), torch.stack(averages)
+            self._average(squares, unstacked(times(stacked, bases).square(), squares), 1 - beta2)
+            scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
+            direction = times(times(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
+            for dim, basis in bases:
+                factors = self._state(weights, f"factor_{dim}", partial(zeros, basis.shape[-1]))
+                self._average(factors, list(outer_products(stacked, dim).unbind()), 1 - beta2)
+                if self.step_number % self.values.interval == 0:
+                    own = self._state(weights, f"basis_{dim}")
+                    self._rotate_basis(own, squares, torch.stack(factors), basis, dim)
+            self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])
+
+    def _bases(self, parameters: list[Tensor], max_length: int) -> Iterator[tuple[int, Tensor]]:
+        """Yield the dimensions (from 1) with bases of parameters of one shape, and those bases [n, length, length]."""
+        shape = parameters[0].shape
+        if len(shape) > 1:
+            for dim, length in enumerate(shape, 1):
+                if 1 < length <= max_length:
+                    yield dim, torch.stack(self._state(parameters, f"basis_{dim}", partial(_eye, length)))
+
+    def _rotate_basis(
+        self, bases: list[Tensor], squares: list[Tensor], factors: Tensor, basis: Tensor, dim: int
+    ) -> None:
+        before = Snapshot([*bases, *squares])
+        before.take()
+        order = (basis * (factors @ basis)).sum(1).argsort(dim=-1, descending=True, stable=True)
+        basis = basis.gather(2, order[:, None, :].expand_as(basis))
+        torch._foreach_copy_(bases, list(torch.linalg.qr(factors @ basis).Q.unbind()))
+        stacked = torch.stack(squares)
+        index = order.view(len(order), *(-1 if other == dim else 1 for other in range(1, stacked.ndim)))
+        torch._foreach_copy_(squares, list(stacked.gather(dim, index.expand_as(stacked)).unbind()))
+        if self.found_inf is not None:
+            before.restore_unless(self.found_inf == 0)
+
+
 @dataclass(frozen=True)
 class Layout:
     """The shape of a tensor with joined dimensions, and its blocks as slices of a stack of such tensors."""
@@ -136,6 +196,30 @@ def merged(shape: Sequence[int], longest: int) -> list[int]:
         else:
             lengths.append(length)
     return lengths or [1]
+
+
+def zeros(length: int, like: Tensor) -> Tensor:
+    """Return a matrix of zeros."""
+    return like.new_zeros(length, length)
+
+
+def outer_products(tensors: Tensor, dim: int) -> Tensor:
+    """Return T T' [n, length, length] of tensors [n, ...] as matrices T of this dimension by all others."""
+    rows = tensors.movedim(dim, -1).reshape(len(tensors), -1, tensors.shape[dim])
+    return rows.mT @ rows
+
+
+def times(tensors: Tensor, matrices: list[tuple[int, Tensor]]) -> Tensor:
+    """Multiply each of these dimensions of tensors [n, ...] by its matrices [n, length, length]."""
+    for dim, matrix in matrices:
+        moved = tensors.movedim(dim, -1)
+        rows = moved.reshape(len(moved), -1, moved.shape[-1])
+        tensors = (rows @ matrix).view(moved.shape).movedim(-1, dim)
+    return tensors
+
+
+def _eye(length: int, like: Tensor) -> Tensor:
+    return torch.eye(length, dtype=like.dtype, device=like.device)
 
 
 def inverse_roots(matrices: Tensor, exponents: Tensor, epsilon: float) -> Tensor:
