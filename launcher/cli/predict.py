@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 import json
 import sys
 from dataclasses import replace
@@ -55,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError("no images; pass files, folders, or --list FILE")
     if not any(is_file(Path(file)) for file in files):
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
-    form = _json if arguments.json else _csv if arguments.csv else _line
+    show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
     # note: an invalid config or card is refused before the import of torch, which takes seconds
     if exported:
         read_card(exported / CARD)
@@ -71,8 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
-        if row := form(prediction, *titles):
-            print(row)
+        show(prediction, *titles)
     return FAILED if failed else DONE
 
 
@@ -117,21 +115,20 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.splitlines() if line]
 
 
-def _json(image: ClassifiedImage, name: str, value: str) -> str:
+def _show_json(image: ClassifiedImage, name: str, value: str) -> None:
     rows = [{name: one, value: score} for one, score in image.classes]
-    return json.dumps({"file": image.file, **({"error": image.unreadable} if image.unreadable else {"classes": rows})})
+    print(json.dumps({"file": image.file, **({"error": image.unreadable} if image.unreadable else {"classes": rows})}))
 
 
-def _csv(image: ClassifiedImage, name: str, value: str) -> str:
-    text = io.StringIO()
+def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
     file, classes = csv_cell(image.file), enumerate(image.classes, 1)
     digits = ".6f" if value == "probability" else ".9g"
     rows = ([file, rank, csv_cell(one), f"{p:{digits}}"] for rank, (one, p) in classes)
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().removesuffix("\n")
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
 
 
-def _line(image: ClassifiedImage, name: str, value: str) -> str:
+def _show_line(image: ClassifiedImage, name: str, value: str) -> None:
     digits = ".2%" if value == "probability" else ".6g"
     classes = "  ".join(f"{one} {score:{digits}}" for one, score in image.classes)
-    return "" if image.unreadable else one_line(f"{image.file}: {classes or f'no {name}'}")
+    if not image.unreadable:
+        print(one_line(f"{image.file}: {classes or f'no {name}'}"))

@@ -8,10 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import BCE as BCE
-from launcher.config.choices import ClassWeights as ClassWeights
-from launcher.config.choices import CrossEntropy as CrossEntropy
-from launcher.config.choices import Errors, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
+from launcher.config.choices import BCE, CrossEntropy, Errors, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -26,9 +23,7 @@ from launcher.config.fields import (
     Target,
     Url,
 )
-from launcher.config.models import TimmModel as TimmModel
-from launcher.config.models import TorchvisionModel as TorchvisionModel
-from launcher.config.models import VisionTransformerModel as VisionTransformerModel
+from launcher.config.models import TimmModel, TorchvisionModel, VisionTransformerModel
 from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
 from launcher.config.tasks import Task
 from launcher.plugins import LOGGERS, registered

@@ -11,9 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.choices import by_name, declared
 from launcher.config.declaration import Declaration, RunPlan
 from launcher.config.fields import STRICT, target_parts
-from launcher.config.goals import Goal as Goal
-from launcher.config.goals import Metric as Metric
-from launcher.config.goals import Patience as Patience
+from launcher.config.goals import Goal, Metric, Patience
 from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:

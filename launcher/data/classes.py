@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config.schema import ClassWeights, Loss, RunConfig
+from launcher.config.choices import ClassWeights
+from launcher.config.schema import Loss, RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError, first_few
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -234,15 +234,9 @@ def wall_seconds(rows: list[Row]) -> float:
 
     The rows include void ones.
     """
-    total, began = 0.0, None
-    for number, row in enumerate(rows):
-        now = float(row["time"])
-        if row["kind"] in ("start", "resume"):
-            began = now
-        last = number + 1 == len(rows) or rows[number + 1]["kind"] in ("start", "resume")
-        if last and began is not None:
-            total += max(0.0, now - began)
-    return total
+    starts = ("start", "resume")
+    pairs = pairwise(dropwhile(lambda row: row["kind"] not in starts, rows))
+    return float(sum(max(0, row["time"] - before["time"]) for before, row in pairs if row["kind"] not in starts))
 
 
 def scalars(record: Record) -> dict[str, float]:
