@@ -40,7 +40,7 @@ def alone(tmp_path: Path, cold: Cold) -> Cold:
 
 
 @pytest.mark.parametrize(("loader", "hidden"), [("torchvision", "ffcv numba cv2"), ("ffcv", "ffcv numba")])
-def test_plain_packages_prepare_train_resume_and_export(alone: Cold, tmp_path: Path, loader: str, hidden: str) -> None:
+def test_plain_packages_prepare_train_and_export(alone: Cold, tmp_path: Path, loader: str, hidden: str) -> None:
     alone.environment["HIDDEN"] = hidden
     images = write_images(tmp_path / "images", {"train": 16, "val": 8})
     words = ["dataset=image_folder", f"dataset.path={images}", f"dataloader={loader}", "dataloader.workers=1"]
@@ -50,7 +50,6 @@ def test_plain_packages_prepare_train_resume_and_export(alone: Cold, tmp_path: P
     run = alone.small("a", *words, *few)
     assert list((run / "checkpoints").iterdir())
     if loader == "torchvision":
-        alone("resume", str(run), "epochs=2")
         alone("export", str(run))
         assert (run / "export" / "model.safetensors").exists()
     doctor = {row["name"]: row for row in json.loads(alone("doctor", *words, "launch=cpu", "--json").stdout)}

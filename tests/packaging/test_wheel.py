@@ -58,7 +58,7 @@ def test_the_installed_command_runs_from_another_folder(installed: Path, tmp_pat
     assert "_ARGCOMPLETE" in train(installed, tmp_path, "completion", "bash")
 
 
-def test_the_installed_command_trains_exports_submits_and_reports(installed: Path, tmp_path: Path) -> None:
+def test_the_installed_command_trains_submits_and_reports(installed: Path, tmp_path: Path) -> None:
     """This includes the verbs of `lab`, which are registered by entry points."""
     words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
     words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1", "model=resnet18"]
@@ -66,8 +66,6 @@ def test_the_installed_command_trains_exports_submits_and_reports(installed: Pat
     run = tmp_path / "runs" / "r"
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
     assert steps == [2]
-    train(installed, tmp_path, "export", "runs/r")
-    assert {path.name for path in (run / "export").iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
     assert "#SBATCH" in train(installed, tmp_path, "submit", "--slurm", "recipe=mild", *words[1:])
     train(installed, tmp_path, "report", "runs", "-o", "report.html")
     assert "<script" in (tmp_path / "report.html").read_text()
