@@ -102,8 +102,9 @@ def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
         low, high = limits["epochs"]
         images = limits["images"]["gpu" if facts.on_gpus else "cpu"]
         values["epochs"] = min(max(round(images / facts.images), low), high)
-    most = _power_of_two(facts.images // limits["steps_per_epoch"]["few" if of_few else "many"])
-    batch = min(recipe.get("batch_size"), max(most, limits["least_batch"]))
+    most = facts.images // limits["steps_per_epoch"]["few" if of_few else "many"]
+    power_of_two = 1 << max(0, most.bit_length() - 1)
+    batch = min(recipe.get("batch_size"), max(power_of_two, limits["least_batch"]))
     micro_batches = math.ceil(batch / facts.processes / limits["rank_batch"])
     micro_batch = max(1, batch // (facts.processes * micro_batches))
     values["batch_size"] = micro_batch * micro_batches * facts.processes
@@ -122,11 +123,6 @@ def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
     banded = [recipes.load(name) for name in recipes.BANDED]
     length = facts.epochs or banded[0].get("epochs")
     return next(recipe.name for recipe in banded if recipe.about.covers(length))
-
-
-def _power_of_two(count: int) -> int:
-    """Return the largest power of two up to a count, at least 1."""
-    return 1 << max(0, count.bit_length() - 1)
 
 
 def _problem(message: str) -> UserError:

@@ -12,7 +12,7 @@ from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
 from launcher.console import console, facts, table, verbatim
-from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, Span, estimate, prices
+from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, estimate, prices
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
 from launcher.records.summary import save_estimate
@@ -80,11 +80,10 @@ def _times(result: Estimate) -> Table:
         "saving": (result.saving, f"{result.checkpoints} checkpoints"),
         "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),
     }
-    return facts((name, duration(span.seconds), _interval(span), note) for name, (span, note) in spans.items())
-
-
-def _interval(span: Span) -> str:
-    return f"{duration(span.low)} to {duration(span.high)} ({CONFIDENCE:.0%})"
+    return facts(
+        (name, duration(span.seconds), f"{duration(span.low)} to {duration(span.high)} ({CONFIDENCE:.0%})", note)
+        for name, (span, note) in spans.items()
+    )
 
 
 def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:

@@ -64,20 +64,17 @@ def _facts(plan: Plan) -> Table:
         else ""
     )
     sizes = f"{plan.scaled_size(config.image.eval_resize):g} -> {plan.scaled_size(config.image.eval_size)} px"
+    curve = f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
         ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
-        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {_curve(config)}"),
+        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {curve}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     )
     return facts(rows)
-
-
-def _curve(config: RunConfig) -> str:
-    return f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
 
 
 def _numbers(plan: Plan) -> dict[str, Any]:

@@ -31,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    name, words = _run_and_words(arguments.run, arguments.words)
+    name, words = arguments.run, arguments.words
+    if "=" in name and "/" not in name.partition("=")[0] and not RunFolder(Path(name)).exists():
+        name, words = LATEST, [name, *words]
     runs = Path(compose([word for word in words if word.startswith("runs=")]).config.runs)
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(runs))
@@ -48,13 +50,6 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.launch.start import resume
 
     return resume(folder, words)
-
-
-def _run_and_words(first: str, words: list[str]) -> tuple[str, list[str]]:
-    """Split run and changes: the first word is a change if it has a `=` and is not a run folder."""
-    if "=" in first and "/" not in first.partition("=")[0] and not RunFolder(Path(first)).exists():
-        return LATEST, [first, *words]
-    return first, words
 
 
 def newest_unfinished(runs: Path) -> Path:

@@ -54,7 +54,9 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
     with stop_requests() as request:
         folder = _folder(config)
         with folder.locked(each_host=config.launch.nnodes > 1):
-            _write_config(config, folder)
+            if folder.config.exists():
+                _check_same(config, folder)
+            write(config, folder.config)
             if prepared.pretrained:
                 prepared.pretrained.write(folder.initial)
             # note: another node of the run may have written it
@@ -204,14 +206,8 @@ def _folder(config: RunConfig) -> RunFolder:
     return create(Path(config.runs), config.run_name or "-".join(words), unique=config.run_name is None)
 
 
-def _write_config(config: RunConfig, folder: RunFolder) -> None:
-    """Write the resolved config, or check that the run to join has the same one."""
-    if folder.config.exists():
-        _check_same(config, folder)
-    write(config, folder.config)
-
-
 def _check_same(config: RunConfig, folder: RunFolder) -> None:
+    """Check that the run to join has the same config."""
     others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
     if others:
         message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
