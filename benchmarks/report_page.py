@@ -20,10 +20,9 @@ from rich.console import Console
 from benchmarks.chromium import Chromium, installed
 from lab.study.curves import build_curves
 from lab.study.published import published_curves
-from lab.study.records import Times
 from lab.study.report import page
 from lab.study.results import Results
-from lab.study.runs import Evaluated, RunSummary
+from lab.study.runs import Evaluated, RunSummary, Times
 
 _LENGTHS = (18, 36, 72, 144)
 _OPENED = """new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(Math.max(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab.study.records import quality
+from lab.study.runs import quality
 from launcher import atomic
 from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
 from launcher.config.resolved import read

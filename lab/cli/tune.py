@@ -18,7 +18,7 @@ from typing import Any
 from rich.table import Table
 
 from lab.cli.curve import MOST_RUNS, Cell, check_existing, train_all
-from lab.study.records import quality
+from lab.study.runs import quality
 from launcher import paths
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, did_you_mean, nearest_key

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.study.records import TOP1
-from lab.study.runs import RunSummary
+from lab.study.runs import TOP1, RunSummary
 from launcher import paths
 from launcher.config.layers import leaves
 from launcher.config.recipes import find, load

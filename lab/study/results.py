@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 from lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from lab.study.published import published_curves
-from lab.study.records import TOP1
-from lab.study.runs import RunSummary, find_runs, read_run
+from lab.study.runs import TOP1, RunSummary, find_runs, read_run
 from lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, pareto_front
 from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError

@@ -8,18 +8,42 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.study.records import NOTHING, TOP1, Evaluated, Times, facts_of
+from launcher.config.choices import declared
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
+from launcher.config.tasks import TaskConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
 from launcher.errors import UserError, first_few
 from launcher.plan.plan import dilated_epochs
-from launcher.records.metrics import Row, read_rows, without_void
+from launcher.records.metrics import Row, read_rows, wall_seconds, without_void
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
 
+TOP1 = "top-1 %"
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One evaluation, after so many minutes of training by the clock."""
+
+    epoch: float
+    clock_minutes: float
+    top1: float  # percent, or another task's primary metric, negative if lower is better
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one run.
+
+    `counted`: training without evaluations and checkpoints, with the first epoch's time replaced by the second's if
+    that is less, since the first also fills caches (Mosaic ResNet deep dive 2022, Evaluation).
+    `wall`: from the first record to the last, without interruptions.
+    """
+
+    counted: float
+    wall: float
 
 
 @dataclass(frozen=True)
@@ -31,11 +55,11 @@ class RunSummary:
     problem: str | None
     config: Mapping[str, Any]
     command: tuple[str, ...]
-    epochs: int | None  # after dilation
-    world_size: int | None
-    device: str | None
-    evaluations: tuple[Evaluated, ...]
-    times: Times | None
+    epochs: int | None = None  # after dilation
+    world_size: int | None = None
+    device: str | None = None
+    evaluations: tuple[Evaluated, ...] = ()
+    times: Times | None = None
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # per hour, for a machine without a price in the config
     test_top1: float | None = None  # of the final weights on dataset.test_path, in percent
@@ -148,15 +172,71 @@ def read_run(path: Path) -> RunSummary:
     folder = RunFolder(path)
     config, problem = _config(folder.config)
     command = _command(folder.environment)
+    rows: list[Row] = []
+    facts: dict[str, Any] = {}
     try:
         rows = read_rows(folder.metrics)
         facts = facts_of(rows)
     except OSError as error:
-        problem, rows, facts = problem or f"{folder.metrics.name}: {error.strerror}", [], NOTHING
+        problem = problem or f"{folder.metrics.name}: {error.strerror}"
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
-        problem, rows, facts = problem or f"{folder.metrics.name}: a record has a wrong value: {error}", [], NOTHING
+        problem = problem or f"{folder.metrics.name}: a record has a wrong value: {error}"
     state, problem = _state(folder, rows, facts, problem)
     return RunSummary(path, state, problem, config, command, **facts, identities=noted_datasets(folder))
+
+
+def quality(row: Row) -> float:
+    """Return the primary (first) metric of an `eval` or `test` record.
+
+    Raises KeyError, TypeError, ValueError or AttributeError if the record lacks it.
+    """
+    primary, *_ = row["metrics"].values()
+    return float(primary)
+
+
+def comparable(start: Row) -> tuple[str, float]:
+    """Return the title of a run's primary metric, and a factor after which higher is better, and shares are percent."""
+    metrics = {metric.name: metric for task in declared(TaskConfig) for metric in task.metrics}
+    if (metric := metrics.get(str(start.get("primary")))) is None:
+        return TOP1, 100.0
+    is_lower = metric.better == "lower"
+    title = "-" * is_lower + metric.title + " %" * metric.is_share
+    return title, (100.0 if metric.is_share else 1.0) * (-1 if is_lower else 1)
+
+
+def facts_of(rows: list[Row]) -> dict[str, Any]:
+    """Return the fields of a RunSummary that the records hold; none before their start.
+
+    Raises KeyError, TypeError or ValueError if a record lacks a value, or has one of the wrong type.
+    """
+    valid = without_void(rows)
+    start = next((row for row in valid if row["kind"] == "start"), None)
+    if start is None:
+        return {}
+    title, factor = comparable(start)
+    evaluations = tuple(
+        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, factor * quality(row))
+        for row in valid
+        if row["kind"] == "eval"
+    )
+    return {
+        "epochs": int(start["epochs"]),
+        "world_size": int(start["world_size"]),
+        "device": str(start["device"]),
+        "evaluations": evaluations,
+        "metric": title,
+        "times": Times(_counted(valid), wall_seconds(rows)),
+        "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
+        "test_top1": next((factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
+        "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
+    }
+
+
+def _counted(valid: list[Row]) -> float:
+    training = max((float(row["train_seconds"]) for row in valid if "train_seconds" in row), default=0.0)
+    seconds = {row["epoch"]: float(row["seconds"]) for row in valid if row["kind"] == "epoch"}
+    # note: a first epoch that takes less than the second has filled no caches; the run takes no longer than its clock
+    return training - max(0.0, seconds[1] - seconds[2]) if 1 in seconds and 2 in seconds else training
 
 
 def _length(values: Mapping[str, Any]) -> int | None:
@@ -197,7 +277,7 @@ def _state(
     ends = [row for row in without_void(rows) if row["kind"] == "end"]
     if not ends:
         return ("running", None) if folder.is_locked() else ("unfinished", folder.failure_reason())
-    if facts["times"] is None:
+    if not facts:
         return "damaged", f"{folder.metrics.name} has no record of the start"
     if not ends[-1].get("finished"):
         return ("running", None) if folder.is_locked() else ("stopped", None)
