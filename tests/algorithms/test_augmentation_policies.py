@@ -94,11 +94,6 @@ def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> No
         assert abs((shears > 0).mean() - 0.5) < 0.05
 
 
-def test_a_depth_of_0_does_not_change_images() -> None:
-    batch = batch_of(np.arange(8))
-    assert torch.equal(changed(bound("randaugment", "algorithms.randaugment.depth=0"), batch), batch.images)
-
-
 def factors(name: str, operations: str, severity: float, *, distribution: str = "uniform") -> np.ndarray:
     """Return the magnitudes of an operation for many images."""
     words = [

@@ -12,13 +12,6 @@ def problems(*words: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_defaults_compose() -> None:
-    config = compose([]).config
-    assert config.recipe is None
-    assert config.dataset.name == "shapes"
-    assert config.algorithms.active() == {}
-
-
 def test_precedence_defaults_recipe_command_line() -> None:
     composed = compose(["recipe=mild", "optimizer.weight_decay=0.25"])
     assert composed.config.optimizer.weight_decay == 0.25

@@ -16,7 +16,6 @@ from launcher.measure.estimate import (
     estimate,
     occasions,
     prices,
-    sizes_by_round,
     span,
     together,
 )
@@ -97,13 +96,6 @@ def test_an_evaluation_at_the_end_is_counted_once() -> None:
     assert occasions(run, "4ep") == 3
     assert occasions(run, "5ep") == 2
     assert occasions(run, "100ep") == 1
-
-
-def test_step_times_between_the_measured_sizes_are_interpolated() -> None:
-    run = plan("recipe=hot")
-    sizes = sizes_by_round(run, measured(run, load=1e-6))[0]
-    costs = [size.step_seconds for size in sizes]
-    assert costs == sorted(costs)
 
 
 def test_the_interval_is_the_prediction_interval_of_students_t() -> None:

@@ -38,16 +38,6 @@ def test_mild_on_imagenet_by_hand() -> None:
     assert mild.lr(22_499) == pytest.approx(2.048 * (1 + math.cos(math.pi * 17_499 / 17_500)) / 2)
 
 
-def test_image_sizes_of_mild_by_hand() -> None:
-    mild = plan("recipe=mild", "epochs=36")
-    assert mild.image_size(0) == 88
-    assert mild.image_size(int(0.4 * 22_500) - 1) == 88
-    assert mild.image_size(int(0.6 * 22_500)) == 132
-    assert mild.image_size(int(0.8 * 22_500)) == 176
-    assert mild.image_size(22_499) == 176
-    assert all(mild.image_size(step) % 4 == 0 for step in range(0, 22_500, 100))
-
-
 @pytest.mark.parametrize("batch", [256, 512, 1024, 4096])
 def test_the_learning_rate_follows_the_batch_linearly(batch: int) -> None:
     assert plan("recipe=mild", f"batch_size={batch}").peak_lr == pytest.approx(2.048 * batch / 2048)

@@ -1,7 +1,6 @@
 """`train curve --slurm` submits a job per run, none for finished or queued runs; Slurm's programs are replaced."""
 
 import os
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,6 @@ echo "$n" >> queue
 echo "$n;cluster"
 """
 SQUEUE = '#!/bin/bash\n[ "$*" = "--me --noheader --format=%A" ] && cat queue 2>/dev/null; exit 0\n'
-SRUN = '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nshift\necho "$*" >> tasks\n'
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", "dataset=shapes", "model=resnet18", "batch_size=64", "launch=cpu"]
 
 Curve = Callable[..., str]
@@ -33,7 +31,7 @@ Curve = Callable[..., str]
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("srun", SRUN)):
+    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE)):
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -79,23 +77,6 @@ def test_each_run_is_one_job_unless_it_is_queued_or_finished(slurm: Path, curve:
     assert f"runs/{names[1]}  submitted as job 5" in output
     assert f"runs/{names[2]}  in the queue as job 3: skipped" in output
     assert "3 in the queue" in curve(*GRID)
-
-
-def test_a_job_starts_its_run_or_resumes_an_interrupted_one(slurm: Path, curve: Curve) -> None:
-    one = ["recipe=mild", "epochs=9", "seed=1", *GRID[3:]]
-    curve(*one, "submit.time=10", "submit.partition=cpu", "submit.program=train")
-    script = (slurm / "job-1.sh").read_text()
-    assert "#SBATCH --time=10\n" in script
-    assert "#SBATCH --partition=cpu\n" in script
-    environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_CPUS_ON_NODE": "2"}
-    subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
-    write_run(slurm / "runs" / "mild-shapes-9ep-seed1", finished=False)
-    subprocess.run(["bash", "job-1.sh"], env=environment, check=True, timeout=60)
-    first, second = (slurm / "tasks").read_text().splitlines()
-    assert first.split() == [
-        *("recipe=mild", "seed=1", *GRID[3:]), "schedule.dilate=0.25", "runs=runs", "run_name=mild-shapes-9ep-seed1"
-    ]  # fmt: skip
-    assert second == "resume runs/mild-shapes-9ep-seed1"
 
 
 def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:

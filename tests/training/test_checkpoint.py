@@ -167,12 +167,6 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, limit):
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(1)]
 
 
-def test_saving_replaces_an_older_file(tmp_path):
-    (path,) = write(tmp_path, 1)
-    save({"step": 1, "again": True}, path)
-    assert load(path) == {"step": 1, "again": True}
-
-
 def save_and_be_killed(folder, step):
     """Save one checkpoint, and half of another before SIGKILL."""
     save({"step": 1, "w": torch.ones(5000)}, folder / checkpoint_name(1))

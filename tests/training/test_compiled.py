@@ -230,18 +230,6 @@ def test_one_rank_of_a_node_compiles_and_the_others_read_its_cache(tmp_path: Pat
     on_ranks(3, compile_on_a_node, 3, str(tmp_path))
 
 
-def test_few_image_sizes_have_their_own_graphs() -> None:
-    few = [*ALL, "algorithms.progressive_resizing.size_multiple=8", "algorithms=[progressive_resizing]"]
-    start = compiled.graphs()
-    run = compiled_trainer(*few)
-    count, sizes = compiled.graphs(), {run.plan.image_size(step) for step in range(run.plan.total_steps)}
-    # note: preparation has two, and evaluation one
-    assert count - start == len(sizes) + 2 + 1
-    assert 1 < len(sizes) <= compiled._OWN_GRAPHS
-    steps(run, run.plan.total_steps)
-    assert compiled.graphs() == count
-
-
 def test_ranks_compile_within_ddp_and_all_train_uncompiled_if_one_fails() -> None:
     on_two_ranks(train_on_two_ranks)
 

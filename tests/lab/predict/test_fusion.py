@@ -31,18 +31,9 @@ def test_elementwise_calls_are_one_kernel() -> None:
     assert [kernel.moved for kernel in eager_kernels([MUL, ADD, LAST])] == [20, 60, 27]
 
 
-def test_values_that_other_kernels_read_are_written() -> None:
-    assert moved(MUL, ADD, LAST, call("mm", "matmul", {b: 10}, {})) == [70, 20, 10]
-
-
 def test_only_later_kernels_read_the_result_of_a_reduction() -> None:
     total = call("sum", "reduction", {b: 10}, {c: 1})
     assert moved(MUL, total, call("div", "elementwise", {b: 10, c: 1}, {d: 10})) == [10 + 10 + 1, 10 + 1]
-
-
-def test_batch_norm_reads_its_input_twice() -> None:
-    norm = call("native_batch_norm", "batch norm", {a: 100, d: 1}, {b: 100})
-    assert moved(norm, call("relu", "elementwise", {b: 100}, {c: 100}), LAST) == [100, 101 + 100, 20]
 
 
 def test_the_update_is_eager_and_network_and_preparation_are_compiled_separately() -> None:

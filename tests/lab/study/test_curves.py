@@ -54,17 +54,6 @@ def test_other_values_make_another_curve_named_by_its_changes(make_run: MakeRun)
     assert len(curves[0].points[0].top1) == 2
 
 
-def test_one_seed_counts_once(make_run: MakeRun) -> None:
-    make_run("a", top1=(0.5, 0.6))
-    runs = [read_run(make_run("b", top1=(0.5, 0.7))), read_run(make_run("a2"))]
-    (curve,) = build_curves(runs)
-    assert curve.points[0].top1 == pytest.approx((70.0,))
-
-
-def test_unfinished_runs_make_no_point(make_run: MakeRun) -> None:
-    assert build_curves([read_run(make_run("a", finished=False)), read_run(make_run("b", finished=None))]) == []
-
-
 def test_dilated_lengths_are_a_separate_curve(make_run: MakeRun) -> None:
     runs = [
         make_run("half", (0.5, 0.6), (60.0, 60.0), epochs=4, **changed("schedule", dilate=0.5)),

@@ -50,15 +50,6 @@ def test_a_data_set_is_the_same_at_any_path_with_any_loader(make_run: MakeRun) -
     assert sorted(len(curve.points[0].top1) for curve in curves) == [1, 2]
 
 
-def test_the_name_in_the_config_does_not_change_the_data_set(make_run: MakeRun) -> None:
-    runs = [
-        read_run(on(make_run(name, seed=n, dataset=images("/data/flowers", name)), "f" * 64))
-        for n, name in enumerate(("image_folder", "flowers"))
-    ]
-    (curve,) = build_curves(runs)
-    assert len(curve.points[0].top1) == 2
-
-
 def test_changed_images_at_one_path_are_two_data_sets(make_run: MakeRun) -> None:
     runs = [
         read_run(on(make_run(str(seed), seed=seed, dataset=images("/data/flowers")), name * 64))

@@ -134,15 +134,6 @@ def test_the_mouse_selects_the_nearest_point(folder: Path, tmp_path: Path) -> No
     assert result["title"] == f"{EVIL}, 2 epochs"
 
 
-def test_the_page_shows_each_run_with_its_whole_config(folder: Path, tmp_path: Path) -> None:
-    configs = in_browser(
-        folder, tmp_path, "return Object.fromEntries(data.runs.map((run) => [run.name, configOf(run)]));"
-    )
-    for run in read_results([str(folder)], published=False).runs:
-        shown = dict(line.split(": ", 1) for line in configs[str(run.path)].splitlines())
-        assert {key: json.loads(value) for key, value in shown.items()} == run.values
-
-
 @pytest.fixture
 def two_sets(make_run: MakeRun, tmp_path: Path) -> Path:
     """Four runs of two recipes on flowers, two of a third recipe and another model on cars, and a damaged one."""

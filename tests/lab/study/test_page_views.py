@@ -64,17 +64,6 @@ def test_a_link_shows_the_same_view(folder: Path, tmp_path: Path) -> None:
     assert before["sorted"] == ["top-1 % ▼"]
 
 
-def test_the_address_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:
-    chromium = show(read_results([str(folder)], published=False), tmp_path)
-    act(chromium, "openPoint(shown.points[0]);")
-    title = view(chromium)["title"]
-    chromium.open(chromium.run("location.href"))
-    assert view(chromium)["title"] == title
-    act(chromium, "location.hash = '#axis=epochs'; await new Promise((done) => setTimeout(done, 100));")
-    after = view(chromium)
-    assert (after["axis"], after["details"]) == ("epochs", False)
-
-
 def test_with_most_curves_hidden_the_address_lists_the_visible_ones(tmp_path: Path) -> None:
     chromium = show(made_results(300, 300), tmp_path)
     act(chromium, """
@@ -141,11 +130,6 @@ def test_a_falling_curve_counts_where_it_first_reaches_a_quality(tmp_path: Path)
         "Between 60 % and 64 % they cross at 60 % (10 min), 61 % (28.3 min): "
         "at 60 % falls is 2x faster, at 64 % falls is 2x faster."
     )
-
-
-def test_equal_curves_cost_the_same(tmp_path: Path) -> None:
-    text = words(tmp_path, curve("one", (10, 60), (20, 62)), curve("two", (10, 60), (20, 62)))
-    assert "they cost the same" in text
 
 
 def test_a_page_of_thousands_of_runs_has_few_nodes_and_all_points(tmp_path: Path) -> None:

@@ -83,10 +83,3 @@ def test_against_a_point_of_the_baseline_its_quality_is_resampled_too() -> None:
     assert at_point.value.value == pytest.approx(2.0)
     assert at_point.value.low < 2.0 < at_point.value.high
     assert at_point.value.p < 0.05
-
-
-def test_a_curve_against_itself_has_a_speed_up_of_one() -> None:
-    base = curve("base", ((10.0, 10.0, 10.0), (70.0, 70.4, 69.6)), ((40.0, 40.0, 40.0), (74.0, 74.4, 73.6)))
-    compared = at_equal_quality(base, base, "time", 72.0)
-    assert compared.value.value == pytest.approx(1.0)
-    assert compared.value.p == 1.0
