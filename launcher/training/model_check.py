@@ -1,4 +1,4 @@
-"""Check a run's model before the start, on the meta device: its algorithms and its image sizes."""
+"""Check a run's model before the start, on the meta device: its algorithms, image sizes and batch norm."""
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _SEARCHED = 256  # pixels around a refused size in which to search for one that 
 
 
 def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
-    """Check that every algorithm applies to the model, and that the model accepts the images of every step.
+    """Check that every algorithm applies to the model, and that the model accepts the batch of every step.
 
     Raises UserError with everything that does not fit, or if timm refuses the model's values.
     """
@@ -28,7 +28,7 @@ def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
     with problems.collected():
         with torch.device("meta"):
             network = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed)
-        problems += [*_algorithms(plan, network), *_sizes(plan, network.eval())]
+        problems += [*_algorithms(plan, network), *_sizes(plan, network.eval()), *_batch_norm(plan, network.train())]
     if problems:
         raise UserError(*(replace(p, origin=origins.get(p.key or "")) for p in problems))
 
@@ -76,6 +76,27 @@ def _sizes(plan: Plan, network: nn.Module) -> Iterator[Problem]:
             f"{use} {size} px, which {config.model.architecture} does not accept ({reason}); {nearest}{remedy}",
             key,
             value,
+        )
+
+
+def _batch_norm(plan: Plan, network: nn.Module) -> Iterator[Problem]:
+    """Yield a problem if a batch norm of the network in training gets a single value per channel."""
+    if plan.rank_batch > plan.accumulation:
+        return
+    size = min(plan.image_size(steps[0]) for steps in plan.of_equal_size(range(plan.total_steps)))
+    try:
+        with torch.no_grad():
+            network(torch.empty(1, 3, size, size, device="meta"))
+    except Exception as error:
+        if "more than 1 value" not in str(error):
+            return  # note: the size is refused in evaluation too
+        images = plan.rank_batch
+        few = next((n for n in range(2, images + 1) if images % n == 0), 2 * plan.world_size)
+        key = "batch_size" if images == 1 else "device_batch_size"
+        yield Problem(
+            f"batch norm needs more than one image per forward pass at {size} px; set {few} or more",
+            key,
+            getattr(plan.config, key),
         )
 
 

@@ -108,6 +108,17 @@ def test_sizes_that_windows_or_stems_cannot_divide_are_refused() -> None:
     assert "the nearest size that fits is 32 px" in line
 
 
+def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
+    small = ["model=resnet18", "dataset.native_size=32"]
+    (line,) = refused(*small, "batch_size=1")
+    assert line == "batch_size=1: batch norm needs more than one image per forward pass at 32 px; set 2 or more"
+    (line,) = refused(*small, "device_batch_size=1")
+    assert line.startswith("device_batch_size=1: batch norm needs more than one image")
+    assert refused(*small, "device_batch_size=2") == []
+    assert refused("model=resnet18", "batch_size=1") == []
+    assert refused(VIT, "model.img_size=64", "batch_size=1") == []
+
+
 def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for verb in (["plan"], ["estimate"], ["diagnose"], []):
@@ -134,7 +145,13 @@ def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, m
     assert (checks(), checks(), checks("epochs=5", "seed=7", "batch_size=16")) == (1, 0, 0)
     for words in (["algorithms=[blurpool]"], ["dataset.native_size=72"]):
         assert [checks(*words, code=2) for _ in range(2)] == [1, 1], words
-    for words in (["model.drop_rate=0.1"], ["loss=bce"], ["algorithms=[ema]"], ["dataset.native_size=32"]):
+    for words in (
+        ["batch_size=1"],
+        ["model.drop_rate=0.1"],
+        ["loss=bce"],
+        ["algorithms=[ema]"],
+        ["dataset.native_size=32"],
+    ):
         assert [checks(*words) for _ in range(2)] == [1, 0], words
     for file in tmp_path.rglob("*.json"):
         file.write_text("{")
