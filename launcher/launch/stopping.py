@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -64,29 +64,25 @@ def raise_stop(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def stop_signals(handle: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
-    """Call `handle` with each stop signal; with `once`, restore the previous handlers after the first."""
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        if once:
-            restore()
-        handle(number)
-
-    before |= on_stop(on_signal)
+def stop_signals(handle: Callable[[int], None]) -> Iterator[None]:
+    """Call `handle` with each stop signal."""
+    before = on_stop(lambda number, frame: handle(number))
     try:
         yield
     finally:
-        restore()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Yield a request that records the first stop signal."""
-    request = StopRequest()
-    with stop_signals(request.note, once=True):
+    """Yield a request that records the first stop signal, after which the previous handlers act."""
+    request, handlers = StopRequest(), ExitStack()
+
+    def record(number: int) -> None:
+        handlers.close()
+        request.note(number)
+
+    with handlers:
+        handlers.enter_context(stop_signals(record))
         yield request

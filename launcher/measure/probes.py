@@ -71,9 +71,9 @@ class StepProfiler:
             for sample, seconds in self._steps.items():
                 seconds.append(self._step_alone(sample))
             for sample, seconds in self._both.items():
-                seconds.append(self._both_together(sample))
+                seconds.append(self._with_loading(sample, seconds or self._steps[sample], self._timer.step))
             for sample, seconds in self._loads.items():
-                seconds.append(self._load_alone(sample))
+                seconds.append(self._with_loading(sample, seconds or self._both[sample], lambda *_: None))
             transfers.append(self._transfer())
             epoch_starts.append(self._epoch_start())
         evaluation = self._evaluation()
@@ -124,21 +124,15 @@ class StepProfiler:
         count = count or self._count(self._steps[sample])
         return self._timer.mean(count, lambda number: self._timer.step(self._batch, sample, number))
 
-    def _both_together(self, sample: StepSample) -> float:
-        """Return the seconds of a step with its loading, as in the training loop."""
-        count = self._within_epoch(self._count(self._both[sample] or self._steps[sample]))
+    def _with_loading(
+        self, sample: StepSample, earlier: list[float], use: Callable[[Loaded, StepSample, int], object]
+    ) -> float:
+        """Return the seconds per batch of loading and of its use, as in the training loop."""
+        count = self._within_epoch(self._count(earlier))
         batches = self._batches(*self._start_of(sample, count))
         for number in range(self._ahead):
-            self._timer.step(next(batches), sample, number)
-        return self._timer.mean(count, lambda number: self._timer.step(next(batches), sample, number))
-
-    def _load_alone(self, sample: StepSample) -> float:
-        """Return the seconds per batch of loading alone."""
-        count = self._within_epoch(self._count(self._loads[sample] or self._both[sample]))
-        batches = self._batches(*self._start_of(sample, count))
-        for _ in range(self._ahead):
-            next(batches)
-        return self._timer.mean(count, lambda _: next(batches))
+            use(next(batches), sample, number)
+        return self._timer.mean(count, lambda number: use(next(batches), sample, number))
 
     def _transfer(self) -> float:
         """Return the seconds to copy a batch to the GPU; 0 on the CPU."""

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from launcher.launch.stopping import StopRequest, stop_signals
+from launcher.launch.stopping import StopRequest, stop_requests, stop_signals
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -34,8 +34,7 @@ def test_the_second_signal_reaches_the_previous_handler(sent: signal.Signals) ->
     received: list[int] = []
     before = signal.signal(sent, lambda number, frame: received.append(number))
     try:
-        request = StopRequest()
-        with stop_signals(request.note, once=True):
+        with stop_requests() as request:
             os.kill(os.getpid(), sent)
             assert (request.number, received) == (sent, [])
             os.kill(os.getpid(), sent)
