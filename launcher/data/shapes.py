@@ -127,40 +127,38 @@ def draw_scene(size: int, split: str, index: int) -> tuple[Image.Image, list[str
     size.
     """
     random = randomness.generator(_SEED, f"scenes-{split}", index)
-    large = size * _OVERSAMPLING
-    ground = random.integers(0, _DARK, 3)
-    image = _painted(random, ground, large)
-    pen = ImageDraw.Draw(image)
+    image, ground = _painted(random, size * _OVERSAMPLING)
+    pen, large = ImageDraw.Draw(image), image.width
     names = [sorted(FIGURES)[number] for number in random.integers(0, len(FIGURES), random.integers(1, 4))]
     for name in names[:-1]:
         _place(random, pen, name, ground, large, (0.12, 0.2))
     colour, *place = _place(random, pen, names[-1], ground, large, (0.24, 0.36))
-    image = image.resize((size, size), Image.Resampling.BOX)
-    noise = random.normal(0, random.uniform(2, 14), (size, size, 3))
-    pixels = np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8)
-    return Image.fromarray(pixels), names, [*colour, *(number / large for number in place)]
+    return _noisy(random, image, size), names, [*colour, *(number / large for number in place)]
 
 
 def draw_figure(name: str, size: int, split: str, index: int) -> Image.Image:
     """Draw one RGB image [size, size]; equal arguments give equal pixels."""
     random = randomness.generator(_SEED, f"shapes-{split}", index)
-    large = size * _OVERSAMPLING
-    ground = random.integers(0, _DARK, 3)
-    image = _painted(random, ground, large)
-    pen = ImageDraw.Draw(image)
+    image, ground = _painted(random, size * _OVERSAMPLING)
+    pen, large = ImageDraw.Draw(image), image.width
     for _ in range(random.integers(0, 5)):
         _distract(random, pen, large)
     _place(random, pen, name, ground, large)
-    image = image.resize((size, size), Image.Resampling.BOX)
-    noise = random.normal(0, random.uniform(2, 14), (size, size, 3))
-    return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
+    return _noisy(random, image, size)
 
 
-def _painted(random: np.random.Generator, ground: np.ndarray, size: int) -> Image.Image:
-    """Draw a background: coarse random patches around one colour, smoothed."""
-    cells = int(random.integers(2, 5))
+def _painted(random: np.random.Generator, size: int) -> tuple[Image.Image, np.ndarray]:
+    """Draw a background: coarse random patches around one colour, smoothed; return also that colour, int64 [3]."""
+    ground, cells = random.integers(0, _DARK, 3), int(random.integers(2, 5))
     patches = np.clip(ground + random.normal(0, 25, (cells, cells, 3)), 0, 255).astype(np.uint8)
-    return Image.fromarray(patches).resize((size, size), Image.Resampling.BICUBIC)
+    return Image.fromarray(patches).resize((size, size), Image.Resampling.BICUBIC), ground
+
+
+def _noisy(random: np.random.Generator, image: Image.Image, size: int) -> Image.Image:
+    """Scale an image down and add noise."""
+    noise = random.normal(0, random.uniform(2, 14), (size, size, 3))
+    pixels = np.asarray(image.resize((size, size), Image.Resampling.BOX)) + noise
+    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 
 
 def _colour(random: np.random.Generator) -> Colour:

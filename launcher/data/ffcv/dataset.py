@@ -14,6 +14,7 @@ from launcher.data.folder import FFCV, is_no_folder
 from launcher.data.shapes import shapes_folder
 from launcher.errors import Problem, UserError
 
+SPLITS = ("train", "val")
 _SMALL_SIDE = "dataloader.files.small_side"
 _SUFFIX = ".beton"
 
@@ -38,7 +39,7 @@ class FFCVDataset:
 
         Raises UserError if no folder is set.
         """
-        file = self._configured(split)
+        file = getattr(self.loader, split)
         return Path(file) if file is not None else self._written(split, self.loader.files)
 
     def open(self, split: str) -> Beton:
@@ -47,7 +48,7 @@ class FFCVDataset:
         Raises UserError if the file is missing or damaged.
         """
         path = self.path(split)
-        key = "dataloader.folder" if self._configured(split) is None else f"dataloader.{split}"
+        key = "dataloader.folder" if getattr(self.loader, split) is None else f"dataloader.{split}"
         file, upright = self._open(path, key), self.dataset.exif_orientation
         if file.manifest is not None and file.manifest.exif_orientation != upright:
             written = f"dataset.exif_orientation={str(not upright).lower()}"
@@ -55,29 +56,26 @@ class FFCVDataset:
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
 
-    def small_path(self) -> Path | None:
-        """Return the path of the file of small training images, or None if the config has none.
-
-        Raises UserError if the small images would not be smaller, or no folder is set.
-        """
-        values = small_values(self.loader.files)
-        return self._written("train", values) if values else None
+    def written(self) -> list[tuple[str, Path, FFCVFile]]:
+        """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""
+        full, small = full_values(self.loader.files), small_values(self.loader.files)
+        files = [(split, self.path(split), full) for split in SPLITS]
+        return [*files, ("train", self._written("train", small), small)] if small else files
 
     def open_small(self, full: Beton) -> Beton | None:
         """Open the file of small training images of `full`, or return None if the config has none.
 
-        Raises UserError if the file is missing, damaged, or contains other images.
+        Raises UserError if the file is missing, damaged, or contains other images, these would not be smaller, or no
+        folder is set.
         """
-        if (path := self.small_path()) is None:
+        if (values := small_values(self.loader.files)) is None:
             return None
+        path = self._written("train", values)
         small = self._open(path, _SMALL_SIDE)
         if not np.array_equal(small.rows["f1"], full.rows["f1"]):
             message = f"{path} and {full.path} hold different images; remove {path.name} and run train prepare again"
             raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
         return small
-
-    def _configured(self, split: str) -> str | None:
-        return self.loader.train if split == "train" else self.loader.val
 
     def _written(self, split: str, values: FFCVFile) -> Path:
         """Return where `train prepare` writes a split."""

@@ -16,7 +16,7 @@ from launcher.config.schema import Dataset, FFCVFile
 from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
-from launcher.data.ffcv.dataset import FFCVDataset, full_values, small_values
+from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.folder import Folder, sizes
 from launcher.data.identity import divided, fingerprint
@@ -27,7 +27,6 @@ from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
-SPLITS = ("train", "val")
 _IMAGES_A_TASK = 16
 _SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
@@ -39,14 +38,11 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     Raises UserError if the images are missing, some cannot be decoded (unless skipped), or the disk is full.
     """
     loader, dataset = data.loader, data.dataset
-    for split, file in (("train", loader.train), ("val", loader.val)):
-        if file is not None:
+    for split in SPLITS:
+        if (file := getattr(loader, split)) is not None:
             message = "points to an existing file; to write new files, remove the key or set dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", file))
-    small_path, small = data.small_path(), small_values(loader.files)
-    files = [(split, data.path(split), full_values(loader.files)) for split in SPLITS]
-    files += [("train", small_path, small)] if small_path and small else []
-    jobs = {}
+    jobs, files = {}, data.written()
     if not all(_is_written(path) for _, path, _ in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
