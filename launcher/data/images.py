@@ -56,13 +56,13 @@ class Reader(ABC):
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """Yield uint8 images [B, 3, H, W], their labels and int64 sample indices [B] on the CPU, in order."""
 
+    def piece(self, index: int) -> Piece | None:
+        """Return where the image of a sample is; None for those of FFCV files."""
+        return None
+
     def name(self, index: int) -> str:
         """Return the name of a sample's image."""
-        return f"image {index}"
-
-    def path(self, index: int) -> Path | None:
-        """Return the image file of a sample, if it has one of its own."""
-        return None
+        return piece.name if (piece := self.piece(index)) else f"image {index}"
 
     def measure(self, index: int) -> tuple[int, int, int]:
         """Return width, height and bytes of a sample's image.
@@ -192,9 +192,6 @@ class Images(Dataset[Sample]):
     def piece(self, index: int) -> Piece:
         """Return where the image of a sample is."""
         return self.folder.piece(index % len(self.labels))
-
-    def path(self, index: int) -> Path:
-        return Path(self.piece(index).file)
 
 
 class TrainImages(Images):

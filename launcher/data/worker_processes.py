@@ -19,7 +19,7 @@ from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
 from launcher.data.images import Images, Key, Reader, Sample, TrainImages
 from launcher.data.sampling import Request, Shard
-from launcher.data.sources.pieces import Packed
+from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.workers import Reading, clean_processes, follow_parent
 from launcher.errors import MachineError, Problem, UserError
 
@@ -73,19 +73,16 @@ class WorkerProcesses(Reader):
         except (RuntimeError, OSError, EOFError) as error:
             raise _cause(self._loader, error) from error
 
-    def name(self, index: int) -> str:
-        return self._images.piece(index).name
-
-    def path(self, index: int) -> Path:
-        return self._images.path(index)
+    def piece(self, index: int) -> Piece:
+        return self._images.piece(index)
 
     def measure(self, index: int) -> tuple[int, int, int]:
-        data = self._images.piece(index).read()
+        data = self.piece(index).read()
         return *decode(data, upright=self._images.upright).image.size, len(data)
 
     def stalled(self, seconds: float) -> Path | str | None:
         index = self._images.reading.stalled(seconds)
-        return None if index is None else self._images.piece(index).file
+        return None if index is None else self.piece(index).file
 
     def close(self) -> None:
         self._end()

@@ -123,7 +123,7 @@ def check_export(
     with _exported_model(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as compute:
         for pixels, labels, indices in loader if loader else _noise(plan):
             if not images:
-                _compare(compute, network.eval(), plan, task, pixels, _files(loader, indices), exact=not onnx)
+                _compare(compute, network.eval(), plan, task, pixels, own_files(loader, indices), exact=not onnx)
             outputs, _ = compute(pixels)
             if loader is not None:
                 totals.add(task.raw(outputs), task.targets(labels))
@@ -145,9 +145,10 @@ def check_export(
     return ExportCheck("validation images", images, value)
 
 
-def _files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
-    files = [loader.reader.path(int(index)) for index in indices] if loader else []
-    return [file for file in files if file is not None]
+def own_files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
+    """Return the files of samples, none of those in archives."""
+    pieces = [loader.reader.piece(int(index)) for index in indices] if loader else []
+    return [Path(piece.file) for piece in pieces if piece is not None and piece.size is None]
 
 
 def _compare(
