@@ -28,6 +28,8 @@ LEFTOVERS = [
     *("train/.git/1.png", "train/__MACOSX/1.png", "train/.ipynb_checkpoints/1.png"),
     *("train/cat/@eaDir/1.png", "train/cat/._0.png"),
 ]
+UNTRAINED = "error: 1 class has no training images: {} (1 validation images); add some, or remove it; {}"
+NO_CLASSES = "error: /{0} contains no class folders; expected /{0}/CLASS/*.jpg"
 NO_TRAIN = "error: has no train/ folder; expected /train/CLASS/*.jpg"
 NO_VAL = "error: has no val/ folder; expected /val/CLASS/*.jpg"
 
@@ -84,11 +86,7 @@ CAPITALS = [move("train", "Train"), move("val", "Val")]
 CLASSES = [
     case("nothing odd", [], READ),
     case("classes that differ in case", [image("train/Cat/9.png"), image("val/Cat/8.jpg")], THREE, CASE),
-    case(
-        "a validation class that differs in case",
-        [move("val/cat", "val/Cat")],
-        f"error: 1 class has no training images: Cat (1 validation images); add some, or remove it; {CASE}",
-    ),
+    case("a validation class that differs in case", [move("val/cat", "val/Cat")], UNTRAINED.format("Cat", CASE)),
     case(
         "odd names",
         [image(b"train/cat/\xff \n\xe7\x8c\xab.png"), move("train/dog", "train/a\nb"), move("val/dog", "val/a\nb")],
@@ -112,16 +110,10 @@ LAYOUTS = [
     case(
         "an extension that is not read",
         [move(f"train/cat/{number}.jpg", f"train/cat/{number}.heic") for number in range(3)],
-        "error: 1 class has no training images: cat (1 validation images); add some, or remove it; "
-        f"skipping 3 {NO_EXTENSION}: 3 .heic",
+        UNTRAINED.format("cat", f"skipping 3 {NO_EXTENSION}: 3 .heic"),
     ),
-    case("an empty folder", [remove("train"), remove("val")], f"{NO_TRAIN}{SPLIT}"),
     case("a flat folder", [remove("train"), remove("val"), image("0.png")], f"{NO_TRAIN}{SPLIT}"),
-    case(
-        "flat splits",
-        [remove("train"), image("train/0.png")],
-        "error: /train contains no class folders; expected /train/CLASS/*.jpg",
-    ),
+    case("flat splits", [remove("train"), image("train/0.png")], NO_CLASSES.format("train")),
     case("splits in capitals", CAPITALS, f"{NO_TRAIN}; rename Train to train"),
     case(
         "splits in capitals as classes",
@@ -142,16 +134,8 @@ LAYOUTS = [
     ),
     case("no validation images", [remove("val")], f"{NO_VAL}{SPLIT}"),
     case("a file named val", [remove("val"), file("val")], f"{NO_VAL}{SPLIT}"),
-    case(
-        "an empty val/",
-        [remove("val"), folder("val")],
-        f"error: /val contains no class folders; expected /val/CLASS/*.jpg{SPLIT}",
-    ),
-    case(
-        "test/ without classes",
-        [remove("val"), image("test/0.png")],
-        f"error: /test contains no class folders; expected /test/CLASS/*.jpg{SPLIT}",
-    ),
+    case("an empty val/", [remove("val"), folder("val")], NO_CLASSES.format("val") + SPLIT),
+    case("test/ without classes", [remove("val"), image("test/0.png")], NO_CLASSES.format("test") + SPLIT),
 ]
 ENTRIES = [
     case(
@@ -170,13 +154,12 @@ ENTRIES = [
     case(
         "a class that is a link to elsewhere",
         [move("train/dog", "dogs"), link("train/dog", "../dogs")],
-        "error: 1 class has no training images: dog (1 validation images); add some, or remove it; "
-        f"skipping 1 {NOT_FOLLOWED}",
+        UNTRAINED.format("dog", f"skipping 1 {NOT_FOLLOWED}"),
     ),
     case(
         "classes that are all links to elsewhere",
         [move("train", "all"), folder("train"), link("train/dog", "../all/dog")],
-        f"error: /train contains no class folders; expected /train/CLASS/*.jpg; skipping 1 {NOT_FOLLOWED}",
+        f"{NO_CLASSES.format('train')}; skipping 1 {NOT_FOLLOWED}",
     ),
     case("a looping link named val", [remove("val"), link("val", "val")], f"{NO_VAL}{SPLIT}"),
 ]

@@ -146,22 +146,16 @@ def test_small_images_that_are_not_smaller_are_refused(image_folder: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("word", "expected"),
     [
-        (
-            ["algorithms.progressive_resizing.where=device"],
-            "all crops have at least 32 px; set dataloader.files.small_side=null",
-        ),
-        (
-            ["algorithms.progressive_resizing=off"],
-            "all crops have at least 32 px; set dataloader.files.small_side=null",
-        ),
-        (["dataloader.files.small_side=20"], "all crops have at least 16 px; set dataloader.files.small_side=24"),
+        ("algorithms.progressive_resizing.where=device", "32 px; set dataloader.files.small_side=null"),
+        ("algorithms.progressive_resizing=off", "32 px; set dataloader.files.small_side=null"),
+        ("dataloader.files.small_side=20", "16 px; set dataloader.files.small_side=24"),
     ],
 )
-def test_small_images_that_no_step_reads_are_refused(more: list[str], expected: str) -> None:
-    config = compose(words_for(Path("/none"), *FILES, *GROWING, *more)).config
-    with pytest.raises(UserError, match=expected):
+def test_small_images_that_no_step_reads_are_refused(word: str, expected: str) -> None:
+    config = compose(words_for(Path("/none"), *FILES, *GROWING, word)).config
+    with pytest.raises(UserError, match=f"all crops have at least {expected}"):
         check(Plan(config, 1, 42), {})
 
 

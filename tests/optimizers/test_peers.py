@@ -1,6 +1,5 @@
 """Optimizers compared with other libraries, and LARS with the formula of its paper in float64."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,51 +27,28 @@ def test_lars_follows_its_paper() -> None:
     assert_follows(packaged("lars", trust_coefficient=0.02, epsilon=1e-3, weight_decay=0.01), lars)
 
 
-Peer = Callable[[Any], torch.optim.Optimizer]
-PEERS: list[tuple[str, dict[str, Any], Peer]] = [
+LARS = {"trust_coefficient": 0.02}, {"momentum": 0.9, "trust_coeff": 0.02, "eps": 0.0}
+# Names here and in the other library, the values of both, and the values under their own names.
+PEERS: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     *(
-        (
-            "sgd",
-            {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.01},
-            lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, weight_decay=0.01, nesterov=nesterov),
-        )
+        (name, torch.optim.SGD, {"momentum": 0.9, "nesterov": nesterov, "weight_decay": decay}, {}, {})
+        for name, decay in (("sgd", 0.01), ("decoupled_sgd", 0.0))
         for nesterov in (False, True)
     ),
-    *(
-        (
-            "decoupled_sgd",
-            {"momentum": 0.9, "nesterov": nesterov, "weight_decay": 0.0},
-            lambda p, nesterov=nesterov: torch.optim.SGD(p, PEAK, 0.9, nesterov=nesterov),
-        )
-        for nesterov in (False, True)
-    ),
-    (
-        "adamw",
-        {"beta1": 0.9, "beta2": 0.99, "weight_decay": 0.05},
-        lambda p: torch.optim.AdamW(p, PEAK, (0.9, 0.99), 1e-8, 0.05, foreach=False),
-    ),
-    (
-        "nadamw",
-        {"beta1": 0.8, "beta2": 0.95, "weight_decay": 0.3},
-        lambda p: timm.optim.NAdamW(p, PEAK, betas=(0.8, 0.95), eps=1e-8, weight_decay=0.3),
-    ),
-    (
-        "lars",
-        {"trust_coefficient": 0.02, "weight_decay": 0.01},
-        lambda p: timm.optim.Lars(p, PEAK, momentum=0.9, weight_decay=0.01, trust_coeff=0.02, eps=0.0),
-    ),
-    *(
-        ("lion", {"weight_decay": decay}, lambda p, decay=decay: timm.optim.Lion(p, PEAK, weight_decay=decay))
-        for decay in (0.0, 0.3)
-    ),
+    ("adamw", torch.optim.AdamW, {"weight_decay": 0.05}, {"beta1": 0.9, "beta2": 0.99}, {"betas": (0.9, 0.99)}),
+    ("nadamw", timm.optim.NAdamW, {"weight_decay": 0.3}, {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)}),
+    ("lars", timm.optim.Lars, {"weight_decay": 0.01}, *LARS),
+    *(("lion", timm.optim.Lion, {"weight_decay": decay}, {}, {}) for decay in (0.0, 0.3)),
 ]
 
 
-@pytest.mark.parametrize(("name", "values", "peer"), PEERS)
-def test_an_optimizer_computes_the_same_as_another_library(name: str, values: dict[str, Any], peer: Peer) -> None:
+@pytest.mark.parametrize(("name", "peer", "values", "own", "others"), PEERS)
+def test_an_optimizer_computes_the_same_as_another_library(
+    name: str, peer: Any, values: dict[str, Any], own: dict[str, Any], others: dict[str, Any]
+) -> None:
     model, reference = small_model(), small_model()
-    ours = build_optimizer(packaged(name, no_decay="none", **values), model, PEAK)
-    theirs = peer(reference.parameters())
+    ours = build_optimizer(packaged(name, no_decay="none", **values, **own), model, PEAK)
+    theirs = peer(reference.parameters(), PEAK, **values, **others)
     for step in range(4):
         for network, one in ((model, ours), (reference, theirs)):
             set_gradients(network, step)
