@@ -27,7 +27,7 @@ class TaskConfig(Declaration):
     labelled: what the label of an image is: one class, several, or numbers.
     losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes, numbers or one number for each output.
-    gathers: its metrics need the outputs for all images at once (`launcher.tasks.GatheringTask`), not sums.
+    gathers: its metrics need the outputs for all images at once (`launcher.tasks`), not sums.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]

@@ -10,7 +10,7 @@ import numpy as np
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import sizes
+from launcher.data.folder import Folder, sizes
 from launcher.data.listing import is_folder
 from launcher.data.shapes import drawn_as
 from launcher.data.sources.find import find_skipped, splits
@@ -34,11 +34,10 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     dataset = config.dataset
     if skipped is None:
         skipped = find_skipped(dataset, config.seed, quiet)
-    lists = [zip(part.files, sizes(part), strict=True) for part in splits(dataset, config.seed, skipped)]
+    both = splits(dataset, config.seed, skipped)
     if dataset.val_split is None:
-        return _of_splits(*map(fingerprint, lists))
-    whole = divided(itertools.chain(*lists), dataset.val_split)
-    return _of_splits(whole, whole)
+        return _of_splits(*(fingerprint(listed(one)) for one in both))
+    return _of_splits(*[divided(both, dataset.val_split)] * 2)
 
 
 def identity_if_present(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
@@ -71,12 +70,18 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
     return digest.hexdigest()
 
 
-def divided(files: Iterable[tuple[str, int | None]], fraction: float) -> str:
+def listed(images: Folder) -> list[tuple[str, int | None]]:
+    """Return CLASS/NAME and bytes of each image."""
+    return [*zip(images.files, sizes(images), strict=True)]
+
+
+def divided(splits: Iterable[Folder], fraction: float) -> str:
     """Return the fingerprint of both splits where `val_split` divides them: that of all files.
 
     It is independent of the seed, so runs with several seeds have the same data set.
     """
-    return f"{fingerprint(sorted(files, key=lambda one: one[0]))} val_split {fraction!r}"
+    files = sorted(itertools.chain(*map(listed, splits)), key=lambda one: one[0])
+    return f"{fingerprint(files)} val_split {fraction!r}"
 
 
 def _of_splits(train: str, val: str) -> str:

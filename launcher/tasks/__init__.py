@@ -88,6 +88,10 @@ class Task(Protocol):
         """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
         ...
 
+    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
+        """Return the metrics of all images of all ranks, on the CPU; only if the declaration `gathers`."""
+        ...
+
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         """Return what collects the details of an evaluation, with or without images to show: hits of classes here."""
         from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need
@@ -103,14 +107,6 @@ class Task(Protocol):
 
         top: the most classes, where the task itself does not decide how many.
         """
-        ...
-
-
-class GatheringTask(Task, Protocol):
-    """A task whose declaration `gathers`: its metrics are not sums."""
-
-    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
-        """Return the metrics, in the order of the declaration, of all images of all ranks, on the CPU."""
         ...
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import HEARTBEAT
-from launcher.tasks import GatheringTask, Task
+from launcher.tasks import Task
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Totals:
         if self._task.values.gathers:
             rows = [row for rows in gather([batch.cpu() for batch in self._rows]) for row in rows]
             outputs, targets = torch.cat(rows).unbind(1)
-            metrics = cast(GatheringTask, self._task).metrics_of_all(outputs, targets)
+            metrics = self._task.metrics_of_all(outputs, targets)
         else:
             metrics = self._task.values.means(totals, samples)
         return Evaluation(dict(zip(names, metrics, strict=True)), loss / samples, samples)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import time
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.writer import BetonWriter, encode_all
-from launcher.data.folder import Folder, sizes
-from launcher.data.identity import divided, fingerprint
+from launcher.data.folder import Folder
+from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.shapes import shapes_folder
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
@@ -82,10 +81,7 @@ def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
     if dataset.kind != "folder" and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
-    if dataset.val_split is None:
-        return None
-    lists = (zip(source.files, sizes(source), strict=True) for source in (train, val))
-    return divided(itertools.chain(*lists), dataset.val_split)
+    return None if dataset.val_split is None else divided((train, val), dataset.val_split)
 
 
 def _is_written(path: Path) -> bool:
@@ -131,16 +127,16 @@ class _Job:
 
     def _write(self, writer: BetonWriter) -> Manifest:
         source, bad = self.source, self._add_all(writer)
-        listed = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
+        shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.files):
-            raise UserError(f"no image in {self.root} can be decoded: {listed}; set another dataset.path")
+            raise UserError(f"no image in {self.root} can be decoded: {shown}; set another dataset.path")
         if bad and not self.dataset.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.files):,} images in {self.root} cannot be decoded: {listed}; repair"
+                f"{len(bad)} of {len(source.files):,} images in {self.root} cannot be decoded: {shown}; repair"
                 " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
             )
         samples = writer.finish()
-        stored = ((name, size) for name, size in zip(source.files, sizes(source), strict=True) if name not in bad)
+        stored = ((name, size) for name, size in listed(source) if name not in bad)
         manifest = Manifest(
             split=source.split,
             samples=samples,

@@ -104,10 +104,12 @@ class Files:
             return [_content(piece) for piece in pieces]
         system = self.system()
         files = [piece.file for piece in pieces]
-        bounds = [self._bounds(piece) for piece in pieces]
+        # note: some web servers serve only whole files
+        starts = [None if piece.size is None else piece.start for piece in pieces]
+        ends = [None if piece.size is None else piece.start + min(piece.size, MOST_BYTES + 1) for piece in pieces]
 
         def read() -> list[bytes | UnreadableImage]:
-            contents = system.cat_ranges(files, *map(list, zip(*bounds, strict=True)), on_error="return")
+            contents = system.cat_ranges(files, starts, ends, on_error="return")
             return [self._content(*both) for both in zip(pieces, contents, strict=True)]
 
         try:
@@ -141,12 +143,6 @@ class Files:
             return problem(self.url, f"access denied ({error}); check your credentials and permissions")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
         return problem(self.url, f"cannot be read ({reason}){remedy}")
-
-    def _bounds(self, piece: Piece) -> tuple[int | None, int | None]:
-        if piece.size is None:
-            # note: some web servers serve only whole files
-            return None, None
-        return piece.start, piece.start + min(piece.size, MOST_BYTES + 1)
 
     def _content(self, piece: Piece, content: Any) -> bytes | UnreadableImage:
         """Return an image's bytes, or the fault of its file; raise errors that a retry may fix."""
