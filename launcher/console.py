@@ -15,7 +15,7 @@ from rich.table import Table
 
 from launcher.errors import one_line
 
-_WIDTH_OF_A_PIPE = 200
+_WIDTH_OF_A_PIPE = 2000
 
 
 def console(file: TextIO | None = None) -> Console:

@@ -31,7 +31,6 @@ EXAMPLES = [
     "train ls runs study",
 ]
 
-_WIDEST = 2000  # columns of a pipe, so that no path wraps
 SECTIONS = ("recipes", "ablations", "algorithms", "runs", *GROUPS)
 
 
@@ -84,10 +83,7 @@ def _runs(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"runs": list(map(asdict, runs))}, indent=2))
     else:
-        out = console()
-        if not out.is_terminal:
-            out.width = _WIDEST
-        out.print(runs_table(folder, runs))
+        console().print(runs_table(folder, runs))
     return 0
 
 

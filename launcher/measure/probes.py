@@ -99,10 +99,8 @@ class StepProfiler:
 
     @property
     def _workers(self) -> int:
-        dataloader = self.run.config.dataloader
-        if isinstance(dataloader, SyntheticLoader):
-            return 0
-        return worker_count(dataloader, self.run.ranks.local_world_size)
+        loader = self.run.config.dataloader
+        return 0 if isinstance(loader, SyntheticLoader) else worker_count(loader, self.run.ranks.local_world_size)
 
     @property
     def _ahead(self) -> int:
