@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +109,7 @@ def with_front(offers: Sequence[Offer]) -> list[Offer]:
     """Sort offers by cost and mark the Pareto front; offers that cannot run or have no price come last."""
     able = [offer for offer in offers if offer.cost is not None and not offer.problem]
     front = {id(able[i]) for i in pareto_front([(_money(offer), -offer.wall.seconds) for offer in able])}
-    marked = [Offer(**{**vars(offer), "front": id(offer) in front}) for offer in offers]
+    marked = [replace(offer, front=id(offer) in front) for offer in offers]
     return sorted(marked, key=lambda offer: (bool(offer.problem), offer.cost is None, _money(offer)))
 
 

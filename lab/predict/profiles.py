@@ -6,6 +6,7 @@ machine.
 
 import json
 import math
+import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,9 @@ from launcher.records.summary import saved_estimates
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """Mean seconds of steps at an image size, without data waits; `mix` counts them by their algorithms."""
+    """Mean seconds of steps of some kinds, without data waits; `mix` counts them by kind."""
 
-    image_size: int
-    mix: dict[str, int]
+    mix: dict[StepKind, int]
     seconds: float
 
 
@@ -95,7 +95,7 @@ def _of_estimate(estimate: _Estimate) -> Profile | None:
     if gpu is None:
         return None
     steps = [
-        MeasuredStep(one.image_size, {" ".join(one.acting): 1}, sum(one.step_seconds) / len(one.step_seconds))
+        MeasuredStep({StepKind(one.image_size, tuple(one.acting)): 1}, statistics.fmean(one.step_seconds))
         for one in estimate.steps
     ]
     return Profile(gpu, plan_for(estimate.config, estimate.processes), "an estimate", steps)
@@ -129,10 +129,10 @@ def _of_records(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[Measu
             took = row["step_seconds"] - row["data_wait_seconds"]
             seconds.setdefault(row["image_size"], []).append(took)
     for size, times in seconds.items():
-        mix = {" ".join(kind.acting): len(steps) for kind, steps in kinds.items() if kind.image_size == size}
+        mix = {kind: len(steps) for kind, steps in kinds.items() if kind.image_size == size}
         later = times[1:]
         if mix and later and min(later) > 0:
-            yield MeasuredStep(size, mix, sum(later) / len(later))
+            yield MeasuredStep(mix, statistics.fmean(later))
 
 
 def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mapping[str, Any]) -> Correction:
@@ -167,8 +167,7 @@ def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     parts = {StepKind(step.image_size, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
     logs = []
     for one in profile.steps:
-        mix = {StepKind(one.image_size, tuple(acting.split())): count for acting, count in one.mix.items()}
-        if mix.keys() <= parts.keys():
-            predicted = sum(parts[kind] * count for kind, count in mix.items()) / sum(mix.values())
+        if one.mix.keys() <= parts.keys():
+            predicted = statistics.fmean([parts[kind] for kind in one.mix], one.mix.values())
             logs.append(math.log(one.seconds / predicted))
-    return math.exp(sum(logs) / len(logs)) if logs else None
+    return math.exp(statistics.fmean(logs)) if logs else None

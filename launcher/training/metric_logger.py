@@ -27,6 +27,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
+        self.record = self._recorder.record
         if resumed:
             self.log_resume()
         else:
@@ -44,10 +45,6 @@ class MetricLogger:
     def __exit__(self, *error: object) -> None:
         self._recorder.close()
 
-    def record(self, record: Record) -> None:
-        """Write any record."""
-        self._recorder.record(record)
-
     def log_resume(self) -> None:
         """Record that the run is back at an earlier checkpoint: records of later steps, also pending ones, are void."""
         self._pending.clear()
@@ -59,7 +56,7 @@ class MetricLogger:
         trainer = self._trainer
         if trainer.next_step % self._interval == 0:
             self._pending.append(partial(self._train_record, trainer.next_step, trainer.line_meter.take()))
-        if trainer.is_at_epoch_end:
+        if trainer.next_step % trainer.plan.steps_per_epoch == 0:
             self._pending.append(partial(self._epoch_record, trainer.next_step, trainer.epoch_meter.take()))
 
     def write_pending(self) -> None:

@@ -80,10 +80,6 @@ class Trainer:
         return self.facts | (self.config.task.of_evaluation(self.history[-1]) if self.history else {})
 
     @property
-    def is_at_epoch_end(self) -> bool:
-        return self.next_step % self.plan.steps_per_epoch == 0
-
-    @property
     def is_best(self) -> bool:
         """Return whether the weights are those of the best evaluation so far."""
         return 0 < self.best_step == self.next_step
