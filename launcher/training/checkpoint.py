@@ -8,7 +8,7 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -113,30 +113,24 @@ def _write(state: dict[str, Any], path: Path) -> None:
         except RuntimeError as error:
             # note: torch raises an error about positions, which hides the file's own error
             raise error.__context__ or error from error
-        size = file.tell()
         file.seek(0)
-        file.write(_digest(file, size))
+        file.write(hashlib.file_digest(file, "sha256").digest())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _digest(file: BinaryIO, size: int) -> bytes:
-    """Return the SHA-256 digest of the next `size` bytes of a file."""
-    digest = hashlib.sha256()
-    while size > 0 and (block := file.read(min(size, 2**20))):
-        digest.update(block)
-        size -= len(block)
-    return digest.digest()
-
-
 def _check_digest(path: Path) -> None:
+    digest = hashlib.sha256()
     try:
         with path.open("rb") as file:
-            digest = _digest(file, os.fstat(file.fileno()).st_size - _DIGEST_BYTES)
+            size = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+            while size > 0 and (block := file.read(min(size, 2**20))):
+                digest.update(block)
+                size -= len(block)
             written = file.read()
     except OSError as error:
         raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}; check its disk") from error
-    if digest != written:
+    if digest.digest() != written:
         raise _problem(DamagedCheckpoint, path, "damaged (its checksum does not match); use an earlier one")
 
 
