@@ -7,6 +7,7 @@ max(s, l) + c min(s, l). The competition c is measured at each size: 0 if the sh
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -158,7 +159,7 @@ def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:
     kinds = step_kinds(plan)
     counts = {kind: len(steps) for kind, steps in kinds.items()}
     rounds = range(len(measured.steps[0].step_seconds))
-    return [_sizes(counts, _CostModel(measured, common_acting(kinds), number)) for number in rounds]
+    return [_sizes(counts, measured, common_acting(kinds), number) for number in rounds]
 
 
 def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
@@ -193,47 +194,40 @@ def span(values: list[float]) -> Span:
     return Span(mean, max(0.0, mean - margin), mean + margin)
 
 
-class _CostModel:
-    """Seconds of steps at any size from one round, piecewise linear in the area of the images."""
-
-    def __init__(self, measured: Measurement, common: tuple[str, ...], number: int):
-        at: dict[tuple[str, ...], list[StepTimes]] = {}
-        for point in measured.steps:
-            at.setdefault(tuple(point.acting), []).append(point)
-        base = at[common]
-        self._step = _over_area({p.image_size: p.step_seconds[number] for p in base})
-        self.load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
-        self._ratios = {
-            acting: _over_area({p.image_size: p.step_seconds[number] / self._step(p.image_size) for p in points})
-            for acting, points in at.items()
-        }
-        self.competition = _over_area(
-            {
-                p.image_size: competition(p.step_seconds[number], self.load(p.image_size), p.both_seconds[number])
-                for p in base
-                if p.both_seconds
-            }
-        )
-
-    def step(self, kind: StepKind) -> float:
-        """Return the seconds of a step alone; algorithms that act in few steps are a factor on the common step."""
-        return self._step(kind.image_size) * self._ratios[kind.acting](kind.image_size)
-
-
 def _over_area(values: dict[int, float]) -> Callable[[int], float]:
     sizes = sorted(values)
     areas, heights = [size**2 for size in sizes], [values[size] for size in sizes]
     return lambda size: float(np.interp(size**2, areas, heights))
 
 
-def _sizes(counts: dict[StepKind, int], model: _CostModel) -> list[SizeCost]:
+def _sizes(counts: dict[StepKind, int], measured: Measurement, common: tuple[str, ...], number: int) -> list[SizeCost]:
+    """Return the cost at each size from one round, piecewise linear in the area of the images.
+
+    Algorithms that act in few steps are a factor on the common step.
+    """
+    at: dict[tuple[str, ...], list[StepTimes]] = defaultdict(list)
+    for point in measured.steps:
+        at[tuple(point.acting)].append(point)
+    base = at[common]
+    step = _over_area({p.image_size: p.step_seconds[number] for p in base})
+    load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
+    shared = _over_area(
+        {
+            p.image_size: competition(p.step_seconds[number], load(p.image_size), p.both_seconds[number])
+            for p in base
+            if p.both_seconds
+        }
+    )
+    factors = {
+        acting: _over_area({p.image_size: p.step_seconds[number] / step(p.image_size) for p in points})
+        for acting, points in at.items()
+    }
     costs = []
     for size in sorted({kind.image_size for kind in counts}):
-        here = {kind: count for kind, count in counts.items() if kind.image_size == size}
+        here = {kind.acting: count for kind, count in counts.items() if kind.image_size == size}
         count = sum(here.values())
-        step = sum(model.step(kind) * steps for kind, steps in here.items()) / count
-        load = model.load(size)
-        costs.append(SizeCost(size, count, step, load, together(step, load, model.competition(size))))
+        mean = step(size) * sum(factors[acting](size) * steps for acting, steps in here.items()) / count
+        costs.append(SizeCost(size, count, mean, load(size), together(mean, load(size), shared(size))))
     return costs
 
 
