@@ -10,7 +10,7 @@ from typing import Any, Self
 from launcher import paths
 from launcher.config import recipes
 from launcher.config.fields import expanded
-from launcher.config.groups import options
+from launcher.config.groups import files, options
 from launcher.config.keys import did_you_mean
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
 from launcher.config.models import timm_architectures
@@ -138,16 +138,17 @@ class Composition:
         typed: dict[str, Any] = {}
         for one in (*setting, *switches.values()):
             put(typed, one.key, one.value)
-        applied = [layer.applied({**top.options, **chosen}) for layer in (*published, *lengths, *chain)]
-        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *applied]
+        in_use = {**top.options, **chosen}
+        applied = [layer.applied(in_use) for layer in (*published, *lengths, *chain)]
+        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *applied, *_own_options(in_use)]
         words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
         words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
         if published:
             words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
         words += switches.words() + [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
         words += [one.word for one in setting if one.key != "recipe"]
-        files = {layer.path: layer.values for layer in applied}
-        self.command = Command(top.name, words, paths.search_path(), top.path, files)
+        by_path = {layer.path: layer.values for layer in applied}
+        self.command = Command(top.name, words, paths.search_path(), top.path, by_path)
 
     def _layers(self, top: Recipe, typed: Mapping[str, Any]) -> tuple[list[_Layer], list[_Layer], list[_Layer]]:
         """Return the layers of published variants, of the length, and of the recipes, highest priority first."""
@@ -167,6 +168,16 @@ class Composition:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published has no effect: {whose} published variant")
         return published, lengths, chain
+
+
+def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
+    """Return the values in the user's own files of the options chosen by group."""
+    of_groups = {(group, str(chosen[group])): files(group) for group in GROUPS if group in chosen}
+    return [
+        _Layer(f"{group}={option}", {group: without(read_mapping(names[option]), {"defaults"})})
+        for (group, option), names in of_groups.items()
+        if option in names and paths.CONF not in names[option].parents
+    ]
 
 
 def dataset_at(path: str, usual: str) -> str:

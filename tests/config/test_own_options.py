@@ -33,6 +33,18 @@ def test_an_own_model() -> None:
     assert (model.name, model.activation, model.architecture) == ("resnet50", "silu", "resnet50")
 
 
+def test_the_values_of_an_own_option_have_it_as_their_origin() -> None:
+    own("conf/model/mine.yaml", "defaults: [resnet50, _self_]\nactivation: silu\n")
+    own("conf/model/wrong.yaml", "defaults: [resnet50, _self_]\nactivation: mish\nbatchnorm_scale: 2.0\n")
+    own("recipes/short.yaml", "defaults: [hot, override model: mine, _self_]\nepochs: 77\n")
+    for word in ("model=mine", "recipe=short"):
+        origins = composed(word).origins
+        assert (origins["model.activation"], origins["model.batchnorm_scale"]) == ("model=mine", "defaults")
+    assert composed("model=mine", "model.activation=relu").origins["model.activation"] == "command line"
+    line = "model.activation=mish (model=wrong): must be one of relu, silu, gelu, gelu_tanh"
+    assert refused("plan", "model=wrong") == f"error: {line}\n"
+
+
 def test_an_own_optimizer_and_an_own_machine() -> None:
     own("conf/optimizer/mine.yaml", "defaults: [adamw, _self_]\nlr: 0.5\n")
     own("conf/hardware/mine.yaml", "defaults: [p5_4xlarge, _self_]\nname: mine\nprice_per_hour: 1.5\n")
