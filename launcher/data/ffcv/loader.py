@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.config.schema import FFCVLoader, Image, RunConfig
+from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import read_labels
 from launcher.data.crops import centre_boxes, random_crops, same_parts
@@ -66,10 +66,10 @@ def open_readers(
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
-    pool = partial(DecodingPool, shard=shard, preload=preload, named=named)
-    pool = partial(pool, decoder=values.decoder)
+    pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
     crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
-    centres = pool(val, partial(_centres, config.image, plan, val))
+    short = plan.scaled_size(config.image.eval_resize)
+    centres = pool(val, lambda request: centre_boxes(*val.sizes(request.indices), short, request.size))
     full = crops(train, partial(_crops, config, train, train))
     if small is None:
         return full, centres
@@ -81,10 +81,6 @@ def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> n
     sizes = full.sizes(request.indices)
     boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=request.epoch, indices=request.indices)
     return same_parts(boxes, *sizes, *stored.sizes(request.indices))
-
-
-def _centres(image: Image, plan: Plan, file: Beton, request: Request) -> np.ndarray:
-    return centre_boxes(*file.sizes(request.indices), plan.scaled_size(image.eval_resize), request.size)
 
 
 class DecodingPool(Reader):
