@@ -19,15 +19,9 @@ def machine(name: str, price: float | None = None, gpu: str | None = None, gpus:
 
 
 CONFIG: dict[str, Any] = {
-    "recipe": "mild",
-    "epochs": 2,
-    "seed": 0,
-    "batch_size": 64,
-    "model": {"name": "resnet18"},
-    "dataset": {"name": "shapes"},
-    "schedule": {"name": "cosine", "dilate": 1.0},
-    "hardware": machine("this_machine"),
-    "algorithms": {"ema": {"half_life": "100ba"}},
+    **{"recipe": "mild", "epochs": 2, "seed": 0, "batch_size": 64, "model": {"name": "resnet18"}},
+    **{"dataset": {"name": "shapes"}, "schedule": {"name": "cosine", "dilate": 1.0}},
+    **{"hardware": machine("this_machine"), "algorithms": {"ema": {"half_life": "100ba"}}},
 }
 STEPS = 10
 

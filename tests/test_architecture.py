@@ -25,28 +25,9 @@ ALLOWED = {
     for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
-    "cli",
-    "config",
-    "plan",
-    "doctor",
-    "submit",
-    "launch/start.py",
-    "measure/launch.py",
-    "measure/estimate.py",
-    "measure/diagnosis.py",
-    "rank/signs.py",
-    "weights/card.py",
-    "atomic.py",
-    "cache.py",
-    "console.py",
-    "errors.py",
-    "plugins.py",
-    "probe.py",
-    "paths.py",
-    "randomness.py",
-    "lab/cli",
-    "lab/loggers",
-    "lab/study",
+    *("cli", "config", "plan", "doctor", "submit", "launch/start.py", "measure/launch.py", "measure/estimate.py"),
+    *("measure/diagnosis.py", "rank/signs.py", "weights/card.py", "atomic.py", "cache.py", "console.py", "errors.py"),
+    *("plugins.py", "probe.py", "paths.py", "randomness.py", "lab/cli", "lab/loggers", "lab/study"),
     *(f"lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
 )
 

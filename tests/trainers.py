@@ -37,11 +37,8 @@ VIT = ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", "model.m
 TASKS = {
     "multilabel": [
         *("dataset=scenes", "task=multilabel", "loss=bce", "loss.class_weights=auto"),
-        *(
-            "algorithms=[mixup,cutmix,label_smoothing]",
-            "algorithms.mixup.probability=0.5",
-            "algorithms.cutmix.probability=0.5",
-        ),
+        *("algorithms=[mixup,cutmix,label_smoothing]", "algorithms.mixup.probability=0.5"),
+        "algorithms.cutmix.probability=0.5",
     ],
     "regression": ["dataset=scene_colours", "task=regression", "loss=huber", "algorithms=[mixup,ema]"],
 }

@@ -193,11 +193,7 @@ def test_the_set_autoaugment_has_the_magnitudes_of_its_code(level: int) -> None:
     expected = {
         **{"rotate": 30 * fraction, "shear_x": 0.3 * fraction, "shear_y": 0.3 * fraction},
         **{"translate_x": int(100 * fraction), "translate_y": int(100 * fraction), "cutout": int(40 * fraction)},
-        **{
-            "posterize": int(4 * fraction),
-            "solarize": int(256 * fraction),
-            "solarize_add": int(110 * fraction),
-        },
+        **{"posterize": int(4 * fraction), "solarize": int(256 * fraction), "solarize_add": int(110 * fraction)},
         **enhanced,
         **dict.fromkeys(("autocontrast", "equalize", "invert"), 0.0),
     }

@@ -155,10 +155,6 @@ def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
     assert copies.longest_float32 < images.numel() or config.algorithms.augmix
     assert prepared.targets.is_cuda
     # note: one for all draws, and in the first step one for the fill colour of timm's and AutoAugment's sets
-    drawing = set(config.algorithms.acting("change_batch")) - {
-        NORMALIZE,
-        "progressive_resizing",
-        "label_smoothing",
-        "channels_last",
-    }
+    without_draws = {NORMALIZE, "progressive_resizing", "label_smoothing", "channels_last"}
+    drawing = set(config.algorithms.acting("change_batch")) - without_draws
     assert copies.count == bool(drawing) + any(name in words[0] for name in ("timm", "vit", "efficienttrain"))

@@ -1,5 +1,6 @@
 """The batched operations compared with Pillow's on smooth images with noise."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -151,17 +152,12 @@ def test_trivialaugment_computes_torchvisions_pixels_at_each_strength(name: str)
     magnitudes = trivialaugment.space(31)
     for number in range(31):
         magnitude = float(strength[number]) if strength.ndim else 0.0
-        expected = [
-            np.asarray(
-                autoaugment._apply_op(
-                    Image.fromarray(pixels), operation, sign * magnitude, T.InterpolationMode.BILINEAR, None
-                )
-            ).astype(int)
-            for sign in ((1, -1) if signed else (1,))
-        ]
+        theirs = partial(autoaugment._apply_op, interpolation=T.InterpolationMode.BILINEAR, fill=None)
+        signs, image = (1, -1) if signed else (1,), Image.fromarray(pixels)
+        expected = [np.asarray(theirs(image, operation, sign * magnitude)).astype(int) for sign in signs]
         values = magnitudes[name][0, [number]]
-        image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-        ours = operate(name, image, torch.tensor(values, dtype=torch.float32))[0].permute(1, 2, 0)
+        batch = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        ours = operate(name, batch, torch.tensor(values, dtype=torch.float32))[0].permute(1, 2, 0)
         # note: the sign of a movement does not matter, both are equally likely
         difference = min((np.abs(ours.numpy().astype(int) - other) for other in expected), key=np.mean)
         assert (difference > 0).mean() < (0.01 if name in (*GEOMETRIC, *MIXES) else 1e-9), number

@@ -102,12 +102,8 @@ def test_draws_of_mixup_only_depend_on_seed_step_and_rank(bound: Callable[..., A
 def test_each_batch_gets_mixup_or_cutmix_or_none(
     context: Callable[..., Context], batch: Callable[..., Any], mixup: float, cutmix: float
 ) -> None:
-    run = context(
-        "algorithms=[mixup,cutmix]",
-        "algorithms.mixup.alpha=1.0",
-        f"algorithms.mixup.probability={mixup}",
-        f"algorithms.cutmix.probability={cutmix}",
-    )
+    chances = [f"algorithms.mixup.probability={mixup}", f"algorithms.cutmix.probability={cutmix}"]
+    run = context("algorithms=[mixup,cutmix]", "algorithms.mixup.alpha=1.0", *chances)
     both = build(run)
     loaded, counts = batch(size=4), {"mixup": 0, "cutmix": 0}
     for step in range(1000):

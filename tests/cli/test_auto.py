@@ -22,13 +22,8 @@ OTHER_TASKS = read_mapping(paths.CONF / "auto.yaml")["from_scratch"]
 
 def facts(**changes: Any) -> Facts:
     few = {
-        "task": "classification",
-        "images": 2200,
-        "labels": "10 classes",
-        "size": 300,
-        "processes": 1,
-        "on_gpus": False,
-        "weights": False,
+        **{"task": "classification", "images": 2200, "labels": "10 classes", "size": 300, "processes": 1},
+        **{"on_gpus": False, "weights": False},
     }
     return Facts(**{**few, "epochs": None, **changes})
 

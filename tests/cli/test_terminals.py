@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -75,13 +76,9 @@ def test_a_place_that_cannot_be_written_is_one_line(
 
 
 def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "launcher", "launch=cpu", "epochs=1", f"runs={tmp_path}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (LITTLE, LITTLE)),
-    )
+    command = [sys.executable, "-m", "launcher", "launch=cpu", "epochs=1", f"runs={tmp_path}"]
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (LITTLE, LITTLE))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: not enough memory (")

@@ -31,6 +31,7 @@ STORED = {
     8: UPRIGHT.swapaxes(0, 1)[:, ::-1],  # left, bottom
 }
 WHOLE = ["image.scale=[1.0,1.0]", "image.ratio=[1.5,1.5]", "image.flip=0.0", "dataloader.workers=1", "batch_size=8"]
+CROP = ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"]
 SMALL = [
     *("dataloader.files.max_side=120", "dataloader.files.small_side=60", "dataloader.files.small_jpeg_share=1.0"),
     *("algorithms.progressive_resizing=on", "algorithms.progressive_resizing.where=loader"),
@@ -125,14 +126,8 @@ def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(kind: type) -> N
         ["dataloader=torchvision"],
         ["dataloader=ffcv", "dataloader.files.jpeg_share=0.0"],
         ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0"],
-        [
-            *("dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"),
-            "dataloader.decode=crop",
-        ],
-        [
-            *("dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"),
-            *("dataloader.decode=crop", "dataloader.dct_scaling=true"),
-        ],
+        [*CROP, "dataloader.decode=crop"],
+        [*CROP, "dataloader.decode=crop", "dataloader.dct_scaling=true"],
         ["dataloader=ffcv", *SMALL],
     ],
     ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling", "small"],

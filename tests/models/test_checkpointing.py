@@ -12,25 +12,20 @@ from launcher.training.trainer import Trainer
 from tests.networks import tiny
 from tests.trainers import SMALL, alone, steps, tensors
 
-RESNET = ["model=resnet18"]
+RESNET, PARTS = ["model=resnet18"], ["device_batch_size=4"]
 CASES = {
     "plain": RESNET,
-    "parts": [*RESNET, "device_batch_size=2"],
-    "drops": [
-        *RESNET,
-        "algorithms=[stochastic_depth]",
-        "algorithms.stochastic_depth.drop_rate=0.5",
-        "device_batch_size=4",
-    ],
+    "parts": [*RESNET, *PARTS],
+    "drops": [*RESNET, "algorithms=[stochastic_depth]", "algorithms.stochastic_depth.drop_rate=0.5", *PARTS],
     "ghosts": [*RESNET, "algorithms=[ghost_batchnorm]", "algorithms.ghost_batchnorm.ghost_batch_size=4"],
     "sam": [
-        *(*RESNET, "algorithms=[sam,blurpool,squeeze_excite]", "algorithms.sam.interval=1", "device_batch_size=4"),
+        *(*RESNET, *PARTS, "algorithms=[sam,blurpool,squeeze_excite]", "algorithms.sam.interval=1"),
         "algorithms.squeeze_excite.min_channels=32",
     ],
     "bottlenecks": ["model=resnet50"],
     "timm without batch norm": [
-        *("model=timm", "model.architecture=test_vit", "model.img_size=32"),
-        *("model.drop_rate=0.3", "model.drop_path_rate=0.3", "device_batch_size=4"),
+        *("model=timm", "model.architecture=test_vit", "model.img_size=32", "model.drop_rate=0.3"),
+        *("model.drop_path_rate=0.3", *PARTS),
     ],
     "vit": ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"],
     "timm with batch norm": ["model=timm", "model.architecture=test_efficientnet", "model.drop_path_rate=0.3"],

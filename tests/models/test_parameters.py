@@ -88,13 +88,8 @@ def test_torchvisions_network_has_four_kinds():
 def test_projections_of_attention_and_embeddings_are_distinguished():
     network = nn.Sequential(nn.Embedding(9, 8), nn.MultiheadAttention(8, 2), nn.PReLU(8), nn.Linear(8, 3))
     assert parameter_kinds(network) == {
-        "0.weight": "embedding",
-        "1.in_proj_weight": "matrix",
-        "1.in_proj_bias": "bias",
-        "1.out_proj.weight": "matrix",
-        "1.out_proj.bias": "bias",
-        "2.weight": "scale",
-        "3.weight": "head",
+        **{"0.weight": "embedding", "1.in_proj_weight": "matrix", "1.in_proj_bias": "bias"},
+        **{"1.out_proj.weight": "matrix", "1.out_proj.bias": "bias", "2.weight": "scale", "3.weight": "head"},
         "3.bias": "bias",
     }
 

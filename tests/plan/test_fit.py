@@ -18,12 +18,8 @@ from tests.configs import composed, with_values
 from tests.runs import SMALL, Here
 
 WORDS = ("batch_size=10", "schedule.fit=on")
-ALGORITHMS = (
-    "algorithms.ema=on",
-    "algorithms.backbone_freezing=on",
-    "model.weights=torchvision",
-    "schedule.warmup=0ba",
-)
+FREEZING = ("algorithms.backbone_freezing=on", "model.weights=torchvision")
+ALGORITHMS = ("algorithms.ema=on", *FREEZING, "schedule.warmup=0ba")
 DURATIONS = st.one_of(st.integers(0, 400).map("{}ep".format), st.integers(0, 10_000).map("{}ba".format))
 
 

@@ -24,9 +24,8 @@ BUCKET = "submit.runs=s3://mine/runs"
 def printed(lines: str, folder: Path) -> list[str]:
     """Return the words that the bash lines of a job pass to `train`."""
     script = lines.replace("exec train", "printf '%s\\n'")
-    return subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True).stdout.split(
-        "\n"
-    )[:-1]
+    done = subprocess.run(["bash", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[:-1]
 
 
 def test_a_job_starts_the_run_once_and_then_resumes_it(tmp_path: Path) -> None:
@@ -125,15 +124,10 @@ SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/j
         ("slurm", "sbatch", [], ["job.sh"], "tail -F mine-41.log"),
         ("sky", "sky", [BUCKET], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
         ("kubernetes", "kubectl", [], ["create --filename job.yaml"], "kubectl logs --follow job/mine"),
-        (
-            "kubernetes",
-            "kubectl",
-            ["launch.nnodes=2"],
-            ["apply --filename job.yaml", "create --filename job.yaml"],
-            f"kubectl logs --follow --tail=-1 {SELECTOR}",
-        ),
+        ("kubernetes", "kubectl", ["launch.nnodes=2"], ["apply --filename job.yaml", "create --filename job.yaml"],
+         f"kubectl logs --follow --tail=-1 {SELECTOR}"),
     ],
-)
+)  # fmt: skip
 def test_a_submitted_job_prints_its_number_and_how_to_follow_its_log(
     kind: str,
     program: str,

@@ -122,12 +122,8 @@ def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.Monk
         yield
 
     stand_ins = {
-        "Stream": lambda _: None,
-        "CUDAGraph": lambda: "graph",
-        "graph": graph,
-        "graph_pool_handle": object,
-        "current_stream": lambda: streams[-1],
-        "set_stream": streams.append,
+        **{"Stream": lambda _: None, "CUDAGraph": lambda: "graph", "graph": graph, "graph_pool_handle": object},
+        **{"current_stream": lambda: streams[-1], "set_stream": streams.append},
     }
     for name, stand_in in stand_ins.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)

@@ -30,6 +30,7 @@ def refused(*words: str) -> list[str]:
     return []
 
 
+GHOSTS = "algorithms.ghost_batchnorm.ghost_batch_size=4"
 VIT, FIXED = "model.architecture=test_vit", "model.architecture=vit_tiny_patch16_224"
 CONVNEXT, NFNET = "model.architecture=test_convnext", "model.architecture=test_nfnet"
 RESNET, MAXVIT = "model.architecture=test_resnet", "model.architecture=maxvit_nano_rw_256"
@@ -55,18 +56,10 @@ def test_an_algorithm_without_a_layer_to_change_is_refused(words: list[str], key
 @pytest.mark.parametrize(
     "words",
     [
-        [
-            RESNET,
-            "algorithms=[blurpool,ghost_batchnorm,ema,channels_last,layer_freezing]",
-            "algorithms.ghost_batchnorm.ghost_batch_size=4",
-        ],
+        [RESNET, "algorithms=[blurpool,ghost_batchnorm,ema,channels_last,layer_freezing]", GHOSTS],
         ["model.architecture=resnet18d", "algorithms=[squeeze_excite,blurpool]"],
         [CONVNEXT, "algorithms=[blurpool,channels_last,swa]"],
-        [
-            "model=resnet18",
-            "algorithms=[stochastic_depth,squeeze_excite,ghost_batchnorm]",
-            "algorithms.ghost_batchnorm.ghost_batch_size=4",
-        ],
+        ["model=resnet18", "algorithms=[stochastic_depth,squeeze_excite,ghost_batchnorm]", GHOSTS],
         [VIT, "algorithms=[progressive_resizing]", "algorithms.progressive_resizing.size_multiple=16"],
     ],
 )

@@ -25,11 +25,7 @@ def test_the_loss_scaler_handles_overflows_under_any_policy(
     """The scale halves at each step whose gradients overflow in fp16."""
     monkeypatch.setattr(building, "build_model", tiny)
     monkeypatch.setattr(Precision, "scaler", lambda self: LossScaler("cpu", init_scale=2.0**40))
-    words = [
-        f"algorithms=[{algorithms}]",
-        *(["algorithms.sam.interval=1"] if algorithms else []),
-        "schedule.warmup=0ba",
-    ]
+    words = [f"algorithms=[{algorithms}]", *["algorithms.sam.interval=1"] * bool(algorithms), "schedule.warmup=0ba"]
     run = build(*words, "precision=fp16", f"nonfinite.policy={policy}", "logger.tensorboard=false")
     folder = RunFolder(tmp_path)
     run.next_step = run.plan.total_steps - 2

@@ -27,11 +27,7 @@ def rows(split: str) -> list[dict[str, Any]]:
     made = []
     for number, (labels, (x, y)) in enumerate(zip(LABELS, NUMBERS, strict=True)):
         row = {
-            "image": f"{split}-{number}.png",
-            "label": "|".join(labels),
-            "tags": labels,
-            "point": [x, y],
-            "x": x,
+            **{"image": f"{split}-{number}.png", "label": "|".join(labels), "tags": labels, "point": [x, y], "x": x},
             "y": y,
         }
         made.append({**row, **{name: int(name.lstrip("0") in labels) for name in NAMES}})
@@ -148,12 +144,8 @@ def test_ffcv_files_have_the_same_labels(
 
 
 def test_a_table_without_a_split_is_divided(tables: dict[str, Path]) -> None:
-    words = [
-        "dataset=image_folder",
-        f"dataset.path={tables['csv']}/train.csv",
-        "dataset.val_split=0.25",
-        "batch_size=8",
-    ]
+    path = f"dataset.path={tables['csv']}/train.csv"
+    words = ["dataset=image_folder", path, "dataset.val_split=0.25", "batch_size=8"]
     for more in (MULTILABEL, [*REGRESSION, "dataset.columns.label=x"]):
         inspection = inspect_data(compose([*words, *more]).config, must_exist=True)
         train, val = inspection.splits

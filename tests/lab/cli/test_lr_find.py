@@ -26,11 +26,7 @@ def test_a_loss_that_does_not_fall_gives_no_rate(losses: list[float]) -> None:
 def test_it_trains_at_rising_rates_and_scales_the_word_to_type(here: Here) -> None:
     words = [
         *SMALL,
-        "epochs=10",
-        "optimizer=sgd",
-        "algorithms=[]",
-        "optimizer.lr=2.0",
-        "optimizer.reference_batch_size=64",
+        *("epochs=10", "optimizer=sgd", "algorithms=[]", "optimizer.lr=2.0", "optimizer.reference_batch_size=64"),
     ]
     found = json.loads(here("lr-find", *words, "--steps", "40", "--json").stdout)
     rates = [rate for rate, _ in found["points"]]
