@@ -8,6 +8,7 @@ are medians. Composer is included if it is installed. A contender that cannot ru
 
 import argparse
 import json
+import math
 import platform
 import statistics
 import time
@@ -58,8 +59,9 @@ def main(words: Sequence[str] | None = None) -> int:
     facts = {"arguments": {**vars(arguments), "json": None}, "machine": machine(device)}
     for size in arguments.sizes:
         steps_of = contenders(
-            arguments.recipe, arguments.model, size, arguments.batch, device, precision, arguments.launch
-        )
+            arguments.recipe, arguments.model, size, arguments.batch, device, precision, arguments.launch,
+            arguments.build_seconds,
+        )  # fmt: skip
         steps = _steps_in(arguments.seconds, steps_of, device)
         for rows in measure(
             steps_of, size=size, batch=arguments.batch, steps=steps, repeats=arguments.repeats, device=device
@@ -79,11 +81,19 @@ def _steps_in(seconds: float, steps_of: dict[str, Steps], device: torch.device) 
 
 
 def contenders(
-    recipe: str, model: str, size: int, batch: int, device: torch.device, precision: Precision, launched: str = EAGER
+    recipe: str,
+    model: str,
+    size: int,
+    batch: int,
+    device: torch.device,
+    precision: Precision,
+    launched: str = EAGER,
+    seconds: float = math.inf,
 ) -> dict[str, Steps]:
     """Return each contender's name, and a function that trains a number of steps.
 
     launched: eager, graphs (the recipe's step as a CUDA graph too) or compiled (all of these, and compiled).
+    seconds: as for `built_in_time`.
     """
     random = np.random.default_rng(0)
     pixels = torch.from_numpy(random.integers(0, 256, (batch, size, size, 3), dtype=np.uint8))
@@ -119,15 +129,26 @@ def contenders(
     if launched == "compiled":
         builders |= {
             f"recipe {recipe}, compiled": ours(recipe, *one_size, "compile=require"),
-            f"recipe {recipe}, compiled for all sizes": ours(recipe, "compile=require", at=size),
             f"recipe {recipe}, compiled and captured": ours(
                 recipe, *one_size, "compile=require", "cuda_graphs=require"
             ),
             f"{PLAIN}, compiled": peer(torchvisions, dynamic=None),
             f"{PLAIN}, compiled for one size, fused SGD": peer(torchvisions, fused=True, dynamic=False),
+            f"recipe {recipe}, compiled for all sizes": ours(recipe, "compile=require", at=size),
             "timm model, same loop, compiled for one size": peer(timms, dynamic=False),
         }
-    return {name: steps for name, build in builders.items() if (steps := _built(name, build)) is not None}
+    return built_in_time(builders, seconds)
+
+
+def built_in_time(builders: dict[str, Callable[[], Steps]], seconds: float) -> dict[str, Steps]:
+    """Build the contenders that can run, in order; after that many seconds start no other, once there is one."""
+    start, steps_of = time.monotonic(), dict[str, Steps]()
+    for name, build in builders.items():
+        if steps_of and time.monotonic() - start > seconds:
+            print(f"skipped {name}: the others took more than --build-seconds={seconds:g}")
+        elif (steps := _built(name, build)) is not None:
+            steps_of[name] = steps
+    return steps_of
 
 
 def _built(name: str, build: Callable[[], Steps]) -> Steps | None:
@@ -248,6 +269,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256 if on_gpu else 16)
     parser.add_argument("--seconds", type=float, default=1.0, help="of a measurement of the slowest contender")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--build-seconds", type=float, default=3600.0, help="for the contenders of a size")
     parser.add_argument("--device", default="cuda" if on_gpu else "cpu")
     parser.add_argument("--precision", choices=["bf16", "fp16", "fp32"], default="bf16" if on_gpu else "fp32")
     parser.add_argument("--launch", choices=[EAGER, "graphs", "compiled"], default=EAGER)

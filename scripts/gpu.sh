@@ -24,7 +24,7 @@ python="${PYTHON:-.venv/bin/python}"
 [ -n "${PYTHON:-}" ] || [ -x "$python" ] || python=python3
 missing=$("$python" -c 'import importlib.util as u
 names = "torch torchvision timm rich matplotlib psutil pytest tensorboard numpy pydantic yaml scipy safetensors fsspec"
-print(*(n for n in f"{names} hydra omegaconf".split() if u.find_spec(n) is None))') || exit 2
+print(*(n for n in f"{names} hydra omegaconf antlr4".split() if u.find_spec(n) is None))') || exit 2
 [ -z "$missing" ] || { echo "gpu.sh: $python needs $missing; run make setup, or set PYTHON" >&2; exit 2; }
 if [ -z "$dry" ] && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
     echo "gpu.sh: torch detects no GPU; use --dry for a small run on the CPU" >&2
@@ -72,7 +72,7 @@ if [ -n "$dry" ]; then
     train=(dataset=shapes dataset.native_size=32 dataset.train_samples=64 dataset.val_samples=10 model=resnet18
         launch=cpu batch_size=16 eval_batch_size=10 epochs=1 schedule.warmup=1ba dataloader.workers=0)
 else
-    measured=(--sizes 176 88 128 --repeats 3) algorithms=(--steps 10 --repeats 3)
+    measured=(--sizes 176 88 128 --repeats 3 --build-seconds 60) algorithms=(--steps 10 --repeats 3)
     train=(dataset=image_folder dataset.path="$images" epochs=2 batch_size=256 schedule.warmup=1ep launch.nproc=1)
 fi
 # note: what costs least first; a part that exceeds its limit keeps the results measured by then

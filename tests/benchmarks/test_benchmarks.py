@@ -73,6 +73,13 @@ def test_medians_and_ratios_come_from_the_measured_times(monkeypatch: pytest.Mon
     assert ratios == ["1.000", "0.667"]
 
 
+def test_contenders_that_no_longer_fit_the_time_are_skipped(capsys: pytest.CaptureFixture[str]) -> None:
+    builders = {name: lambda: print for name in ("first", "second")}
+    assert list(step.built_in_time(builders, 0)) == ["first"]
+    assert "skipped second: the others took more than --build-seconds=0" in capsys.readouterr().out
+    assert list(step.built_in_time(builders, 60)) == ["first", "second"]
+
+
 def test_a_small_report_page_is_measured(tmp_path: Path) -> None:
     if installed() is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")

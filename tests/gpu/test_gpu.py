@@ -118,12 +118,12 @@ def test_an_out_of_memory_error_recommends_a_device_batch_size(device: torch.dev
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compute in fp32 without TF32, whose rounding would hide differences."""
+    """Compute in fp32 by deterministic convolutions without TF32, whose rounding would hide differences."""
     # note: building a run allows TF32
     monkeypatch.setattr("launcher.training.trainer.set_backend", lambda _: None)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False):
         yield
     torch.set_float32_matmul_precision(before)
 
