@@ -61,7 +61,7 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
                 parts = {
                     (*levels, level): part[at == level]
                     for levels, part in parts.items()
-                    for at in [own.acts_at(plan, part)]
+                    for at in [_levels(own, plan, part)]
                     for level in np.unique(at).tolist()
                 }
             for levels, part in parts.items():
@@ -71,6 +71,14 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
             kinds[StepKind(plan.image_size(steps[0]), acting)] = steps_alike
     return kinds
+
+
+def _levels(own: Declaration, plan: Plan, steps: Any) -> np.ndarray:
+    """Return what `acts_at` returns for each step, one by one if it is written for single steps."""
+    try:
+        return np.broadcast_to(own.acts_at(plan, steps), steps.shape)
+    except (TypeError, ValueError):
+        return np.array([own.acts_at(plan, step) for step in steps.tolist()])
 
 
 def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:

@@ -141,3 +141,14 @@ def test_the_steps_are_not_passed_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(SAMConfig, "acts_at", acts_at)
     assert {kind.acting: len(steps) for kind, steps in step_kinds(run).items()} == {(): 80_000, ("sam",): 20_000}
     assert len(calls) < 10
+
+
+@pytest.mark.parametrize("written", [lambda step: int(step >= 5), lambda step: 1 if step > 4 and step < 99_999 else 0])
+def test_an_algorithm_may_be_written_for_single_steps(written: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SAMConfig, "acts_at", lambda self, plan, step: written(step))
+    assert acting(plan("algorithms=[sam]", "epochs=1"))[:7] == [()] * 5 + [("sam",)] * 2
+
+
+def test_an_algorithm_may_act_at_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SAMConfig, "acts_at", lambda self, plan, step: 1)
+    assert set(acting(plan("algorithms=[sam]", "epochs=1"))) == {("sam",)}
