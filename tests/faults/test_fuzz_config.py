@@ -17,8 +17,6 @@ from launcher.config import resolved
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys
-from launcher.config.schema import RunConfig
-from launcher.config.validate import validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import UserError
 from launcher.plan.checks import check
@@ -218,18 +216,14 @@ def words() -> st.SearchStrategy[list[str]]:
 @example(overrides=["dataset=image_folder", "dataset.path='/data/\udc80'"])
 @example(overrides=["runs='[/x]'", "run_name='[/]'"])
 @example(overrides=["nokey\nerror: nothing"])
-@example(overrides=["algorithms.x.y.z=1"])
 @example(overrides=["algorithms.sam=[1]"])
 @example(overrides=["optimizer={name:sgd}"])
 @example(overrides=["optimizer={name:[1]}"])
 @example(overrides=["optimizer.name={a:1}"])
 @example(overrides=["model=[]"])
-@example(overrides=["model={}"])
 @example(overrides=["recipe=[mild]"])
-@example(overrides=["recipe=../../etc/passwd"])
 @example(overrides=["model=../dataset/shapes"])
 @example(overrides=["dataset.path=${dataset.path}"])
-@example(overrides=["epochs=${epochs}"])
 @example(overrides=["image=1", "image.scale=2"])
 @example(overrides=["algorithms={ema:on,sam:{rho:0.1}}"])
 @example(overrides=["schedule.dilate=1e300"])
@@ -239,7 +233,3 @@ def words() -> st.SearchStrategy[list[str]]:
 def test_no_override_crashes_show_or_plan(overrides: list[str]) -> None:
     for verb in ("show", "plan"):
         works_or_prints_errors(verb, "--", *overrides)
-
-
-def test_the_unmutated_values_are_valid() -> None:
-    assert isinstance(validate(valid_values()), RunConfig)

@@ -45,11 +45,6 @@ def test_ratios_are_those_of_the_benchmarks_scoring() -> None:
         assert score(seconds, "other") == pytest.approx((99.5 - number) / 99, abs=1e-12), number
 
 
-def test_a_workload_without_a_finished_submission_scores_zero() -> None:
-    seconds = {"a": {"x": math.inf}, "b": {"x": math.inf}}
-    assert (score(seconds, "a"), profile(seconds, "a", 4)) == (0.0, 0.0)
-
-
 def test_run_folders_are_scored_by_recipe_seed_and_target(make_run: MakeRun) -> None:
     for seed in (0, 1, 2):
         make_run(f"fast-{seed}", (0.5, 0.8), (60.0, 60.0), seed=seed)
