@@ -124,9 +124,12 @@ class Composition:
         chosen, setting = sort_words(assignments, self.problems)
         path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(DATA_FOLDER))
         option = dataset_at(str(path), str(top.options.get("dataset"))) if path else None
-        if "dataset" not in chosen and option != top.options.get("dataset") and option is not None:
+        usual = top.options.get("dataset")
+        if "dataset" not in chosen and option != usual and option is not None:
             chosen["dataset"] = option
-            self.notes.append(f"{path} is read as dataset={option}; type dataset={top.options['dataset']} to keep that")
+            # note: the built-in images are of no folder of the user's
+            keep = "" if usual == "shapes" else f"; type dataset={usual} to keep that"
+            self.notes.append(f"{path} is read as dataset={option}{keep}")
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
         below = [*reversed(chain), *reversed(lengths)]
         switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)

@@ -177,3 +177,4 @@ def test_a_path_selects_the_data_set_that_it_contains(
     assert (composed.config.dataset.path == str(path)) == (named == "dataset.path" or option != "shapes")
     is_usual = option == {"recipe=hot": "imagenet", "recipe=small": "image_folder"}.get("".join(words[:1]), "shapes")
     assert any(f"{path} is read as dataset={option}" in note for note in composed.notes) != is_usual
+    assert not any("dataset=shapes" in note for note in composed.notes)  # no folder of the user's is read as these
