@@ -3,7 +3,7 @@
 
 # Tests that run with FFCV's own package and Pillow-SIMD, whose pixels are equal, and again on plain Pillow without FFCV.
 PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
-TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs lab launcher recipes scripts tests
+TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launcher_lab recipes scripts tests
 
 demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25

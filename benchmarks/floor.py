@@ -2,8 +2,9 @@
 
     python -m benchmarks.floor --recipe none mild hot --batch 256 --json floor.json
 
-The step is traced on tensors without values, so no GPU is needed; `lab.predict.trace`, `lab.predict.fusion` and
-`benchmarks.roofline` define the counts. Each row has the eager and the compiled step; the update is never compiled.
+The step is traced on tensors without values, so no GPU is needed; `launcher_lab.predict.trace`,
+`launcher_lab.predict.fusion` and `benchmarks.roofline` define the counts. Each row has the eager and the compiled step;
+the update is never compiled.
 """
 
 import argparse
@@ -27,9 +28,6 @@ from torch.utils._pytree import tree_map
 from benchmarks.peers import ComposerPeer, has_composer, peer_step
 from benchmarks.roofline import all_reduce, minimum_seconds, traced
 from benchmarks.step import CLASSES, words_of
-from lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from lab.predict.machines import gpus
-from lab.predict.trace import Call, Gradient, Trace, kind_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
@@ -40,6 +38,9 @@ from launcher.plan.step_kinds import common_acting, step_kinds
 from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
+from launcher_lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
+from launcher_lab.predict.machines import gpus
+from launcher_lab.predict.trace import Call, Gradient, Trace, kind_of
 
 BF16 = Precision("cpu", torch.bfloat16)
 PLAIN = "plain PyTorch loop"

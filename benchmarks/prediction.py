@@ -17,8 +17,8 @@ import yaml
 from scipy.optimize import least_squares
 
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
-from lab.predict.machines import decoding_threads
-from lab.predict.prediction import efficiencies
+from launcher_lab.predict.machines import decoding_threads
+from launcher_lab.predict.prediction import efficiencies
 
 _WORKERS = 8
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"

@@ -18,11 +18,11 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.chromium import Chromium, installed
-from lab.study.curves import build_curves
-from lab.study.published import published_curves
-from lab.study.report import page
-from lab.study.results import Results
-from lab.study.runs import Evaluated, RunSummary, Times
+from launcher_lab.study.curves import build_curves
+from launcher_lab.study.published import published_curves
+from launcher_lab.study.report import page
+from launcher_lab.study.results import Results
+from launcher_lab.study.runs import Evaluated, RunSummary, Times
 
 _LENGTHS = (18, 36, 72, 144)
 _OPENED = """new Promise((done) => requestAnimationFrame(() => setTimeout(() => done(Math.max(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lab.predict.fusion import Kernel
-from lab.predict.machines import Gpu
-from lab.predict.meta_tensors import nothing_computed
-from lab.predict.trace import Gradient, Trace
+from launcher_lab.predict.fusion import Kernel
+from launcher_lab.predict.machines import Gpu
+from launcher_lab.predict.meta_tensors import nothing_computed
+from launcher_lab.predict.trace import Gradient, Trace
 
 # DDP's bucket sizes; the first is small, so that the all-reduce starts early.
 _FIRST_BUCKET = 1024**2

@@ -49,8 +49,8 @@ class Helper:
 
 
 def messages() -> list[Message]:
-    """Return every error whose text is in launcher/ or lab/, in the order of the files."""
-    files = [path for package in ("launcher", "lab") for path in sorted((ROOT / package).rglob("*.py"))]
+    """Return every error whose text is in launcher/ or launcher_lab/, in the order of the files."""
+    files = [path for package in ("launcher", "launcher_lab") for path in sorted((ROOT / package).rglob("*.py"))]
     trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in files}
     helpers = {".".join(path.with_suffix("").parts): dict(_helpers(tree)) for path, tree in trees.items()}
     return [one for path, tree in trees.items() for one in _in_file(path, tree, helpers)]

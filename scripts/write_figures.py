@@ -9,9 +9,9 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from lab.study.curves import Curve
-from lab.study.published import published, published_curves, stated_speedups
 from launcher.config.recipes import Published, Recipe, ablations, listing
+from launcher_lab.study.curves import Curve
+from launcher_lab.study.published import published, published_curves, stated_speedups
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/recipes.md", "docs/efficiency.md")

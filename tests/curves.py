@@ -1,6 +1,6 @@
 """Tradeoff curves with chosen points."""
 
-from lab.study.curves import Curve, CurvePoint, StudySetting
+from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 
 SETTING = StudySetting("shapes", "resnet18", "1x cpu")
 Values = float | tuple[float, ...]

@@ -1,12 +1,12 @@
 """Check the command lines of help texts and docs."""
 
-from lab.cli.curve import MOST_RUNS, expand
-from lab.study.ablation import alternatives, grid
 from launcher.cli import main as cli
 from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
 from launcher.config.compose import compose
 from launcher.submit.job import PREFIX
+from launcher_lab.cli.curve import MOST_RUNS, expand
+from launcher_lab.study.ablation import alternatives, grid
 
 
 def train(words: list[str]) -> None:

@@ -26,7 +26,7 @@ from tests import forked_ranks
 from tests.forked_ranks import MOST_BYTES
 
 _IMPORTED = (
-    *("launcher.cli.run", "launcher.cli.resume", "lab.cli.curve", "launcher.launch.start"),
+    *("launcher.cli.run", "launcher.cli.resume", "launcher_lab.cli.curve", "launcher.launch.start"),
     *("launcher.launch.elastic", "launcher.training.worker", "launcher.config.hydra_source"),
     *("launcher.data.worker_processes", "launcher.records.learning_curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from benchmarks.chromium import Chromium, installed
-from lab.study.curves import Cost
-from lab.study.report import page
-from lab.study.results import Results, read_results
+from launcher_lab.study.curves import Cost
+from launcher_lab.study.report import page
+from launcher_lab.study.results import Results, read_results
 
 # Inserted before the script of the page: collect its errors.
 _WATCH = """<script>

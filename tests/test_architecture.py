@@ -16,10 +16,10 @@ from launcher.records.run_folder import RunFolder
 from launcher.weights.card import CARD, WEIGHTS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "lab"
+ROOT, LAB = REPOSITORY / "launcher", REPOSITORY / "launcher_lab"
 
 PAGE = (REPOSITORY / "docs" / "architecture.md").read_text()
-# package -> the packages that it may import, from the page; those of the lab start with lab/
+# package -> the packages that it may import, from the page; those of the lab start with launcher_lab/
 ALLOWED = {
     package: set(filter(None, allowed.replace(" ", "").split(",")))
     for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
@@ -27,13 +27,21 @@ ALLOWED = {
 TORCH_FREE = (
     *("cli", "config", "plan", "doctor", "submit", "launch/start.py", "measure/launch.py", "measure/estimate.py"),
     *("measure/diagnosis.py", "rank/signs.py", "weights/card.py", "atomic.py", "cache.py", "console.py", "errors.py"),
-    *("plugins.py", "probe.py", "paths.py", "randomness.py", "lab/cli", "lab/loggers", "lab/study"),
-    *(f"lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
+    *(
+        "plugins.py",
+        "probe.py",
+        "paths.py",
+        "randomness.py",
+        "launcher_lab/cli",
+        "launcher_lab/loggers",
+        "launcher_lab/study",
+    ),
+    *(f"launcher_lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
 )
 
 
 def files(part: str) -> list[Path]:
-    path = REPOSITORY / part if part.startswith("lab/") else ROOT / part
+    path = REPOSITORY / part if part.startswith("launcher_lab/") else ROOT / part
     return [path] if path.suffix else sorted(path.rglob("*.py"))
 
 
@@ -47,7 +55,7 @@ def imported(path: Path, *, at_top_only: bool) -> set[str]:
 def started(path: Path) -> set[str]:
     """Return the modules that a file has in strings, for another process to run."""
     constants = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-    return {value for value in constants if isinstance(value, str) and re.match(r"(launcher|lab)\.\w+", value)}
+    return {value for value in constants if isinstance(value, str) and re.match(r"(launcher|launcher_lab)\.\w+", value)}
 
 
 def packages(folder: Path) -> set[str]:
@@ -55,13 +63,13 @@ def packages(folder: Path) -> set[str]:
 
 
 def package_of(name: str) -> str:
-    """Return the package of a module: config of launcher.config.keys, lab/study of lab.study.runs."""
+    """Return the package of a module: config of launcher.config.keys, launcher_lab/study of launcher_lab.study.runs."""
     first, second = name.split(".")[:2]
-    return second if first == "launcher" else f"lab/{second}"
+    return second if first == "launcher" else f"launcher_lab/{second}"
 
 
 def test_the_page_lists_every_package_and_top_level_file() -> None:
-    assert ALLOWED.keys() == packages(ROOT) | {f"lab/{name}" for name in packages(LAB)}
+    assert ALLOWED.keys() == packages(ROOT) | {f"launcher_lab/{name}" for name in packages(LAB)}
     assert re.findall(r"^  (\w+\.py)", PAGE, re.MULTILINE) == sorted(
         path.name for path in ROOT.glob("*.py") if path.name != "__init__.py"
     )
@@ -86,16 +94,18 @@ def test_imports_follow_the_table_and_the_table_of_lab_lists_no_unused_one(packa
     used: set[str] = set()
     for path in files(package):
         names = imported(path, at_top_only=False) | started(path)
-        packages_used = {package_of(name) for name in names if name.startswith(("launcher.", "lab."))} & ALLOWED.keys()
+        packages_used = {
+            package_of(name) for name in names if name.startswith(("launcher.", "launcher_lab."))
+        } & ALLOWED.keys()
         assert packages_used <= ALLOWED[package] | {package}, path
         used |= packages_used
-    assert not package.startswith("lab/") or used - {package} == ALLOWED[package]
+    assert not package.startswith("launcher_lab/") or used - {package} == ALLOWED[package]
 
 
 def test_the_launcher_does_not_mention_the_lab() -> None:
     for path in ROOT.rglob("*"):
         if path.is_file() and path.suffix != ".pyc":
-            assert not re.search(r"\blab\b|\blaboratory\b", path.read_text()), path
+            assert not re.search(r"\blauncher_lab\b|\blab\b|\blaboratory\b", path.read_text()), path
 
 
 def test_libraries_of_the_lab_are_imported_only_there() -> None:
@@ -132,7 +142,7 @@ INVALID = [
 FORKS = """
 import io, json, os, sys
 from contextlib import redirect_stderr, redirect_stdout
-from lab.cli import compare, curve, report
+from launcher_lab.cli import compare, curve, report
 from launcher.cli import plan
 from launcher.cli.main import main
 from launcher.config.compose import compose

@@ -16,10 +16,10 @@ ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
     **{("launcher/config/overrides.py", name): EXAMPLE for name in ("ema", "blurpool", "mixup", "sam")},
-    **dict.fromkeys([("lab/cli/ablate.py", "mixup"), ("lab/study/ablation.py", "mixup")], EXAMPLE),
-    ("lab/cli/curve.py", "sam"): EXAMPLE,
+    **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
+    ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
-    ("lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
+    ("launcher_lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
 }
 
 
@@ -44,7 +44,7 @@ def words(tree: ast.Module) -> Iterator[str]:
 
 def test_no_other_file_contains_the_name_of_an_algorithm() -> None:
     used = set()
-    for path in (path for room in ("launcher", "lab") for path in sorted((ROOT / room).rglob("*.py"))):
+    for path in (path for room in ("launcher", "launcher_lab") for path in sorted((ROOT / room).rglob("*.py"))):
         file = str(path.relative_to(ROOT))
         if not file.startswith(OWN):
             used |= {(file, name) for text in words(ast.parse(path.read_text())) for name in NAMES.findall(text)}

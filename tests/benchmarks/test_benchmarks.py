@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import algorithms, checkpoint, floor, report_page, startup, step
 from benchmarks.chromium import installed
-from lab.predict.trace import Call
+from launcher_lab.predict.trace import Call
 from tests.networks import tiny
 
 

@@ -1,9 +1,9 @@
 import pytest
 
 from benchmarks.roofline import all_reduce, minimum_seconds
-from lab.predict.fusion import Kernel
-from lab.predict.machines import Gpu, gpus
-from lab.predict.trace import Gradient
+from launcher_lab.predict.fusion import Kernel
+from launcher_lab.predict.machines import Gpu, gpus
+from launcher_lab.predict.trace import Gradient
 
 # 1 GB/s of memory bandwidth, 1 TFLOP/s, 1 GB/s between GPUs
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, product_rate=1, link=1, source="")

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from lab.predict.machines import gpus
 from launcher.cli.estimate import hardware
 from launcher.config.groups import machines, options, price_age
 from launcher.submit.job import read_values
 from launcher.submit.sky import Sky
+from launcher_lab.predict.machines import gpus
 from tests.commands import output_of
 
 

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.cli.curve import expand
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, is_text, path_keys
@@ -16,6 +15,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
 from launcher.submit.job import PREFIX, read_values
 from launcher.submit.slurm import Slurm
+from launcher_lab.cli.curve import expand
 from tests.commands import output_of
 
 NAMES = [

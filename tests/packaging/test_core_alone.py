@@ -22,10 +22,10 @@ _broken = [EntryPoint("theirs", os.environ["BROKEN"], group) for group in _group
 def entry_points(**query):
     if not query:
         return _all()
-    own = [point for point in _all(**query) if not point.value.startswith("lab.")]
+    own = [point for point in _all(**query) if not point.value.startswith("launcher_lab.")]
     return importlib.metadata.EntryPoints(own + [point for point in _broken if point.group == query["group"]])
 importlib.metadata.entry_points = entry_points
-sys.modules |= dict.fromkeys(["lab", *os.environ["HIDDEN"].split()])
+sys.modules |= dict.fromkeys(["launcher_lab", *os.environ["HIDDEN"].split()])
 """
 
 

@@ -43,7 +43,7 @@ def test_the_wheel_contains_conf_recipes_packages_and_licence(wheel: Path) -> No
     for folder in ("conf", "recipes"):
         for path in (ROOT / folder).rglob("*.yaml"):
             assert f"launcher/assets/{path.relative_to(ROOT)}" in names
-    for package in ("launcher", "lab"):
+    for package in ("launcher", "launcher_lab"):
         files = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.*") if "__pycache__" not in path.parts}
         assert {str(path) for path in files} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
@@ -59,7 +59,7 @@ def test_the_installed_command_runs_from_another_folder(installed: Path, tmp_pat
 
 
 def test_the_installed_command_trains_submits_and_reports(installed: Path, tmp_path: Path) -> None:
-    """This includes the verbs of `lab`, which are registered by entry points."""
+    """This includes the verbs of `launcher_lab`, which are registered by entry points."""
     words = ["launch=cpu", "epochs=1", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]
     words += ["dataset.native_size=32", "schedule.warmup=0ba", "dataloader.workers=1", "model=resnet18"]
     train(installed, tmp_path, *words, "run_name=r")

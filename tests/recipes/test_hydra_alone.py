@@ -28,7 +28,7 @@ for line in lines:
     with initialize_config_dir(config_dir=str(main), version_base="1.3"):
         words += [f"hydra.searchpath=[{','.join(f'file://{folder}' for folder in folders)}]"]
         composed[line] = OmegaConf.to_container(compose(name, words), resolve=True)
-assert not any(name.partition(".")[0] in ("launcher", "lab") for name in sys.modules)
+assert not any(name.partition(".")[0] in ("launcher", "launcher_lab") for name in sys.modules)
 print(json.dumps(composed))
 """
 # Command lines, and Hydra's own words for them.

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.cli import curve
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
+from launcher_lab.cli import curve
 from tests.forked import Command
 from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, slow_down, steps_done, use_tiny, wait_for
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from lab.cli import curve
 from launcher.cli import main as cli
 from launcher.records.metrics import read_metrics
+from launcher_lab.cli import curve
 from tests.runs import SMALL, Here, Train, same
 
 pytestmark = pytest.mark.system

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lab.study.runs import read_run
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.data.folder import scan_evaluation
@@ -19,6 +18,7 @@ from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import summary_table
+from launcher_lab.study.runs import read_run
 from tests.runs import SMALL, Here
 
 CLASSES = sorted(FIGURES)

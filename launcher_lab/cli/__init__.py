@@ -1,0 +1,12 @@
+"""The verbs of this package: name to module and description."""
+
+VERBS = {
+    "look": ("launcher_lab.cli.look", "write a page of a data set and of the images that a run trains on"),
+    "tune": ("launcher_lab.cli.tune", "search hyperparameters with quasi-random trials, one run after another"),
+    "lr-find": ("launcher_lab.cli.lr_find", "find a learning rate by a few training steps at rising ones"),
+    "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
+    "curve": ("launcher_lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
+    "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
+    "report": ("launcher_lab.cli.report", "draw runs as one HTML page or an image"),
+    "mlperf": ("launcher_lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
+}

@@ -1,0 +1,186 @@
+"""`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
+
+import argparse
+import json
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.table import Table
+
+from launcher.cli.estimate import seconds
+from launcher.config.compose import Composed
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.schema import RunConfig
+from launcher.console import console, table, verbatim
+from launcher.data.identity import identity_if_present
+from launcher.errors import Problem, UserError
+from launcher.records.run_folder import run_folders
+from launcher_lab.cli.curve import Cell, check_all, expand, train_all
+from launcher_lab.study import ablation
+from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
+from launcher_lab.study.runs import read_run
+from launcher_lab.study.speedup import BootstrapEstimate
+
+EXAMPLES = [
+    "train ablate recipe=hot dataset.path=/data/imagenet",
+    "train ablate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.5",
+    "train ablate recipe=hot --grid --json",
+    "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
+]
+_SEVERAL = ("epochs", "seed", "schedule.dilate")
+_KINDS = {"without": "removing it", "only": "adding only it", "with": "adding it to all"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="epochs and seed take several values")
+    more = "add a row: all algorithms and this one, or this key=value; several values make several rows"
+    parser.add_argument("--with", dest="more", action="append", default=[], metavar="WORDS", help=more)
+    parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
+    parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
+    parser.add_argument(
+        "--seconds", type=seconds, default=1.0, metavar="S", help="seconds per kind of step (default: 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    _check_several(arguments.overrides)
+    composed = expand(arguments.overrides)[0].composed
+    variants = ablation.grid(list(composed.config.algorithms.active()), arguments.more)
+    cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
+    if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
+        return code
+    rows = _rows(cells, composed.config)
+    effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
+    parts = {} if arguments.grid else _parts(composed, arguments.seconds)
+    commands = {
+        variant: ["train", *["curve"] * (len(row) > 1), *arguments.overrides, *variant.words]
+        for variant, row in cells.items()
+    }
+    if arguments.json:
+        print(json.dumps(_as_json(rows, commands, effect_list, tradeoff_list, parts), indent=2))
+        return 0
+    out = console()
+    out.print(_grid(rows, commands))
+    if tradeoff_list:
+        out.print(_effects(effect_list))
+        out.print(_tradeoffs(tradeoff_list))
+    if parts:
+        out.print(_split(parts))
+    return 0
+
+
+def _check_several(words: Sequence[str]) -> None:
+    """Check that only lengths and seeds have several values.
+
+    Raises UserError if another key has several values.
+    """
+    message = "takes one value here; use --with for several values, one row per value"
+    several = [word.partition("=") for word in words if len(alternatives(word, 2) or ()) > 1]
+    wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
+    if wrong:
+        raise UserError(*wrong)
+
+
+def _train_missing(cells: Sequence[Cell]) -> int:
+    """Train the unfinished runs, the first seed of every row first; return the exit code."""
+    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
+    ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
+    check_all(ordered, here=True)
+    outcomes: Counter[str] = Counter()
+    return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
+
+
+def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
+    """Return each variant at each length, with its finished runs below `runs`."""
+    folders = sorted(folder.path for folder in run_folders(Path(config.runs)))
+    identity = identity_if_present(config) if folders else None
+    configs = [cell.composed.config for row in cells.values() for cell in row]
+    runs = ablation.comparable(configs, [read_run(path) for path in folders], identity)
+    rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
+    return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in rows.items()]
+
+
+def _parts(composed: Composed, each: float) -> dict[str, float]:
+    """Measure the mean seconds of each part of a step, including waits for data and copies."""
+    from launcher.measure.launch import measure, measure_steps, prepare_here
+
+    prepared = prepare_here(composed)
+    from launcher_lab.predict.split import waiting  # note: imports torch, so only after all checks
+
+    return {
+        **waiting(prepared.plan, measure_steps(prepared, each)),
+        **measure(prepared, "launcher_lab.predict.split:work", each, dict[str, float]),
+    }
+
+
+def _as_json(
+    rows: Sequence[Row],
+    commands: Mapping[Variant, list[str]],
+    effect_list: Sequence[Effect],
+    tradeoff_list: Sequence[Tradeoff],
+    parts: dict[str, float],
+) -> dict[str, object]:
+    listed = []
+    for row in rows:
+        measured = asdict(variant_result(row.result[1])) if row.result else None
+        own = {"epochs": row.epochs, "command": commands[row.variant], "measured": measured}
+        listed.append({**asdict(row.variant), **own})
+    split = [
+        {"part": name, "seconds": parts[name], "share": share, "speedup_limit": limit}
+        for name, share, limit in ablation.limits(parts)
+    ]
+    return {
+        "grid": listed,
+        "effects": [asdict(one) for one in effect_list],
+        "tradeoff": [asdict(one) for one in tradeoff_list],
+        "split": split,
+    }
+
+
+def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
+    cells = table("variant", "epochs", "runs", "top-1 %", "minutes", "command")
+    for row in rows:
+        result = variant_result(row.result[1]) if row.result else None
+        numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
+        command = shlex.join(commands[row.variant])
+        cells.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))
+    return cells
+
+
+def _effects(effect_list: Sequence[Effect]) -> Table:
+    cells = table("algorithm", "measured by", "epochs", "top-1 points", "training time")
+    for one in effect_list:
+        points = _number(one.top1, "{:+.2f}")
+        cells.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
+    return cells
+
+
+def _tradeoffs(tradeoff_list: Sequence[Tradeoff]) -> Table:
+    cells = table("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
+    for one in tradeoff_list:
+        bounds = f"at least {one.at_least:.2f}x; " if one.at_least else ""
+        bounds += f"at most {one.at_most:.2f}x; " if one.at_most else ""
+        speedup = _number(one.speedup, "{:.2f}x") or verbatim(bounds + one.why_no_speedup)
+        gain = _number(one.gain, "{:+.2f}") or verbatim(one.why_no_gain)
+        cells.add_row(verbatim(one.algorithm), str(one.epochs), one.base, speedup, gain)
+    return cells
+
+
+def _number(value: BootstrapEstimate | None, form: str) -> str:
+    """Format a value, with its interval if it has one."""
+    if value is None:
+        return ""
+    interval = value.interval(form)
+    return form.format(value.value) + (f" ({interval})" if interval else "")
+
+
+def _split(parts: dict[str, float]) -> Table:
+    cells = table("part of a step", "time", "share", "speed-up if free")
+    cells.title, cells.title_justify = "mean step over the schedule, synchronized after each part", "left"
+    for name, share, limit in ablation.limits(parts):
+        cells.add_row(name, f"{1000 * parts[name]:,.2f} ms", f"{share:.1%}", f"{limit:.3f}")
+    return cells

@@ -1,0 +1,256 @@
+"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here or as Slurm jobs."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from launcher import atomic
+from launcher.config.compose import Composed, compose
+from launcher.config.layers import COMMAND_LINE, leaves
+from launcher.config.resolved import as_mapping, changed, is_free, read
+from launcher.config.schema import RunConfig
+from launcher.console import console, verbatim
+from launcher.data.identity import COUNTS, identity_if_present
+from launcher.data.jpeg import with_decoder
+from launcher.data.unreadable import read_skipped
+from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
+from launcher.launch.devices import planned
+from launcher.launch.prepare_run import prepare_run
+from launcher.launch.stopping import stop_signals
+from launcher.plan.plan import dilated_epochs
+from launcher.rank.main import die_with
+from launcher.records.run_folder import RunFolder
+from launcher.submit import slurm
+from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
+from launcher_lab.study.ablation import alternatives
+from launcher_lab.study.runs import State, data_path, read_run
+
+EXAMPLES = [
+    "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
+    "train curve recipe=mild model=resnet18 dataset=shapes launch=cpu batch_size=64 epochs=3,6,9 seed=0,1 runs=study",
+    "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
+    "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
+]
+# All runs are composed and checked before the first one starts.
+MOST_RUNS = 1000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
+    )
+    values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
+    values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume"
+    parser.add_argument("overrides", nargs="+", metavar="key=a,b", help=values)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    job_words = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
+    cells = expand([word for word in arguments.overrides if word not in job_words])
+    check_all(cells, here=not arguments.slurm)
+    outcomes: Counter[str] = Counter()
+    if arguments.slurm:
+        _submit_all(cells, job_words, outcomes)
+    elif (code := train_all(cells, outcomes)) is not None:
+        return code
+    out = console()
+    out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
+    out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
+    return 1 if outcomes["failed"] else 0
+
+
+def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
+    """Start or resume the runs one after another; return the exit code if stopped."""
+    out = console()
+    for number, cell in enumerate(cells, 1):
+        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
+        state = cell.state
+        if state in ("finished", "running"):
+            outcomes["already finished" if state == "finished" else "running elsewhere"] += 1
+            out.print(f"  {state}: skipped")
+            continue
+        code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
+        if code in (INTERRUPTED, TERMINATED):
+            out.print("stopped; run the same command to continue")
+            return code
+        outcomes["finished" if code == 0 else "failed"] += 1
+    return None
+
+
+def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> None:
+    """Submit a job for each run that is neither finished nor in the queue; the job resumes an interrupted run.
+
+    Raises UserError if the number of GPUs per node is unknown, or Slurm refuses a job.
+    """
+    values = read_values(slurm.Slurm, words)
+    jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
+    in_queue = _output(["squeue", "--me", "--noheader", "--format=%A"]).split()
+    out = console()
+    for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
+        file = cell.folder.parent / ".jobs" / cell.folder.name
+        job_id = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
+        if cell.state in ("finished", "running"):
+            outcomes["already finished" if cell.state == "finished" else "running"] += 1
+            message = f"{cell.state}: skipped"
+        elif job_id in in_queue:
+            outcomes["in the queue"] += 1
+            message = f"in the queue as job {job_id}: skipped"
+        else:
+            # note: sites with several clusters append the cluster's name
+            submitted = _output(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
+            file.parent.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(file, f"{submitted}\n")
+            outcomes["submitted"] += 1
+            message = f"submitted as job {submitted}"
+        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
+
+
+def _output(command: list[str], script: str | None = None) -> str:
+    """Run a Slurm command and return its output.
+
+    Raises UserError if the command is not installed, or fails.
+    """
+    try:
+        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UserError(f"{command[0]} is not installed; run this command on a login node of the cluster") from None
+    if done.returncode:
+        reason = "; ".join(done.stderr.strip().splitlines()) or f"exited with code {done.returncode}"
+        raise UserError(f"{command[0]}: {reason}")
+    return done.stdout
+
+
+def check_all(cells: list[Cell], *, here: bool) -> None:
+    """Check every run before the first one starts; the data must exist only if it starts `here`.
+
+    Raises UserError with each distinct error of the runs, once.
+    """
+    problems = Problems()
+    for cell in cells:
+        with problems.collected():
+            launch = cell.composed.config.launch
+            devices = planned(launch, None if here else gpus_of_node(cell.composed.config))
+            config = prepare_run(cell.composed, devices=devices, must_exist=here, with_weights=here).plan.config
+            check_existing(cell.folder, config)
+            if here:
+                config.logger.check()
+    problems.settle()
+
+
+def _train(words: list[str]) -> int:
+    """Train one run in its own process, forwarding stop signals; return its exit code."""
+    # note: if this process is killed, the run also gets SIGTERM, saves a checkpoint and stops
+    die_together = partial(die_with, os.getpid(), signal.SIGTERM)
+    process = subprocess.Popen([sys.executable, "-m", "launcher", *words], preexec_fn=die_together)
+
+    def forward(number: int) -> None:
+        # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it
+        if number != signal.SIGINT:
+            process.send_signal(number)
+
+    with stop_signals(forward):
+        return process.wait()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: the words of its command line, their composition, and its folder, which may not exist yet."""
+
+    words: tuple[str, ...]
+    composed: Composed
+    folder: Path
+
+    @property
+    def state(self) -> State | None:
+        """Return the run's state; None before it starts."""
+        return read_run(self.folder).state if self.folder.exists() else None
+
+    @property
+    def epochs(self) -> int:
+        """Return the length after dilation."""
+        return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
+
+
+def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
+    """Return the runs of all combinations of values, as in `recipe=mild,hot epochs=8,16 seed=0,1`; seeds vary slowest.
+
+    Lengths dilate the recipe's schedule (MosaicML methodology), unless the words set `schedule.dilate`. The names of
+    the folders contain `name`.
+
+    Raises UserError with each distinct error of the combinations, once.
+    """
+    # note: `compose` checks the words with one value
+    choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
+    if math.prod(map(len, choices.values())) > MOST_RUNS:
+        most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
+        key, _, value = most.partition("=")
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", key, value, COMMAND_LINE))
+    if "run_name" in choices:
+        value = words[list(choices).index("run_name")].partition("=")[2]
+        message = "cannot be set for a grid; set the parent folder with runs=FOLDER"
+        raise UserError(Problem(message, "run_name", value))
+    several = [key for key, values in choices.items() if len(values) > 1]
+    # note: every length gets a first result before any gets a second
+    order = sorted(choices, key=lambda key: key != "seed")
+    cells, problems = [], Problems()
+    for values in itertools.product(*(choices[key] for key in order)):
+        chosen = dict(zip(order, values, strict=True))
+        with problems.collected():
+            cells.append(_cell({key: chosen[key] for key in choices}, several, name))
+    problems.settle()
+    return cells
+
+
+def check_existing(folder: Path, config: RunConfig) -> None:
+    """Check that an existing folder is a run of this config, on the current images.
+
+    Raises UserError if the folder has another run, or no run.
+    """
+    if not folder.exists():
+        return
+    own, run = dict(leaves(as_mapping(config))), read_run(folder)
+    differ = [
+        key
+        for key in changed(with_decoder(read(RunFolder(folder).config)), with_decoder(config))
+        # note: counts that are unknown so far match any
+        if not is_free(key) and not (key in COUNTS and own.get(key) is None)
+    ]
+    if differ:
+        raise UserError(
+            f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"
+        )
+    identity = None
+    if run.identities:
+        identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
+    if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
+        where = run.data_path or "built-in images"
+        raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
+
+
+def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:
+    words = list(chosen.values())
+    composed = compose(words)
+    if "epochs" in chosen and "schedule.dilate" not in chosen:
+        del chosen["epochs"]
+        own = compose(list(chosen.values())).config.epochs
+        words = [*chosen.values(), f"schedule.dilate={composed.config.epochs / own!r}"]
+        composed = compose(words)
+    config = composed.config
+    epochs = dilated_epochs(config.epochs, config.schedule.dilate)
+    other = [key for key in several if key not in ("recipe", "seed", "epochs", "schedule.dilate")]
+    first = [config.recipe or config.model.architecture, config.dataset.name, *([name] if name else [])]
+    parts = [*first, *(chosen[key] for key in other), f"{epochs}ep", f"seed{config.seed}"]
+    folder = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
+    return Cell((*words, f"run_name={folder}"), composed, Path(config.runs) / folder)

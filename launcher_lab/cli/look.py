@@ -1,0 +1,112 @@
+"""`train look`: write a page of a data set and of the images that a run trains on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from launcher import page, randomness
+from launcher.config.compose import compose
+from launcher.console import console, progress_bars, verbatim
+from launcher.data.census import classes_section, images_section
+from launcher.errors import Problem, UserError
+from launcher.launch.prepare_run import prepare_run
+from launcher.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from launcher.data.images import Reader
+    from launcher_lab.look.steps import Example
+
+EXAMPLES = [
+    "train look recipe=small dataset.path=/data/flowers",
+    "train look recipe=hot dataset.path=/data/imagenet -o hot.html",
+    "train look recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
+]
+_MOST_CLASSES, _FEW_CLASSES, _OF_NUMBERS = 20, 5, 10
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("-o", "--output", default="look.html", metavar="FILE", help="the page (default: look.html)")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    path = Path(arguments.output)
+    page.check_output(path)
+    composed = compose(arguments.overrides)
+    if composed.config.dataloader.name == "synthetic":
+        message = "has noise instead of images; set dataloader=torchvision or ffcv"
+        raise UserError(Problem(message, "dataloader", "synthetic"))
+    task = composed.config.task
+    with progress_bars(console(sys.stderr)) as (_, report):
+        prepared = prepare_run(composed, report=report)
+    from launcher_lab.look.steps import examples, loaders_here  # note: imports torch, so only after all checks
+
+    plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
+    with closing(loaders_here(plan, prepared.skipped)) as loaders:
+        train, val = loaders.train.reader, loaders.evaluate.reader
+        order = randomness.generator(seed, "look").permutation(len(train.names))
+        classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
+        steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
+        each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
+        found = examples(plan, train, classes, each, steps)
+        parts = [images_section(train, val, prepared.notes, seed)]
+        parts += [_numbers(train) if numbers else classes_section(train, val, classes, seed)]
+        parts += [_step(plan, train, *step) for step in zip(steps, found, strict=True)]
+    where = plan.config.dataset.path or plan.config.dataset.name
+    page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
+    of_classes = "" if numbers else f" of {len(classes)} classes"
+    console().print(verbatim(f"{path}: {sum(map(len, found))} images{of_classes} at {len(steps)} steps"))
+    return 0
+
+
+def _numbers(train: Reader) -> str:
+    """Return a page's section of the numbers of the training images."""
+    columns = ("", "mean", "least", "5 %", "median", "95 %", "most")
+    values = (
+        (name, of.mean(), *np.quantile(of, (0, 0.05, 0.5, 0.95, 1)))
+        for name, of in zip(train.names, train.labels.T, strict=True)
+    )
+    rows = [[page.text(name), *(f"{value:.6g}" for value in row)] for name, *row in values]
+    return page.section("Numbers", "of the training images", page.table(columns, rows, range(1, len(columns))))
+
+
+def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> str:
+    """Return the images at a step: a row each, and a column for each algorithm that changes one of them."""
+    from launcher_lab.look.steps import ALL, LOADED
+
+    names = list(images[0].versions) if images else [LOADED]
+    same = {name: all(np.array_equal(one.versions[name], one.versions[LOADED]) for one in images) for name in names}
+    seen = [name for name in names if name in (LOADED, ALL) or not same[name]]
+    without = [name for name in names if name not in seen]
+    size = f"images of {plan.image_size(step)} px, loaded at {plan.loaded_size(step)} px"
+    hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
+    hint += f". Not visible at this step: {', '.join(without)}" * bool(without)
+    near = {one.step for one in images} - {step}
+    hint += ". Classes without an image in this step are shown at the nearest one with such an image" * bool(near)
+    rows = (
+        [_about(plan, train, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images
+    )
+    place = {0: "First", plan.total_steps - 1: "Last"}.get(step, "Middle")
+    return page.section(f"{place} step, number {step:,}", hint, page.table(("label", *seen), rows))
+
+
+def _about(plan: Plan, train: Reader, one: Example, step: int) -> str:
+    """Return an image's label, file, step if it is another, and target after all algorithms, as markup."""
+    numbers = plan.config.task.labelled == "numbers"
+
+    def values(of: Mapping[int, float]) -> list[str]:
+        return [f"{train.names[n]} {v:.6g}" if numbers else f"{v:.2f} {train.names[n]}" for n, v in of.items()]
+
+    label = ", ".join(values(one.label) if numbers else (train.names[n] for n in one.label)) or "no label"
+    lines = [train.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
+    if sorted(target := values(one.target)) != sorted(values(one.label)):
+        lines += [f"target {value}" for value in target]
+    about = "".join(f"<br>{page.text(line)}" for line in lines)
+    return f'{page.text(label)}<span class="hint">{about}</span>'

@@ -1,0 +1,146 @@
+"""`train mlperf RUN`: write mlperf.log in MLPerf Training's format from a run's records.
+
+Rules and keys: MLPerf Training 4.0, the last round with ResNet-50, in the open division, since the recipes' values
+differ from those of the closed one. Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from launcher import atomic
+from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
+from launcher.config.resolved import read
+from launcher.config.schedules import Polynomial
+from launcher.errors import UserError
+from launcher.plan.plan import Plan, plan_for
+from launcher.records.metrics import Row, reached, read_metrics
+from launcher.records.run_folder import RunFolder, existing
+from launcher_lab.study.runs import quality
+
+EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="a run folder")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    folder = existing(arguments.run)
+    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
+    if not sizes:
+        raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
+    print(write_mlperf(plan_for(read(folder.config), sizes[0]), folder))
+    return 0
+
+
+_POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One log line; `time` in seconds since 1970."""
+
+    time: float
+    key: str
+    value: Any = None
+    kind: str = _POINT
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        values = {
+            "namespace": "",
+            "time_ms": int(1000 * self.time),
+            "event_type": self.kind,
+            "key": self.key,
+            "value": self.value,
+            "metadata": {"file": Path(__file__).name, "lineno": 0, **self.metadata},
+        }
+        return f":::MLLOG {json.dumps(values)}"
+
+
+def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
+    """Write the log of the records so far; return None without records."""
+    rows = read_metrics(folder.metrics)
+    if not rows or rows[0]["kind"] != "start":
+        return None
+    path = folder.path / "mlperf.log"
+    started = min(folder.config.stat().st_mtime, rows[0]["time"])
+    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, started)))
+    return path
+
+
+def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:
+    """Yield the events of a run whose processes started at `started`, in order."""
+    start = rows[0]["time"]
+    yield Event(started, "cache_clear", True)
+    yield Event(started, "init_start", kind=_START)
+    for key, value in _facts(plan, f"{rows[0]['world_size']}x {rows[0]['device']}").items():
+        yield Event(started, key, value)
+    yield Event(start, "init_stop", kind=_STOP)
+    yield Event(start, "run_start", kind=_START)
+    yield from _training(plan, rows, start)
+    end = rows[-1]
+    if end["kind"] == "end" and end["finished"]:
+        target = plan.config.target
+        missed = target is not None and reached(rows, plan.config.task.goal(target)) is None
+        yield Event(end["time"], "run_stop", kind=_STOP, metadata={"status": "aborted" if missed else "success"})
+
+
+def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
+    """Yield epochs and evaluations; an epoch starts when the previous event ends."""
+    last, opened = start, 0
+    for row in rows:
+        epoch = -(-row["step"] // plan.steps_per_epoch)
+        if row["kind"] not in ("epoch", "eval"):
+            continue
+        if opened < epoch:
+            opened = epoch
+            yield Event(last, "epoch_start", kind=_START, metadata={"epoch_num": epoch})
+        if row["kind"] == "epoch":
+            yield Event(row["time"], "epoch_stop", kind=_STOP, metadata={"epoch_num": epoch})
+        else:
+            at = {"epoch_num": row["epoch"]}
+            yield Event(row["time"] - row["seconds"], "eval_start", kind=_START, metadata=at)
+            yield Event(row["time"], "eval_accuracy", quality(row), metadata=at)
+            yield Event(row["time"], "eval_stop", kind=_STOP, metadata=at)
+        last = row["time"]
+
+
+def _facts(plan: Plan, platform: str) -> dict[str, Any]:
+    """Return the log's values; a submitting organisation replaces `submission_org`."""
+    config, optimizer = plan.config, plan.config.optimizer
+    facts: dict[str, Any] = {
+        "submission_benchmark": "resnet",
+        "submission_division": "open",
+        "submission_org": "none",
+        "submission_platform": platform,
+        "submission_status": "research",
+        "seed": config.seed,
+        "global_batch_size": plan.batch_size,
+        "gradient_accumulation_steps": plan.accumulation,
+        "train_samples": plan.train_samples,
+        "eval_samples": config.dataset.val_samples,
+        "model_bn_span": plan.rank_batch // plan.accumulation,
+        "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
+    }
+    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
+        return {**facts, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
+    name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
+    facts |= {
+        "opt_name": name,
+        f"{name}_opt_base_learning_rate": plan.peak_lr,
+        f"{name}_opt_end_learning_rate": plan.lr(plan.total_steps - 1),
+        f"{name}_opt_momentum": optimizer.momentum,
+        f"{name}_opt_weight_decay": optimizer.weight_decay,
+    }
+    if isinstance(optimizer, LARSConfig):
+        facts["lars_epsilon"] = optimizer.epsilon
+        facts["lars_opt_learning_rate_warmup_epochs"] = facts.pop("opt_learning_rate_warmup_epochs")
+    if isinstance(config.schedule, Polynomial):
+        facts[f"{name}_opt_learning_rate_decay_poly_power"] = config.schedule.power
+        facts[f"{name}_opt_learning_rate_decay_steps"] = plan.total_steps - plan.warmup_steps
+    return facts

@@ -1,0 +1,270 @@
+"""`train plan --on MACHINE`: predict time and cost on other machines from counted steps, without a GPU."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from launcher.config.compose import Composed, compose
+from launcher.config.groups import machines, price_age
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.schema import Hardware, TorchvisionLoader
+from launcher.console import console, table, verbatim
+from launcher.errors import Problem, UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import prepare_run
+from launcher.measure.estimate import Span
+from launcher.plan.plan import plan_for
+from launcher.records.progress import duration
+from launcher_lab.predict.machines import ALL, Gpu, gpu_of, machine_named, rented, sky_prices
+from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
+from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
+from launcher_lab.predict.profiles import correction, read_profiles
+
+_MOST_PHASES = 6
+# The loading of the published curves: FFCV, eight workers per GPU.
+_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, or all")
+    parser.add_argument(
+        "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
+    )
+    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: SkyPilot's catalogue")
+    parser.add_argument("--image", metavar="FILE", help="with --on: draw cost against time")
+
+
+def handle(arguments: argparse.Namespace) -> int | None:
+    """Print the prediction; return None without a machine."""
+    if not _has_machine(arguments):
+        return None
+    priced = sky_prices(rented()) if arguments.prices == "sky" else {}
+    known, notes = {**rented(), **priced}, []
+    words = list(arguments.overrides)
+    if arguments.on not in (None, ALL):
+        words.append(f"hardware={machine_named(arguments.on, known)}")
+    composed = compose(words)
+    if arguments.prices == "sky" and arguments.on == ALL:
+        left = len(known) - len(priced)
+        notes.append(f"{len(priced)} prices from SkyPilot's catalogue, {left} from conf/hardware")
+    elif arguments.prices == "sky":
+        hardware = _priced(composed.config.hardware, priced)
+        composed = replace(composed, config=replace(composed.config, hardware=hardware))
+    if arguments.quality is not None:
+        length, epochs = _length(arguments, composed)
+        notes.append(
+            f"{epochs} epochs for {arguments.quality:g} %: {length.source}"
+            + (f", {length.minutes:.1f} minutes at the throughput predicted there" if length.minutes else "")
+        )
+        composed = replace(composed, config=replace(composed.config, epochs=epochs))
+    config = composed.config
+    if config.launch.nnodes > 1:
+        message = "predictions support one node; set launch.nnodes=1"
+        raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
+    chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
+    candidates, more = _offers(composed, chosen)
+    notes += more
+    if arguments.on != ALL and candidates[0].problem:
+        raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
+    if arguments.image:
+        draw_offers(candidates, Path(arguments.image), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
+    if arguments.json:
+        print(json.dumps({"notes": notes, "offers": list(map(_values, candidates))}, indent=2))
+        return 0
+    _print(candidates, notes, everything=arguments.on == ALL)
+    return 0
+
+
+def _has_machine(arguments: argparse.Namespace) -> bool:
+    """Return whether the command line has a machine, by `--on` or `hardware=`.
+
+    Raises UserError if an option needs a machine and there is none.
+    """
+    words = (word.partition("=") for word in arguments.overrides)
+    named = any(key == "hardware" and value in rented() for key, _, value in words)
+    if arguments.on is not None or named:
+        return True
+    for name, default in (("quality", None), ("image", None), ("prices", "conf")):
+        if (value := getattr(arguments, name)) != default:
+            raise UserError(Problem("needs --on MACHINE or --on all", f"--{name}", value))
+    return False
+
+
+def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
+    """Return the machine at the catalogue's price.
+
+    Raises UserError if the catalogue has none.
+    """
+    if machine.name in priced:
+        return priced[machine.name]
+    message = f"SkyPilot's catalogue has no price for {machine.name}; omit --prices to use conf/hardware"
+    raise UserError(Problem(message, "--prices", "sky"))
+
+
+def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
+    """Return every machine's offers, and notes on the run and on skipped profiles."""
+    profiles, notes = read_profiles(Path(composed.config.runs))
+    predictors: dict[int, Predictor] = {}
+    candidates: list[Offer] = []
+    for machine in chosen:
+        gpu, count = gpu_of(machine), machine.gpus or 1
+        if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
+            key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
+            message = f"predictions use all {count} GPUs of {machine.name}; omit {key}"
+            raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
+        if count not in predictors:
+            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
+            predictors[count] = Predictor(prepared.plan)
+            notes = [*notes, *(note for note in prepared.notes if note not in notes)]
+        predictor = predictors[count]
+        plan = predictor.plan
+        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
+        candidates += offers(plan, prediction, memory_problem(plan, prediction))
+        if len(chosen) == 1:
+            notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
+            notes += _without_launches(predictor, prediction, gpu, corrected.factor)
+    return with_front(candidates), notes
+
+
+def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what FFCV files would change, if torchvision's loader is the bottleneck."""
+    config = predictor.plan.config
+    if not isinstance(config.dataloader, TorchvisionLoader) or main_bound(prediction.phases) != "loader":
+        return []
+    ffcv = replace(config, dataloader=compose(["dataloader=ffcv"]).config.dataloader)
+    other = Predictor(replace(predictor.plan, config=ffcv), predictor.counted)
+    before, after = (one.estimate.wall.seconds for one in (prediction, other.on(prediction.machine, gpu,
+                     correction=correction)))  # fmt: skip
+    return [
+        f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
+        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files (docs/data.md)"
+    ]
+
+
+def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what CUDA graphs would change, if launches are the bottleneck at some image sizes."""
+    slow = [phase for phase in prediction.phases if phase.bound == "launches"]
+    if not slow:
+        return []
+    plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
+    graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
+    sizes = [phase.image_size for phase in slow]
+    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.image_size in sizes)
+    before = sum(phase.steps * phase.seconds for phase in slow)
+    return [
+        f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
+        f"instead of {duration(before)} there (docs/performance.md)"
+    ]
+
+
+def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
+    """Return the length for a quality, and its epochs: those of its minutes on the published machine, as predicted."""
+    from launcher_lab.study.results import read_results  # note: numpy and more
+
+    config = composed.config
+    if any(word.startswith("epochs=") for word in arguments.overrides):
+        message = "sets the length already; omit epochs= or --quality"
+        raise UserError(Problem(message, "--quality", arguments.quality))
+    runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
+    curves = read_results([str(path) for path in runs], published=True).all_curves
+    length = length_for(arguments.quality, str(config.recipe), curves)
+    if length.minutes is None:
+        return length, max(1, round(length.epochs or 0))
+    # note: published names are such as 8x A100 80GB and p4d.24xlarge
+    word = length.hardware if "x " in length.hardware else length.hardware.replace(".", "_")
+    there = machines()[machine_named(word)]
+    plan = plan_for(compose([f"recipe={config.recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
+    seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
+    return length, max(1, round(60 * length.minutes / seconds))
+
+
+def _values(offer: Offer) -> dict[str, Any]:
+    prediction = offer.prediction
+    return {
+        "machine": offer.machine.name,
+        "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
+        "spot": offer.spot,
+        "minutes": _minutes(offer.wall),
+        "training_minutes": _minutes(prediction.estimate.training),
+        "cost": vars(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "images_per_second": prediction.estimate.images_per_second,
+        "phases": list(map(asdict, prediction.phases)),
+        "memory_gigabytes": prediction.memory_gigabytes,
+        "problem": offer.problem or None,
+        "front": offer.front,
+        "made_from": prediction.made_from,
+        "price_of": price_age(offer.machine),
+    }
+
+
+def _minutes(span: Span) -> dict[str, float]:
+    return {"value": span.seconds / 60, "low": span.low / 60, "high": span.high / 60}
+
+
+def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
+    out = console()
+    out.print(_table(candidates))
+    if not everything:
+        prediction = candidates[0].prediction
+        out.print(_phases(prediction))
+        estimate = prediction.estimate
+        out.print(verbatim(
+            f"{estimate.evaluations} evaluations take {duration(estimate.evaluation.seconds)}, checkpoints "
+            f"{duration(estimate.saving.seconds)}; memory {prediction.memory_gigabytes:.1f} GB per GPU"
+        ))  # fmt: skip
+    for made_from in dict.fromkeys(offer.prediction.made_from for offer in candidates):
+        out.print(verbatim(f"source: {made_from}"))
+    for note in [*notes, *_price_notes(candidates)]:
+        out.print(verbatim(f"note: {note}"), style="yellow")
+
+
+def _price_notes(candidates: Sequence[Offer]) -> list[str]:
+    notes = []
+    if any(offer.spot for offer in candidates):
+        spot = efficiencies()["spot"]
+        notes.append(
+            f"spot: assumes {spot['interruptions_an_hour']:g} interruptions an hour, {spot['minutes_until_restart']:g} "
+            "minutes until the run resumes from its newest checkpoint"
+        )
+    bare = list(dict.fromkeys(offer.machine.name for offer in candidates if offer.cost is None))
+    if bare:
+        notes.append(f"no price for {', '.join(bare)}; set hardware.price_per_hour=2.5")
+    return notes
+
+
+def _table(candidates: Sequence[Offer]) -> Table:
+    columns = ("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date")
+    cells = table(*columns, numbers=("wall clock", "cost", "images/s"))
+    for offer in candidates:
+        machine, cost = offer.machine, offer.cost
+        what = (machine.name, f"{machine.gpus} x {machine.gpu}", "spot" if offer.spot else "on demand")
+        if offer.problem:
+            cells.add_row("", *what, "-", verbatim(offer.problem))
+            continue
+        cells.add_row(
+            "*" * offer.front, *what, duration(offer.wall.seconds),
+            f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
+            f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
+            f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
+            f"{offer.prediction.estimate.images_per_second:,.0f}", main_bound(offer.prediction.phases),
+            verbatim(price_age(machine)) if cost else "",
+        )  # fmt: skip
+    if len(candidates) > 2:
+        cells.caption, cells.caption_justify = "*: no other machine is both cheaper and faster", "left"
+    return cells
+
+
+def _phases(prediction: Prediction) -> Table:
+    cells = table("image px", "steps", "step time", "bottleneck")
+    phases = prediction.phases
+    last = len(phases) - 1
+    shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})
+    for phase in (phases[number] for number in shown):
+        cells.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
+    return cells

@@ -1,0 +1,53 @@
+"""`train report RUNS -o report.html`: write tradeoff curves as an HTML page or an image."""
+
+import argparse
+import time
+from functools import partial
+from pathlib import Path
+
+from launcher.console import console
+from launcher.data.listing import is_folder
+from launcher.errors import Problem, UserError
+from launcher_lab.cli.compare import add_axes
+
+EXAMPLES = [
+    "train report runs -o report.html",
+    "train report runs -o report.html -o curves.png",
+    "train report runs -o report.html --across machines",
+    "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
+]
+_FORMS = (".html", ".png")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
+    parser.add_argument(
+        "-o", "--output", action="append", required=True, metavar="FILE", help="the .html or .png file; repeatable"
+    )
+    parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
+    add_axes(parser)
+    parser.add_argument("--no-published", action="store_true", help="omit the published points")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    outputs = [Path(name) for name in arguments.output]
+    for path in outputs:
+        if path.suffix not in _FORMS:
+            raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
+        if not is_folder(path.absolute().parent):
+            raise UserError(Problem("its folder does not exist; create it first", "--output", path))
+    from launcher_lab.study.report import draw_tradeoff, page, write_file
+    from launcher_lab.study.results import chosen_across, chosen_axis, read_results
+
+    across = chosen_across(arguments.across)
+    axis = chosen_axis(arguments.axis, across)
+    results = read_results(arguments.runs, published=not arguments.no_published, across=across)
+    points = sum(len(curve.points) for curve in results.curves)
+    for path in outputs:
+        if path.suffix == ".html":
+            text = page(results, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
+            write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
+        else:
+            write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=arguments.title, axis=axis))
+        console().print(f"{path}: {len(results.runs):,} runs, {points:,} points")
+    return 0

@@ -1,0 +1,176 @@
+"""Compare a run on machines: prices on demand and spot, the Pareto front, the epochs that a quality needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from launcher.config.schema import Hardware
+from launcher.errors import Problem, UserError
+from launcher.measure.estimate import Span
+from launcher.plan.plan import Plan
+from launcher_lab.predict.machines import gpus
+from launcher_lab.predict.prediction import Prediction, efficiencies
+from launcher_lab.study.curves import Cost, Curve
+from launcher_lab.study.report import drawing, write_file
+from launcher_lab.study.speedup import cost_at, pareto_front
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_FORMS = (".png", ".svg", ".pdf")
+_LINE = 16  # height of a name in pixels
+_ON_DEMAND, _SPOT = "#0072B2", "#D55E00"
+
+
+@dataclass(frozen=True)
+class Length:
+    """The epochs (also fractional) for a quality, or its minutes on a published machine, and their source."""
+
+    epochs: float | None
+    minutes: float | None
+    hardware: str
+    source: str
+
+
+def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
+    """Interpolate the length for a quality in the logarithm of the cost; the user's own curves come first.
+
+    Raises UserError if no curve of the recipe spans the quality.
+    """
+    own = [curve for curve in curves if curve.recipe == recipe]
+    spans = []
+    for curve in sorted(own, key=lambda curve: (curve.source is not None, -len(curve.points))):
+        known = curve.on("epochs")
+        axis: Cost = "epochs" if len(known) == len(curve.points) or len(known) > 1 else "time"
+        points = curve.on(axis)
+        if not points:
+            continue
+        costs = np.array([point.cost(axis) for point in points], np.float64)
+        qualities = np.array([point.quality for point in points], np.float64)
+        spans.append((qualities.min(), qualities.max()))
+        cost = float(cost_at(costs, qualities, quality))
+        if 0 < cost < np.inf:
+            epochs, minutes = (cost, None) if axis == "epochs" else (None, cost)
+            hardware = curve.setting.hardware
+            return Length(epochs, minutes, hardware, f"{curve.source or 'own runs'}: {recipe} on {hardware}")
+    if not spans:
+        message = f"{recipe} has no published point and no finished run below runs=; set epochs= instead"
+        raise UserError(Problem(message, "--quality", quality))
+    least, most = min(low for low, _ in spans), max(high for _, high in spans)
+    raise UserError(
+        Problem(f"the curves of {recipe} reach {least:g} to {most:g} %; set a value in between", "--quality", quality)
+    )
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A run on a machine at one of its prices: seconds and money with their ranges; `front`: on the Pareto front."""
+
+    machine: Hardware
+    spot: bool
+    wall: Span
+    cost: Span | None
+    prediction: Prediction
+    problem: str = ""
+    front: bool = False
+
+
+def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
+    """Return the offer on demand, and as a spot machine if it has a spot price."""
+    machine, wall = prediction.machine, prediction.estimate.wall
+    price = machine.price_per_hour
+    cost = None if price is None else _times(wall, price / 3600)
+    offers = [Offer(machine, False, wall, cost, prediction, problem)]
+    if machine.spot_per_hour is not None:
+        spot = _times(wall, _interrupted(plan, prediction))
+        offers.append(Offer(machine, True, spot, _times(spot, machine.spot_per_hour / 3600), prediction, problem))
+    return offers
+
+
+def _times(span: Span, factor: float) -> Span:
+    return Span(span.seconds * factor, span.low * factor, span.high * factor)
+
+
+def _interrupted(plan: Plan, prediction: Prediction) -> float:
+    """Return the factor for assumed preemptions: each costs the restart and half a checkpoint interval."""
+    assumed = efficiencies()["spot"]
+    between = plan.every(plan.config.checkpoint.every) * prediction.estimate.training.seconds / plan.total_steps
+    lost = 60 * float(assumed["minutes_until_restart"]) + between / 2
+    return 1 + float(assumed["interruptions_an_hour"]) * lost / 3600
+
+
+def with_front(offers: Sequence[Offer]) -> list[Offer]:
+    """Sort offers by cost and mark the Pareto front; offers that cannot run or have no price come last."""
+    able = [offer for offer in offers if offer.cost is not None and not offer.problem]
+    front = {id(able[i]) for i in pareto_front([(_money(offer), -offer.wall.seconds) for offer in able])}
+    marked = [replace(offer, front=id(offer) in front) for offer in offers]
+    return sorted(marked, key=lambda offer: (bool(offer.problem), offer.cost is None, _money(offer)))
+
+
+def _money(offer: Offer) -> float:
+    return offer.cost.seconds if offer.cost else 0.0
+
+
+def memory_problem(plan: Plan, prediction: Prediction) -> str:
+    """Return why a step does not fit into a GPU's memory and what would fit; empty if it fits."""
+    if prediction.fits:
+        return ""
+    held = plan.rank_batch // plan.accumulation
+    gpu = gpus()[str(prediction.machine.gpu)]
+    most = held * efficiencies()["assumed"]["memory"] * gpu.memory / prediction.memory_gigabytes
+    parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
+    hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
+    return f"{held} images at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+
+
+def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
+    """Draw one point per offer, and the Pareto front as a line.
+
+    Raises UserError if the name has no image format, or the file cannot be written.
+    """
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    if path.suffix not in _FORMS:
+        raise UserError(Problem(f"must end with {', '.join(_FORMS)}", "--image", path))
+    front = [offer for offer in offers if offer.front]
+    unit = f", {front[0].machine.currency}" if front else ""
+    figure, axes = drawing(title, "wall clock, minutes", f"cost{unit}")
+    axes.set(xscale="log", yscale="log")
+    axes.margins(x=0.26)  # note: space for the names left of the points
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    able = [offer for offer in offers if offer.cost and not offer.problem]
+    for spot, colour, marker in ((False, _ON_DEMAND, "o"), (True, _SPOT, "^")):
+        if shown := [_place(offer) for offer in able if offer.spot == spot]:
+            minutes, costs = zip(*shown, strict=True)
+            axes.scatter(minutes, costs, c=colour, marker=marker, label="spot" if spot else "on demand")
+    if points := sorted(map(_place, front)):
+        label = "no other is both cheaper and faster"
+        axes.plot(*zip(*points, strict=True), color="black", linestyle="--", linewidth=1, label=label)
+    if able:
+        figure.legend(loc="outside lower center", ncols=3)
+    figure.draw_without_rendering()  # note: determines the positions of the points
+    _name(axes, front)
+    write_file(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]), "--image")
+
+
+def _place(offer: Offer) -> tuple[float, float]:
+    return offer.wall.seconds / 60, _money(offer)
+
+
+def _name(axes: Axes, front: Sequence[Offer]) -> None:
+    """Draw the names of the machines on the front, left of and below their points; crowded names are stacked."""
+    free = math.inf
+    for offer in sorted(front, key=_money, reverse=True):
+        x, y = axes.transData.transform(_place(offer))
+        free = min(y - _LINE / 2, free - _LINE)
+        place = (x - _LINE / 2, free)
+        axes.annotate(offer.machine.name, place, xycoords="figure pixels", fontsize=8, ha="right", va="center")

@@ -1,0 +1,247 @@
+"""Predict a run's time on another machine from its counted steps, the machine's limits and efficiencies.
+
+A kernel takes as long as its operations at the matrix throughput or its bytes at the bandwidth, whichever is longer,
+each divided by an efficiency; a step takes as long as its kernels or the host's launches, whichever is longer, and what
+the all-reduce adds. `estimate` then sums the steps over the schedule, as it does with measured ones.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from launcher import paths
+from launcher.config.schema import Hardware, RunConfig
+from launcher.config.yaml_file import read_mapping
+from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
+from launcher_lab.predict.machines import Gpu, loading_rate
+from launcher_lab.predict.step_counts import CountedStep, Work, counted_steps
+
+
+@cache
+def efficiencies() -> dict[str, Any]:
+    """Return the values of conf/efficiencies.yaml."""
+    return read_mapping(paths.CONF / "efficiencies.yaml")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds of a step: compute-bound and bandwidth-bound kernels, the host's launches, and the exposed all-reduce."""
+
+    arithmetic: float
+    memory: float
+    launches: float
+    all_reduce: float
+
+    @property
+    def seconds(self) -> float:
+        return max(self.arithmetic + self.memory, self.launches) + self.all_reduce
+
+    def bound(self, load: float) -> str:
+        """Return the bottleneck, given the seconds of loading a batch."""
+        if load > self.seconds:
+            return "loader"
+        if self.launches > self.arithmetic + self.memory:
+            return "launches"
+        times = {"arithmetic": self.arithmetic, "memory": self.memory, "all-reduce": self.all_reduce}
+        return max(times, key=lambda name: times[name])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The steps at one image size: their number, the mean seconds of a step with its loading, and the bottleneck."""
+
+    image_size: int
+    steps: int
+    seconds: float
+    bound: str
+
+
+def main_bound(phases: Sequence[Phase]) -> str:
+    """Return the bottleneck of most of the time."""
+    times: dict[str, float] = {}
+    for phase in phases:
+        times[phase.bound] = times.get(phase.bound, 0.0) + phase.steps * phase.seconds
+    return max(times, key=lambda bound: times[bound])
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A run on a machine: its times with their range, and the memory that a GPU needs.
+
+    `made_from` is the source of the efficiencies.
+    """
+
+    machine: Hardware
+    estimate: Estimate
+    phases: list[Phase]
+    memory_gigabytes: float
+    fits: bool
+    made_from: str
+
+    @property
+    def steps_seconds(self) -> float:
+        """Seconds of all steps with their loading, as published minutes count them."""
+        return sum(phase.steps * phase.seconds for phase in self.phases)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The limits of a machine: a GPU, the number of GPUs, and the values of conf/efficiencies.yaml."""
+
+    gpu: Gpu
+    count: int
+    values: Mapping[str, Any] = field(default_factory=efficiencies)
+
+    def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
+        """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
+        name = "fused" if config.compile != "off" else "eager"
+        channels_last = any(one.in_channels_last for one in config.algorithms.active().values())
+        stack = self.values["stacks"][name]
+        works = counted.fused if name == "fused" else counted.eager
+        arithmetic = memory = 0.0
+        for work in works:
+            products, moves, copies = self._kernel(work, stack, channels_last)
+            arithmetic += work.count * products * (products > moves)
+            memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
+        calls = sum(work.count for work in works)
+        captured = config.cuda_graphs != "off"
+        launches = calls * (self.values["captured_call"] if captured else stack["call"])
+        # note: captured steps reduce gradients after the backward pass
+        overlap = 0.0 if captured else self.values["overlap"]
+        all_reduce = self._all_reduce(arithmetic + memory, counted.gradient_bytes, stack["ranks"], overlap)
+        return Parts(arithmetic, memory, launches, all_reduce)
+
+    def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
+        """Return the seconds of a kernel's products, of its bytes, and of cuDNN's copies of operands."""
+        if (row := self.values["row"].get(work.kind)) is not None:
+            # note: ranks share eigenvectors
+            return work.operations * row / (self.count if work.kind == "eigenvectors" else 1), 0.0, 0.0
+        memory, products = stack["memory"], stack["products"]
+        bandwidth = self.gpu.bandwidth * 1e9
+        moves = work.moved / (memory.get(work.kind, memory["other"]) * bandwidth)
+        if not work.operations:
+            return 0.0, moves, 0.0
+        efficiency = products[work.kind] * work.fill
+        if work.kind != "depthwise":
+            grouped = min(1.0, work.group_width / products["group_width"])
+            efficiency *= grouped if work.group_width else 1.0 if work.aligned else products["unaligned"]
+        # note: a depthwise convolution with channels first has its own kernels, which need no copies
+        copied = {"convolution": not (channels_last and work.aligned), "depthwise": channels_last and not work.aligned}
+        copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
+        return work.operations / (efficiency * self.gpu.product_rate * 1e12), moves, copies
+
+    def _all_reduce(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
+        """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone.
+
+        overlap: the fraction of the backward pass that can hide the all-reduce.
+        """
+        if self.count == 1:
+            return 0.0
+        ring = 2 * (self.count - 1) / self.count * gradient_bytes / (self.gpu.link * 1e9)
+        # note: the backward pass is two thirds of a step
+        exposed = max(0.0, ring - overlap * 2 / 3 * device)
+        return float(device * (1 / ranks - 1) + exposed)
+
+
+class Predictor:
+    """A plan's counted steps, for machines with as many GPUs as the plan has processes.
+
+    Traces the steps if neither `counted` nor the cache has them.
+    """
+
+    def __init__(self, plan: Plan, counted: Sequence[CountedStep] | None = None):
+        self.plan, self.counted = plan, counted or counted_steps(plan)
+
+    def on(
+        self, machine: Hardware, gpu: Gpu, values: Mapping[str, Any] | None = None, correction: float = 1.0,
+        made_from: str = "",
+    ) -> Prediction:  # fmt: skip
+        """Predict the run on a machine; `correction` multiplies the seconds of its steps."""
+        values = values or efficiencies()
+        model = _Model(self.plan, machine, Rates(gpu, self.plan.world_size, values), self.counted, correction)
+        peak = max(step.peak_bytes for step in self.counted) / 1e9
+        fits = peak <= values["assumed"]["memory"] * gpu.memory
+        phases = model.phases()
+        return Prediction(machine, model.estimate(main_bound(phases)), phases, peak, fits, made_from)
+
+
+class _Model:
+    """A plan's steps on a machine, interpolated in the image area between the counted sizes."""
+
+    def __init__(self, plan: Plan, machine: Hardware, rates: Rates, counted: Sequence[CountedStep], correction: float):
+        self._plan, self._machine, self._rates, self._correction = plan, machine, rates, correction
+        self._parts = {StepKind(step.image_size, step.acting): rates.parts(step, plan.config) for step in counted}
+        self._kinds = step_kinds(plan)
+        self._common = common_acting(self._kinds)
+
+    def parts(self, kind: StepKind) -> Parts:
+        """Return a step's parts at any image size."""
+        known = sorted(known for known in self._parts if known.acting == kind.acting)
+        areas = [one.image_size**2 for one in known]
+        columns = zip(*(astuple(self._parts[one]) for one in known), strict=True)
+        return Parts(*(self._correction * float(np.interp(kind.image_size**2, areas, of)) for of in columns))
+
+    def load(self, size: int) -> float:
+        """Return the seconds until the machine's workers have loaded a step's batch."""
+        step = next(steps[-1] for kind, steps in self._kinds.items() if kind.image_size == size)
+        loaded = self._plan.loaded_size(step)
+        return self._plan.batch_size / loading_rate(self._plan, self._machine, loaded, self._rates.values)
+
+    def phases(self) -> list[Phase]:
+        """Return the steps of each image size in the schedule."""
+        phases = []
+        for size in sorted({kind.image_size for kind in self._kinds}):
+            here = {kind: len(steps) for kind, steps in self._kinds.items() if kind.image_size == size}
+            steps, load = sum(here.values()), self.load(size)
+            parts = [astuple(self.parts(kind)) for kind in here]
+            mean = Parts(*np.average(parts, axis=0, weights=[*here.values()]).tolist())
+            phases.append(Phase(size, steps, max(mean.seconds, load), mean.bound(load)))
+        return phases
+
+    def estimate(self, bound: str) -> Estimate:
+        """Return the run's times; their range is the error of held-out figures with such a bottleneck."""
+        central = estimate(self._plan, self._measurement())
+        spread = self._rates.values["spread"]["loader" if bound == "loader" else "device"]
+        spans: dict[str, Any] = {
+            name: Span(span.seconds, span.seconds / (1 + spread), span.seconds * (1 + spread))
+            for name, span in vars(central).items()
+            if isinstance(span, Span)
+        }
+        return replace(central, **spans)
+
+    def _measurement(self) -> Measurement:
+        """Return the predicted times in the form of measured ones."""
+        assumed = self._rates.values["assumed"]
+        steps = [self._times(kind) for kind in sorted(self._kinds, key=lambda kind: kind.acting != self._common)]
+        return Measurement(
+            device=self._machine.gpu or "", world_size=self._plan.world_size, workers=0,
+            cores=self._machine.cores or 0, start_seconds=assumed["start"], steps=steps, transfer_seconds=[0.0],
+            first_batch_seconds=assumed["first_batch"], epoch_start_seconds=[assumed["epoch_start"]],
+            new_size_seconds=[assumed["new_size"]], evaluation=self._evaluation(),
+            save_seconds=[assumed["save"]], last_save_seconds=assumed["save"],
+        )  # fmt: skip
+
+    def _times(self, kind: StepKind) -> StepTimes:
+        step, load = self.parts(kind).seconds, self.load(kind.image_size)
+        common = kind.acting == self._common
+        loads, both = ([load], [max(step, load)]) if common else (None, None)
+        return StepTimes(kind.image_size, list(kind.acting), [step], loads, both)
+
+    def _evaluation(self) -> EvaluationTimes:
+        """Return the seconds of an evaluation batch: a fraction of a training step's by area, or its loading."""
+        plan, assumed = self._plan, self._rates.values["assumed"]
+        passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
+        largest = max(kind for kind in self._kinds if kind.acting == self._common)
+        size = plan.scaled_size(plan.config.image.eval_size)
+        area = (size / largest.image_size) ** 2
+        step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
+        rate = loading_rate(plan, self._machine, size, self._rates.values, trains=False)
+        load = plan.rank_eval_batch * plan.world_size / rate
+        batches = math.ceil((plan.config.dataset.val_samples or 0) / plan.world_size / plan.rank_eval_batch)
+        return EvaluationTimes(assumed["first_batch"], [assumed["epoch_start"]], [max(step, load)], batches)

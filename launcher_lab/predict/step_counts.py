@@ -1,0 +1,88 @@
+"""The counts of a step's kernels, cached by a digest of what the step computes.
+
+Tracing (`step_trace`) needs torch and seconds; reading the cache needs neither.
+"""
+
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from launcher.cache import cached, source_digest, stored
+from launcher.config.resolved import as_mapping
+from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
+
+# The keys that determine what a step computes, besides batch and image sizes; and the packages.
+_KEYS = ("model", "loss", "optimizer", "algorithms", "image")
+_SOURCES = (
+    *(f"launcher/{package}/*.py" for package in ("algorithms", "models", "optimizers", "training")),
+    *(f"launcher_lab/predict/{name}.py" for name in ("step_trace", "trace", "meta_tensors", "fusion")),
+)
+_IMAGE_SIZES = 2
+_CACHE = "steps"
+
+
+@dataclass(frozen=True)
+class Work:
+    """Equal kernels: their kind, the bytes that each moves, its matrix operations, and their number.
+
+    kind: convolution, depthwise, matrix, eigenvectors, qr, batch norm, pool, strided, or other. `Call` explains the
+    last three fields.
+    """
+
+    kind: str
+    moved: int
+    operations: int
+    count: int
+    group_width: int = 0
+    aligned: bool = True
+    fill: float = 1.0
+
+
+@dataclass(frozen=True)
+class CountedStep:
+    """One kind of step on a rank: its eager and fused kernels, the bytes of gradients, and the peak memory."""
+
+    image_size: int
+    acting: tuple[str, ...]
+    eager: list[Work]
+    fused: list[Work]
+    gradient_bytes: int
+    peak_bytes: int
+
+
+def counted_steps(plan: Plan) -> list[CountedStep]:
+    """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
+
+    def trace() -> list[CountedStep]:
+        from launcher_lab.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
+
+        return trace_steps(plan, traced_samples(plan))
+
+    return cached(_CACHE, computed(plan), list[CountedStep], trace)
+
+
+def cached_steps(plan: Plan) -> list[CountedStep] | None:
+    """Return the cached steps of a run; None if there are none."""
+    return stored(_CACHE, computed(plan), list[CountedStep])
+
+
+def computed(plan: Plan) -> dict[str, Any]:
+    """Return what a plan's steps compute, independent of the run's name and length."""
+    values = as_mapping(plan.config)
+    kinds = [(one.kind.image_size, plan.loaded_size(one.steps[-1]), one.kind.acting) for one in traced_samples(plan)]
+    return {
+        **{key: values[key] for key in _KEYS},
+        "kinds": kinds,
+        "batch": (plan.rank_batch, plan.accumulation),
+        "classes": plan.config.dataset.classes,
+        "mixed": plan.config.precision != "fp32",
+        "torch": version("torch"),
+        "source": source_digest(Path(__file__).parents[2], _SOURCES),
+    }
+
+
+def traced_samples(plan: Plan) -> list[StepSample]:
+    """List each kind of step at its smallest and largest size."""
+    return step_samples(step_kinds(plan), sizes=_IMAGE_SIZES)

@@ -1,0 +1,143 @@
+"""`train plan --on`: its output and errors, on steps made by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.config.groups import machines
+from launcher.plan.plan import Plan
+from launcher_lab.predict.step_counts import CountedStep
+from tests.commands import execute, refused
+from tests.counted_steps import made_up
+
+PLAN = ("plan", "recipe=mild", "epochs=36", "dataset=imagenet")
+
+
+@pytest.fixture(autouse=True)
+def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("launcher_lab.predict.prediction.counted_steps", made_up)
+    monkeypatch.chdir(tmp_path)
+
+
+def offered(*words: str) -> list[dict[str, object]]:
+    code, out, errors = execute(*words, "--json")
+    assert code == 0, errors
+    return list(json.loads(out)["offers"])
+
+
+def test_a_machine_has_minutes_money_and_bottlenecks() -> None:
+    code, out, _ = execute(*PLAN, "--on", "8xH100")
+    assert code == 0
+    assert "lambda_8x_h100" in out
+    assert "source: published rates of other programs" in out
+    (offer,) = offered(*PLAN, "--on", "8xH100")
+    hours = offer["minutes"]["value"] / 60  # type: ignore[index]
+    assert offer["cost"]["seconds"] == pytest.approx(hours * machines()["lambda_8x_h100"].price_per_hour)  # type: ignore[index]
+    assert {phase["bound"] for phase in offer["phases"]} <= {"arithmetic", "memory", "loader"}  # type: ignore[attr-defined]
+
+
+def test_hardware_selects_a_machine_too() -> None:
+    one, other = offered(*PLAN, "--on", "p4d_24xlarge"), offered(*PLAN, "hardware=p4d_24xlarge")
+    assert one == other
+    assert [offer["spot"] for offer in one] == [True, False]
+    assert one[0]["minutes"]["value"] > one[1]["minutes"]["value"]  # type: ignore[index]
+
+
+def test_all_machines_are_compared_and_the_front_marked() -> None:
+    offers = offered(*PLAN, "--on", "all")
+    able = [(o["minutes"]["value"], o["cost"]["seconds"], o["front"]) for o in offers if not o["problem"]]  # type: ignore[index]
+    for minutes, cost, front in able:
+        beaten = any(m <= minutes and c <= cost and (m, c) != (minutes, cost) for m, c, _ in able)
+        assert front == (not beaten)
+    assert {o["machine"] for o in offers} == machines().keys() - {"this_machine"}
+    assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in offers)
+
+
+def test_a_quality_gives_the_length_of_its_curve() -> None:
+    code, out, _ = execute("plan", "recipe=hot", "dataset=imagenet", "--quality", "80.78", "--on", "8xH100")
+    assert code == 0
+    assert "note: 450 epochs for 80.78 %: Mosaic ResNet deep dive, 2022: hot on 8x A100 80GB" in out
+    code, out, _ = execute("plan", "recipe=mild", "--quality", "76.6", "--on", "8xH100")
+    assert "25.3 minutes at the throughput predicted there" in out
+
+
+def test_an_image_is_drawn(tmp_path: Path) -> None:
+    code, _, _ = execute(*PLAN, "--on", "all", "--image", "machines.png")
+    assert code == 0
+    assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_machine_without_a_price_gives_a_note() -> None:
+    code, out, _ = execute(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
+    assert code == 0
+    assert "note: no price for lambda_8x_h100; set hardware.price_per_hour=2.5" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ((*PLAN, "--on", "p5_48xlage"), "did you mean p5_48xlarge?"),
+        ((*PLAN, "--on", "1xV100"), "=null: 2048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
+        ((*PLAN, "--on", "this_machine"), "its GPU is not in conf/gpus.yaml; measure with `train estimate`"),
+        ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
+        ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
+        ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
+        ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
+        (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
+        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one node"),
+        ((*PLAN, "--on", "8xH100", "launch=cpu"), "launch=cpu: predictions use all 8 GPUs of lambda_8x_h100; omit"),
+        ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
+    ],
+)
+def test_an_invalid_option_is_a_one_line_error(words: tuple[str, ...], line: str) -> None:
+    assert line in refused(*words)
+
+
+def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
+    def note(*words: str) -> str:
+        _, out, _ = execute(*PLAN, "--on", "8xH100", *words)
+        return next((line for line in out.replace("\n", " ").split("note: ") if "dataloader=ffcv would" in line), "")
+
+    slow = ("dataloader=torchvision", "dataloader.workers=1")
+    minutes = [
+        offered(*PLAN, "--on", "8xH100", *words)[0]["minutes"]["value"] for words in (slow, ("dataloader=ffcv",))
+    ]  # type: ignore[index]
+    assert f", {minutes[0] / minutes[1]:.1f} times as fast; train prepare dataset.path=FOLDER writes" in note(*slow)
+    assert not note("dataloader=ffcv", "dataloader.workers=1")
+    assert not note("dataloader=synthetic")
+
+
+def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def many(plan: Plan) -> list[CountedStep]:
+        return [
+            replace(step, eager=[replace(one, count=500, operations=0) for one in step.eager]) for step in made_up(plan)
+        ]
+
+    monkeypatch.setattr("launcher_lab.predict.prediction.counted_steps", many)
+    words = (*PLAN, "--on", "8xB200", "dataloader=synthetic", "batch_size=8")
+    _, out, _ = execute(*words)
+    assert "launches are the bottleneck up to" in out.replace("\n", " ")
+    _, captured, _ = execute(*words, "cuda_graphs=on")
+    assert "launches are the bottleneck" not in captured.replace("\n", " ")
+
+
+def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert "contains no catalogue; run `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
+    folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(
+        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
+        "p5.48xlarge,H100,8,192,2048,40.0,us-east-2,,\n"
+        "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
+    )
+    for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
+        offers = offered(*PLAN, *named, "--prices", "sky")
+        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
+        assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
+    assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
+        *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
+    )
+    assert "1 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]

@@ -1,0 +1,199 @@
+"""The grid of a tradeoff curve: its runs, their order and names, and which are skipped, resumed or refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.cli import main as cli
+from launcher.config.compose import compose
+from launcher.config.resolved import as_mapping, write
+from launcher.data.identity import identity
+from launcher.data.inspection import inspect_data
+from launcher.errors import UserError
+from launcher.plan.plan import Plan
+from launcher.records.run_folder import RunFolder, create, note_dataset
+from launcher_lab.cli import curve
+from launcher_lab.cli.curve import check_existing, expand
+from tests.commands import execute, output_of, refused
+from tests.images import write_images
+from tests.made_runs import MakeRun
+from tests.runs import Here
+
+SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
+
+
+def test_all_combinations_have_their_own_names_with_seeds_outermost() -> None:
+    cells = expand(["recipe=mild,hot", "epochs=9,18", "seed=0,1", *SHAPES])
+    assert [cell.folder.name for cell in cells] == [
+        f"{recipe}-shapes-{epochs}ep-seed{seed}" for seed in (0, 1) for recipe in ("mild", "hot") for epochs in (9, 18)
+    ]
+    assert len({cell.folder for cell in cells}) == 8
+    assert all(cell.state is None for cell in cells)
+
+
+def test_lengths_dilate_the_recipes_schedule() -> None:
+    """A quarter of 36 epochs has a quarter of the 8 epochs of warmup."""
+    (cell,) = expand(["recipe=mild", "epochs=9", "dataset=shapes", "model=resnet18", "batch_size=64"])
+    plan = Plan(cell.composed.config, 1, 6400)
+    assert (cell.composed.config.epochs, plan.epochs) == (36, 9)
+    assert plan.warmup_steps == 2 * 100
+    (plain,) = expand(["recipe=mild", "epochs=18", "schedule.dilate=1", *SHAPES])
+    assert (plain.composed.config.epochs, Plan(plain.composed.config, 1, 6400).warmup_steps) == (18, 8 * 100)
+
+
+def test_other_values_may_vary_too_and_lists_stay_lists() -> None:
+    cells = expand(["recipe=mild", "optimizer.lr=1,2", "algorithms=[ema,blurpool]", *SHAPES])
+    assert [cell.composed.config.optimizer.lr for cell in cells] == [1.0, 2.0]
+    assert [cell.folder.name for cell in cells] == [f"mild-shapes-optimizer.lr={lr}-36ep-seed42" for lr in (1, 2)]
+    assert cells[0].composed.config.algorithms.ema is not None
+
+
+def test_every_error_is_reported_once() -> None:
+    with pytest.raises(UserError) as caught:
+        expand(["recipe=mild,hott", "epoch=3", "seed=0,1,2"])
+    messages = [str(problem) for problem in caught.value.problems]
+    assert len(messages) == len(set(messages)) == 2
+    assert any("did you mean hot?" in line for line in messages)
+    assert any("did you mean epochs?" in line for line in messages)
+    with pytest.raises(UserError, match="cannot be set for a grid"):
+        expand(["run_name=a", "seed=0,1"])
+
+
+GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", *SHAPES]
+
+
+@pytest.mark.parametrize("word", ["batch_size=glob(*)", "image=glob(*)", "algorithms.augmix.severity=glob(*)"])
+def test_a_glob_is_refused(word: str) -> None:
+    with pytest.raises(UserError, match="glob"):
+        expand(["recipe=mild", *SHAPES, word])
+
+
+def test_a_run_that_fails_does_not_stop_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    codes = iter([1, 0, 0, 0])
+    monkeypatch.setattr(curve, "_train", lambda words: next(codes))
+    assert cli.main(["curve", *GRID]) == 1
+    assert "1 failed, 3 finished" in capsys.readouterr().out
+    assert "dataset.path=null" in refused("curve", *GRID, "dataset=imagenet")
+
+
+def test_a_wrong_list_is_reported_once_and_too_many_runs_are_refused() -> None:
+    with pytest.raises(UserError, match=r"image.scale=\[0.2\] .*at least 2") as caught:
+        expand(["image.scale=[0.2]", "seed=0,1"])
+    assert len(caught.value.problems) == 1
+    with pytest.raises(UserError, match=r"seed=range\(0,1000000000\) .*more than 1,000 runs"):
+        expand(["recipe=mild,hot", "seed=range(0,1000000000)"])
+
+
+def make_folder(folder: Path, *words: str, images: str | None = None) -> None:
+    """Make the run folder of a config before its first step; `images` is the identity of its data set."""
+    run = create(folder.parent, folder.name, unique=False)
+    write(compose(words).config, run.config)
+    if images is not None:
+        note_dataset(run, images)
+
+
+@pytest.fixture
+def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for split in ("train", "val"):
+        (tmp_path / "flowers" / split / "rose").mkdir(parents=True)
+        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("an image")
+    return tmp_path / "flowers"
+
+
+def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flowers: Path) -> None:
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    config = compose(words).config
+    make_folder(tmp_path / "same", *words, images=identity(config))
+    make_folder(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", images=identity(config))
+    for name in ("same", "moved", "missing"):
+        check_existing(tmp_path / name, config)
+    make_folder(tmp_path / "other", *words, images="c" * 64)
+    make_folder(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
+    for name in ("other", "before"):
+        with pytest.raises(UserError, match=rf"{name} is a run on other images \(/.*runs=FOLDER"):
+            check_existing(tmp_path / name, config)
+    make_folder(tmp_path / "before and same", *words)
+    check_existing(tmp_path / "before and same", config)
+
+
+def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
+    words = ["dataset=image_folder", f"dataset.path={flowers}"]
+    make_folder(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", images="c" * 64)
+    tune = ["tune", "space.yaml", "--trials", "1", "--json"]
+    assert "is a run on other images" in refused(*tune, *words)
+    assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")
+
+
+def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher shortens the schedule, reads the surgery and digest of the weights, and makes paths absolute."""
+    monkeypatch.setattr(curve, "_train", lambda words: cli.main(words))
+    write_images(here.folder / "images", {"train": 8, "val": 2}, size=(32, 32))
+    here.small("source", "algorithms=[blurpool,squeeze_excite]", "epochs=1", "schedule.warmup=0ba")
+    words = ["recipe=mild", "model=resnet18", "epochs=1,2", "batch_size=4", "schedule.warmup=8ep", "schedule.fit=on"]
+    words += ["dataset.path=images", "dataset.native_size=32", "launch=cpu", "dataloader.workers=0"]
+    grid = ["curve", *words, "model.weights=runs/source", "runs=grid"]
+    assert "to continue" in here(*grid, stop_after=6, code=143).stdout
+    assert "1 already finished, 1 finished" in here(*grid).stdout
+    assert "2 already finished" in here(*grid).stdout
+    assert "with other values of optimizer.momentum" in here(*grid, "optimizer.momentum=0.5", code=2).stderr
+
+
+ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
+
+
+def test_an_ablation_trains_its_grid_and_compares_each_length(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained: list[str] = []
+
+    def train(line: list[str]) -> int:
+        cell = compose(line[1:])
+        trained.append(cell.config.run_name or "")
+        config = as_mapping(inspect_data(cell.config, must_exist=True).config)
+        blur = cell.config.algorithms.blurpool is not None
+        length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
+        folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        note_dataset(RunFolder(folder), identity(cell.config, ()))
+        return 0
+
+    monkeypatch.setattr(curve, "_train", train)
+    shown = output_of(*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json")
+    output = json.loads(shown[shown.index("{") :])
+    assert trained == [
+        f"small-shapes-{name}-{epochs}ep-seed{seed}"
+        for seed in (0, 1) for name in ("all", "none", "with_blurpool") for epochs in (2, 3)
+    ]  # fmt: skip
+    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in output["grid"][-2:]] == [
+        ("with blurpool", 2, 2), ("with blurpool", 3, 2),
+    ]  # fmt: skip
+    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in output["effects"]]
+    assert changes == [("blurpool", "with", n, pytest.approx(10.0), pytest.approx(0.5)) for n in (2, 3)]
+    assert [one["gain"]["value"] for one in output["tradeoff"][:1]] == [pytest.approx(10.0)]
+    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run"]) == 0
+    assert len(trained) == 12
+    assert "adding it to all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["optimizer.lr=0.1,0.2"], "optimizer.lr=0.1,0.2 (command line): takes one value here; use --with"),
+        (["--with", "blurpol"], "did you mean blurpool?"),
+        (["--with", ""], "--with"),
+        (["--with", "'blurpool"], "--with"),
+        (["--with", "optimizer.lrr=1"], "did you mean optimizer.lr"),
+    ],
+)
+def test_an_ablation_accepts_several_values_only_of_lengths_and_seeds(words: list[str], message: str) -> None:
+    code, _, errors = execute("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
+    assert (code, message in errors) == (2, True)
