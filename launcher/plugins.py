@@ -1,4 +1,4 @@
-"""Entry points by which installed packages extend the launcher: verbs, options of verbs, loggers."""
+"""What extends the launcher: entry points of installed packages (verbs, options, loggers), and complete classes."""
 
 import os
 import sys
@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, get_origin, get_type_hints
+from typing import Any, Literal, Self, get_origin, get_type_hints
 
-from launcher.errors import one_line
+from launcher.errors import UserError, one_line
 
 VERBS = "train.verbs"
 # By verb; `handle` returns the exit code, or None to continue.
@@ -33,6 +33,18 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         ),
     ),
 }
+
+
+class Complete:
+    """Base of classes that extend the launcher: one that lacks an abstract method is an error of the user."""
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Raise UserError with what the class lacks."""
+        if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
+            raise UserError(
+                f"{cls.__name__} of {cls.__module__} has no {' and no '.join(lacking)}; write what it lacks"
+            )
+        return super().__new__(cls)
 
 
 @cache

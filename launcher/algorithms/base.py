@@ -1,6 +1,6 @@
 """The points of the training loop at which an algorithm can act; each algorithm is one file in this folder."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.data.batch import Batch, Moment
 from launcher.models.build import Surgery
 from launcher.plan.plan import Plan
+from launcher.plugins import Complete
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)
 # Computes the mean loss of logits [B, classes] and targets.
@@ -75,9 +76,10 @@ class Context:
         return device.type != "cpu" or self.plan.config.compile != "off"
 
 
-class Algorithm(Generic[ConfigT]):
+class Algorithm(Complete, ABC, Generic[ConfigT]):
     """One algorithm, which acts at the points of the loop whose methods it overrides; here each does nothing.
 
+    Steps that are captured repeat the operations of an earlier step for which `acts_at` returns the same.
     `values` is the algorithm's declaration in `launcher.config.algorithms`: the class of this name with `Config`.
     Random numbers only come from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
@@ -106,8 +108,11 @@ class Algorithm(Generic[ConfigT]):
         """Return the loss to train on, for targets as `change_batch` makes them."""
         return loss
 
-    def change_order(self, order: np.ndarray) -> np.ndarray:
-        """Change the sample indices [N] of an epoch; the length must stay, and index modulo N is the image."""
+    def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
+        """Change the sample indices [N] of an epoch, equal on all ranks; their number stays, and modulo N is the image.
+
+        moment: of the epoch's first step, on rank 0.
+        """
         return order
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
@@ -115,7 +120,7 @@ class Algorithm(Generic[ConfigT]):
         return image
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
-        """Change which parameters learn at the step `moment.step`."""
+        """Act before the step `moment.step`, such as change which parameters learn (`changes_learning_parameters`)."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         """Return the change of a batch, whose images then have this size; None for no change."""
@@ -128,7 +133,7 @@ class Algorithm(Generic[ConfigT]):
         """
         return gradients(batch)
 
-    def change_gradients(self, model: nn.Module) -> None:
+    def change_gradients(self, model: nn.Module, moment: Moment) -> None:
         """Change the parameters' `.grad` in place."""
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:

@@ -14,27 +14,39 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.data.batch import Batch, Moment, to_device
+from launcher.errors import Problem, UserError
 from launcher.models.build import Surgery
 
 
-def class_of(name: str) -> type[Algorithm[AlgorithmConfig]] | None:
-    """Return the class in an algorithm's file: it has the algorithm's name without underscores, in any case."""
-    try:
-        members = vars(importlib.import_module(f"launcher.algorithms.{name}"))
-    except ModuleNotFoundError:
-        return None
-    classes = {key.lower(): one for key, one in members.items() if isinstance(one, type) and issubclass(one, Algorithm)}
-    return classes.get(name.replace("_", ""))
+def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
+    """Return the class in an algorithm's file: it has the algorithm's name without underscores, in any case.
+
+    Raises UserError if the file has none, or its methods are not those of the points that it declares.
+    """
+    module = importlib.import_module(f"launcher.algorithms.{name}")
+    classes = {
+        key.lower(): one for key, one in vars(module).items() if isinstance(one, type) and issubclass(one, Algorithm)
+    }
+    if (kind := classes.get(name.replace("_", ""))) is None:
+        message = f"{module.__file__} has no class of this name on Algorithm; write it"
+        raise UserError(Problem(message, f"algorithms.{name}", "on"))
+    for point in sorted(points_of(kind) ^ declaration.places.keys(), key=POINTS.index):
+        has, lacks = (declaration, kind) if point in declaration.places else (kind, declaration)
+        message = f"{has.__name__} has {point}, but {lacks.__name__} has not; add it there, or remove it here"
+        raise UserError(Problem(message, f"algorithms.{name}", "on"))
+    return kind
+
+
+def points_of(kind: type[Algorithm[AlgorithmConfig]]) -> set[str]:
+    """Return the points of the loop at which a class acts."""
+    points = {point for point in POINTS if getattr(kind, point) is not getattr(Algorithm, point)}
+    return points | {"change_batch"} if issubclass(kind, ForwardAlgorithm) else points
 
 
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
-    """Return the active algorithms by name, bound to the run."""
-    bound = {}
-    for name, values in context.plan.config.algorithms.active().items():
-        kind = class_of(name)
-        assert kind, f"launcher/algorithms/{name}.py has no class of this name"
-        bound[name] = kind(values, context)
-    return bound
+    """Return the active algorithms by name, bound to the run; raises as `class_of`."""
+    active = context.plan.config.algorithms.active().items()
+    return {name: class_of(name, type(values))(values, context) for name, values in active}
 
 
 class Engine:
@@ -77,10 +89,10 @@ class Engine:
             loss = algorithm.change_loss(loss)
         return loss
 
-    def change_order(self, order: np.ndarray) -> np.ndarray:
+    def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
         """Return the sample indices [N] of an epoch."""
         for algorithm in self._at("change_order"):
-            order = algorithm.change_order(order)
+            order = algorithm.change_order(order, moment)
         return order
 
     @property
@@ -129,9 +141,9 @@ class Engine:
             return algorithm.compute_gradients(batch, model, gradients)
         return gradients(batch)
 
-    def change_gradients(self, model: nn.Module) -> None:
+    def change_gradients(self, model: nn.Module, moment: Moment) -> None:
         for algorithm in self._at("change_gradients"):
-            algorithm.change_gradients(model)
+            algorithm.change_gradients(model, moment)
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         for algorithm in self._at("after_step"):

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.algorithms import GradientClippingConfig
+from launcher.data.batch import Moment
 from launcher.foreach import gradients_of
 
 _SMALLEST_WEIGHT_NORM = 1e-3
@@ -36,7 +37,7 @@ def clip_adaptively(weights: list[Tensor], gradients: list[Tensor], threshold: f
 class GradientClipping(Algorithm[GradientClippingConfig]):
     """Clips the averaged, unscaled gradients before the optimizer's step."""
 
-    def change_gradients(self, model: nn.Module) -> None:
+    def change_gradients(self, model: nn.Module, moment: Moment) -> None:
         weights: list[Tensor] = [p for p in model.parameters() if p.grad is not None]
         match self.values.kind:
             case "norm":

@@ -4,6 +4,7 @@ import numpy as np
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.batch_algorithms import RepeatedAugmentationConfig
+from launcher.data.batch import Moment
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
@@ -24,5 +25,5 @@ def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:
 class RepeatedAugmentation(Algorithm[RepeatedAugmentationConfig]):
     """Reads one of `repeats` images per epoch, which keeps its number of steps."""
 
-    def change_order(self, order: np.ndarray) -> np.ndarray:
+    def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
         return repeat(order, self.values.repeats, self.context.plan.batch_size)

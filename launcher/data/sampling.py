@@ -8,10 +8,11 @@ import torch
 
 from launcher import randomness
 from launcher.config.schema import TorchvisionLoader
+from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 
-# sample indices of an epoch -> those that it reads instead
-ChangeOrder = Callable[[np.ndarray], np.ndarray]
+# sample indices of an epoch, and its start -> those that it reads instead
+ChangeOrder = Callable[[np.ndarray, Moment], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def train_requests(
     else:
         order = epoch_order(plan.config.seed, epoch, len(labels))
     if change_order is not None:
-        order = change_order(order)
+        start = Moment(plan.config.seed, epoch, epoch * plan.steps_per_epoch, plan.total_steps)
+        order = change_order(order, start)
     for number in range(first_step, plan.steps_per_epoch):
         indices = rank_indices(order, number, plan.batch_size, shard.rank, shard.world_size)
         step = epoch * plan.steps_per_epoch + number

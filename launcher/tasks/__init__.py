@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import csv
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from launcher import atomic
 from launcher.config.tasks import TaskConfig
 from launcher.console import csv_cell
+from launcher.plugins import Complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 Row = dict[str, str | float | None]
 
 
-class Details(Protocol):
+class Details(Complete, ABC):
     """What an evaluation by one rank shows besides the metrics, by class or number.
 
     key: the name of the table's file, and of its values in JSON. heading: that of its text, whose columns 1 to 3 have
@@ -34,17 +36,17 @@ class Details(Protocol):
     key: str
     heading: Sequence[str]
 
+    @abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch, in the order of the images."""
-        ...
 
+    @abstractmethod
     def rows(self) -> list[Row]:
         """Return the table."""
-        ...
 
+    @abstractmethod
     def texts(self, row: Row) -> list[str]:
         """Return a row's texts below the heading."""
-        ...
 
     def values(self) -> dict[str, object]:
         """Return the values for JSON."""
@@ -64,7 +66,7 @@ class Details(Protocol):
         return ""
 
 
-class Task(Protocol):
+class Task(Complete, ABC):
     """The functions of a task for training and evaluation, its base class; none of them reads a value from the device.
 
     outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
@@ -73,47 +75,47 @@ class Task(Protocol):
 
     values: TaskConfig
 
+    @abstractmethod
     def targets(self, labels: Tensor) -> Tensor:
         """Return the targets of images with these labels, classes int64 [B] or rows [B, K] (`data.classes`)."""
-        ...
 
+    @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss [], in float32.
 
         weights: of classes, float32 [C]; only if the declaration has `weighs_classes`.
         """
-        ...
 
+    @abstractmethod
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
         """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
-        ...
 
     def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
         """Return the metrics of all images of all ranks, on the CPU; only if the declaration `gathers`."""
-        ...
+        raise NotImplementedError
 
+    @abstractmethod
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
-        """Return what collects the details of an evaluation, with or without images to show: hits of classes here."""
-        from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need
-
-        return Confusion(self, names, with_images=with_images)
+        """Return what collects the details of an evaluation, with or without images to show."""
 
     def raw(self, predicted: Tensor) -> Tensor:
         """Return the network's outputs from what `predict` of an export returns."""
         return predicted
 
+    @abstractmethod
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the names that are predicted for each image with their probabilities, or numbers; likeliest first.
 
         top: the most classes, where the task itself does not decide how many.
         """
-        ...
 
 
 def build_task(config: TaskConfig, loss: Loss, facts: Mapping[str, Any] | None = None) -> Task:
     """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
 
     loss: the values of the run's loss. facts: those of `of_training` and `of_evaluation`, if they are known.
+
+    Raises UserError if the class lacks a method that every task has.
     """
     kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
     return kind(config, loss, **facts or {})  # type: ignore[no-any-return]

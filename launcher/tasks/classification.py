@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from launcher.config.schema import BCE, Loss
 from launcher.config.tasks import ClassificationConfig
 from launcher.data.batch import one_hot
-from launcher.tasks import Task
+from launcher.tasks import Details, Task
 
 TOP = 5
 
@@ -39,6 +39,11 @@ class Classification(Task):
         truth, predicted = one_hot(targets, classes), one_hot(likeliest[:, 0], classes)
         counts = torch.cat([(truth * predicted).sum(0), truth.sum(0), predicted.sum(0)])
         return hits[:, 0].sum(), hits.sum(), counts
+
+    def details(self, names: Sequence[str], *, with_images: bool) -> Details:
+        from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need
+
+        return Confusion(self, names, with_images=with_images)
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the likeliest classes with their probabilities; with BCE those of each class are independent."""

@@ -103,10 +103,8 @@ class TrainStep:
 
     def _choose_parameters(self, moment: Moment) -> None:
         """Set which parameters learn; a change needs a new DDP, which expects the gradients of all of them."""
-        if not self.engine.changing_parameters:
-            return
         self.engine.before_step(self.model, moment)
-        if self.learning() != self._wrapped:
+        if self.engine.changing_parameters and self.learning() != self._wrapped:
             self._wrap()
 
     def _wrap(self) -> None:
@@ -129,7 +127,7 @@ class TrainStep:
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self._parameters))])
         flags = self._flags(values)
-        applied = self._update(flags) == 0
+        applied = self._update(flags, batch.moment) == 0
         # note: the forward pass of a dropped step has changed the running statistics
         self._statistics.restore_unless(applied)
         return values, flags, applied
@@ -161,15 +159,16 @@ class TrainStep:
     def _captured(self, function: Callable[[Batch], Sequence[Tensor]]) -> Callable[[Batch], Sequence[Tensor]]:
         """Return a function that computes the same by CUDA graphs, if the run captures them.
 
-        There is one for each set of algorithms that compute gradients at the step.
+        There is one for each set of algorithms that compute or change gradients at the step.
         """
         if (captured := self.captured) is None:
             return function
 
         def by_graphs(batch: Batch) -> Sequence[Tensor]:
             algorithms = self.plan.config.algorithms
-            active, computing = algorithms.active(), algorithms.acting("compute_gradients")
-            kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in computing)
+            active = algorithms.active()
+            inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
+            kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in inside)
             return captured(
                 kind, lambda x, y: function(replace(batch, images=x, targets=y)), batch.images, batch.targets
             )
@@ -237,10 +236,10 @@ class TrainStep:
             counting = torch.stack([bad[0] | (bad[1] & self.scaler.counts()), counting[1]])
         return max_over_ranks(torch.cat([counting.float(), self._numbers[1:]]))
 
-    def _update(self, flags: Tensor) -> Tensor:
+    def _update(self, flags: Tensor, moment: Moment) -> Tensor:
         """Update the weights unless the step is dropped; return whether it is, float32 []."""
         dropped = torch.maximum(flags[1], self._held)
-        self.engine.change_gradients(self.model)
+        self.engine.change_gradients(self.model, moment)
         self.optimizer.found_inf = dropped
         self.optimizer.step()
         if self.scaler.is_enabled():

@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm
+from launcher.algorithms.base import Context, ForwardAlgorithm
 from launcher.algorithms.engine import Engine, class_of
-from launcher.config.algorithms import Algorithms
+from launcher.algorithms.sam import SAM
+from launcher.config.algorithms import Algorithms, SAMConfig
 from launcher.config.compose import compose
 from launcher.config.declaration import NORMALIZE, POINTS
 from launcher.data.batch import Batch, Moment, forget_constants, normalize
+from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from tests.networks import tiny
 
@@ -24,13 +27,41 @@ ALGORITHMS = Algorithms.declarations()
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_overrides_exactly_its_declared_points(name: str) -> None:
-    bound = class_of(name)
-    assert bound
-    overridden = {point for point in POINTS if getattr(bound, point) is not getattr(Algorithm, point)}
-    assert (
-        overridden | ({"change_batch"} if issubclass(bound, ForwardAlgorithm) else set())
-        == ALGORITHMS[name].places.keys()
-    )
+    assert class_of(name, ALGORITHMS[name]).__name__ + "Config" == ALGORITHMS[name].__name__
+
+
+class Undeclared(SAM):
+    def before_step(self, model: nn.Module, moment: Moment) -> None:
+        """Do nothing."""
+
+
+class Unwritten(ForwardAlgorithm[SAMConfig]):
+    compute_gradients = SAM.compute_gradients
+
+
+@pytest.mark.parametrize(
+    ("kind", "places", "line"),
+    [
+        (Undeclared, {"compute_gradients": 10}, "Undeclared has before_step, but SAMConfig has not; add it there, or"),
+        (SAM, {"compute_gradients": 10, "after_step": 1}, "SAMConfig has after_step, but SAM has not; add it there"),
+        (None, {}, "/sam.py has no class of this name on Algorithm; write it"),
+        (
+            Unwritten,
+            {"compute_gradients": 10, "change_batch": 1},
+            "Unwritten of test_engine has no forward_batch; write what it lacks",
+        ),
+    ],
+)
+def test_an_algorithm_that_lacks_a_part_is_refused_in_one_line(
+    kind: object, places: dict[str, int], line: str, context: Callable[..., Context], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = context("algorithms=[sam]")
+    monkeypatch.setattr("launcher.algorithms.sam.SAM", kind)
+    monkeypatch.setattr(SAMConfig, "places", places)
+    with pytest.raises(UserError) as raised:
+        Engine(run)
+    assert line in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("point", POINTS)

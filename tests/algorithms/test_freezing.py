@@ -21,7 +21,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training import trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL
+from tests.trainers import EARLY, SMALL, build, steps
 from tests.two_ranks import on_ranks
 
 
@@ -36,6 +36,15 @@ def test_the_number_of_frozen_layers_is_composers_where_rounding_decides(layers:
     done = (12 / 18 - 0.25) / (1 - 0.25)
     assert int(0.9 * done * (layers - 1)) == expected
     assert frozen_layers(layers, 12 / 18, start=0.25, final_fraction=0.9) == expected
+
+
+def test_an_algorithm_acts_before_each_step_without_changing_which_parameters_learn() -> None:
+    run = build("algorithms=[layer_freezing]")
+    (freezing,), seen = run.train_step.engine.active.values(), []
+    freezing.changes_learning_parameters = False
+    freezing.before_step = lambda model, moment: seen.append(moment.step)  # type: ignore[method-assign]
+    steps(run, 2)
+    assert seen == [0, 1]
 
 
 def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:

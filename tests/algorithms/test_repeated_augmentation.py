@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.algorithms.repeated_augmentation import repeat
+from launcher.data.batch import Moment
 
 
 @given(st.integers(1, 200), st.integers(2, 5), st.integers(1, 64))
@@ -24,7 +25,7 @@ def test_the_repeats_of_an_image_have_different_draws(samples: int, repeats: int
 
 def test_a_global_batch_contains_all_repeats_of_an_image_apart(bound: Callable[..., Any]) -> None:
     order = np.random.default_rng(0).permutation(80)
-    indices = bound("repeated_augmentation", repeats=4).change_order(order)
+    indices = bound("repeated_augmentation", repeats=4).change_order(order, Moment(0, 0, 0, 1))
     for number, batch in enumerate(indices.reshape(10, 8)):
         first, second = order[2 * number : 2 * number + 2]
         assert (batch % 80).tolist() == [first, second] * 4

@@ -9,13 +9,32 @@ from torch.nn import functional as F
 from launcher.algorithms.label_smoothing import smooth
 from launcher.config.compose import compose
 from launcher.config.tasks import ClassificationConfig
-from launcher.tasks import build_task
+from launcher.errors import UserError
+from launcher.tasks import Details, Task, build_task
+from launcher.tasks.classification import Classification
+from launcher.tasks.confusion import Confusion
 
 TASK = ClassificationConfig(name="classification")
 CROSS_ENTROPY, BCE = (build_task(TASK, compose([f"loss={name}"]).config.loss).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
 LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
+
+
+class WithoutLoss(Task):
+    targets = metrics = predictions = details = Classification.targets
+
+
+class WithoutRows(Details):
+    add = texts = Confusion.add
+
+
+def test_what_a_task_or_its_details_lack_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutLoss)
+    with pytest.raises(UserError, match=r"^WithoutLoss of \S+ has no loss; write what it lacks$"):
+        build_task(TASK, compose([]).config.loss)
+    with pytest.raises(UserError, match=r"WithoutRows of \S+ has no rows; write what it lacks$"):
+        WithoutRows()
 
 
 def sigmoid(x: float) -> float:

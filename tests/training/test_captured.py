@@ -97,7 +97,7 @@ def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monk
     def fail(function: Callable[[], Sequence[Tensor]]) -> None:
         device.captures += 1
         with monkeypatch.context() as patch:
-            patch.setattr(run.train_step, "_update", lambda _: torch.ones(1 // 0))
+            patch.setattr(run.train_step, "_update", lambda *_: torch.ones(1 // 0))
             state = [(tensor, tensor.clone()) for tensor in tensors(run.state_dict())]
             with pytest.raises(ZeroDivisionError):
                 function()
