@@ -22,7 +22,7 @@ from launcher_lab.cli.curve import Cell, check_all, expand, train_all
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
 from launcher_lab.study.runs import read_run
-from launcher_lab.study.speedup import BootstrapEstimate
+from launcher_lab.study.speedup import Estimate
 
 EXAMPLES = [
     "train ablate recipe=hot dataset.path=/data/imagenet",
@@ -152,7 +152,7 @@ def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
 
 
 def _effects(effect_list: Sequence[Effect]) -> Table:
-    cells = table("algorithm", "measured by", "epochs", "top-1 points", "training time")
+    cells = table("algorithm", "measured by", "epochs", "top-1 points (95 % interval; corrected p)", "training time")
     for one in effect_list:
         points = _number(one.top1, "{:+.2f}")
         cells.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
@@ -170,12 +170,13 @@ def _tradeoffs(tradeoff_list: Sequence[Tradeoff]) -> Table:
     return cells
 
 
-def _number(value: BootstrapEstimate | None, form: str) -> str:
-    """Format a value, with its interval if it has one."""
+def _number(value: Estimate | None, form: str) -> str:
+    """Format a value, with its 95 % interval and its corrected p-value if it has them."""
     if value is None:
         return ""
+    p = "" if value.p_corrected is None else f"; p {value.p_corrected:.2g}"
     interval = value.interval(form)
-    return form.format(value.value) + (f" ({interval})" if interval else "")
+    return form.format(value.value) + (f" ({interval}{p})" if interval else "")
 
 
 def _split(parts: dict[str, float]) -> Table:

@@ -62,6 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
         chosen_across,
         chosen_axis,
         comparisons,
+        epochs_note,
         notes,
         read_results,
     )
@@ -85,7 +86,8 @@ def main(arguments: argparse.Namespace) -> int:
     out = console()
     if axis == "money" and any(not curve.on("money") for curve in results.curves):
         out.print("note: no run has a price; set the price per hour with --price USD", style="yellow")
-    for note in notes(results, axis):
+    hint = None if across or axis == "epochs" else epochs_note(results.all_curves, baselines, compared)
+    for note in [*notes(results, axis), *filter(None, [hint])]:
         out.print(verbatim(f"note: {note}"), style="yellow")
     for title, table in tables.rich_tables(results, compared, stated, axis):
         out.print(f"[bold]{verbatim(title)}[/]")

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from launcher.config.schema import Hardware
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
@@ -51,11 +49,10 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
         points = curve.on(axis)
         if not points:
             continue
-        costs = np.array([point.cost(axis) for point in points], np.float64)
-        qualities = np.array([point.quality for point in points], np.float64)
-        spans.append((qualities.min(), qualities.max()))
-        cost = float(cost_at(costs, qualities, quality))
-        if 0 < cost < np.inf:
+        costs, qualities = [point.cost(axis) or 0.0 for point in points], [point.quality for point in points]
+        spans.append((min(qualities), max(qualities)))
+        cost = cost_at(costs, qualities, quality)
+        if 0 < cost < math.inf:
             epochs, minutes = (cost, None) if axis == "epochs" else (None, cost)
             hardware = curve.setting.hardware
             return Length(epochs, minutes, hardware, f"{curve.source or 'own runs'}: {recipe} on {hardware}")

@@ -17,7 +17,7 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import dilated_epochs
 from launcher_lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from launcher_lab.study.runs import RunSummary
-from launcher_lab.study.speedup import BootstrapEstimate, at_equal_cost, at_equal_quality
+from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected
 
 # Keys that may differ between runs of one variant, besides those that may change on resume.
 _IGNORED = (
@@ -74,7 +74,7 @@ class Effect:
     algorithm: str
     kind: str
     epochs: int
-    top1: BootstrapEstimate
+    top1: Estimate
     time: float
 
 
@@ -88,8 +88,8 @@ class Tradeoff:
     algorithm: str
     base: str  # the curve to compare with: all or none
     epochs: int  # of the variant
-    speedup: BootstrapEstimate | None
-    gain: BootstrapEstimate | None
+    speedup: Estimate | None
+    gain: Estimate | None
     why_no_speedup: str
     why_no_gain: str
     at_least: float | None = None
@@ -175,7 +175,7 @@ def variant_result(point: CurvePoint) -> VariantResult:
 
 
 def effects(rows: Sequence[Row]) -> list[Effect]:
-    """Return the effect of each algorithm at each length that has runs of both variants."""
+    """Return the effect of each algorithm at each length that has runs of both variants; p-values are corrected."""
     listed = []
     for row, (_, point), base in _beside_base(rows):
         base_point = next((one for one in base.points if one.epochs == row.epochs), None)
@@ -188,11 +188,15 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
         assert change is not None
         assert row.variant.algorithm is not None
         listed.append(Effect(row.variant.algorithm, row.variant.kind, row.epochs, change, with_it / without - 1))
-    return listed
+    tests = corrected([one.top1 for one in listed])
+    return [replace(one, top1=test) for one, test in zip(listed, tests, strict=True) if test is not None]
 
 
 def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
-    """Return the tradeoff of each measured algorithm: the variant's point against the curve of all or none."""
+    """Return the tradeoff of each measured algorithm: the variant's point against the curve of all or none.
+
+    P-values are corrected.
+    """
     listed = []
     for row, (variant_curve, point), base in _beside_base(rows):
         assert row.variant.algorithm is not None
@@ -202,7 +206,11 @@ def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
         algorithm, reasons = row.variant.algorithm, (speed.reason, gain.reason)
         one = Tradeoff(algorithm, name, row.epochs, speed.value, gain.value, *reasons, at_least=speed.bound)
         listed.append(one if row.variant.kind == "without" else _of_adding(one))
-    return listed
+    tests = corrected([value for one in listed for value in (one.speedup, one.gain)])
+    return [
+        replace(one, speedup=speedup, gain=gain)
+        for one, speedup, gain in zip(listed, tests[::2], tests[1::2], strict=True)
+    ]
 
 
 def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
@@ -232,7 +240,7 @@ def _of_adding(one: Tradeoff) -> Tradeoff:
     return replace(one, speedup=speedup, gain=gain, at_least=None, at_most=one.at_least and 1 / one.at_least)
 
 
-def _inverted(value: BootstrapEstimate | None, invert: Callable[[float], float]) -> BootstrapEstimate | None:
+def _inverted(value: Estimate | None, invert: Callable[[float], float]) -> Estimate | None:
     """Invert a value and its interval, whose ends swap."""
     if value is None:
         return None

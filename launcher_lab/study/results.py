@@ -9,7 +9,7 @@ from launcher.errors import Problem, UserError
 from launcher_lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher_lab.study.published import published_curves
 from launcher_lab.study.runs import TOP1, RunSummary, find_runs, read_run
-from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, pareto_front
+from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected, pareto_front
 
 # The default baseline recipe.
 BASELINE = "baseline"
@@ -140,7 +140,7 @@ def comparisons(
 ) -> list[Comparison]:
     """Compare each curve with the baseline of its setting at the given qualities and costs.
 
-    Without any, compare at the baseline's own points.
+    Without any, compare at the baseline's own points. P-values are corrected for the number of comparisons.
     """
     compared = []
     for curve in curves:
@@ -154,4 +154,15 @@ def comparisons(
         at_costs: list[float | CurvePoint] = [*costs, *own]
         compared += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
         compared += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
-    return compared
+    values = corrected([one.value for one in compared])
+    return [replace(one, value=value) for one, value in zip(compared, values, strict=True)]
+
+
+def epochs_note(
+    curves: Sequence[Curve], baselines: dict[StudySetting, Curve], compared: Sequence[Comparison]
+) -> str | None:
+    """Return a note on the curves that can be compared with the baseline at equal epochs only; None without any."""
+    by_cost = {(one.setting, one.curve) for one in compared if one.value is not None}
+    by_epochs = comparisons(curves, baselines, "epochs", qualities=[], costs=[])
+    names = {one.curve: None for one in by_epochs if one.value and (one.setting, one.curve) not in by_cost}
+    return f"--axis epochs compares {', '.join(names)} with the baseline at equal epochs" if names else None

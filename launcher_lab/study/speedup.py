@@ -11,25 +11,29 @@ from numpy.typing import NDArray
 from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting
 
 Floats = NDArray[np.float64]
+# A point in use, and the change of the compared value for that of its relative cost, and of its quality in percent.
+Term = tuple[CurvePoint, float, float]
 
-RESAMPLES = 4000
 CONFIDENCE = 0.95
-# Maximum fraction of resamples outside the measured range for a p-value.
-_OUT_OF_RANGE = 0.05
-_SEED = 0  # of the resampling, so that intervals are reproducible
+# Of each point in use: an interval of two runs a side would contain the true value in 90 to 98 % of cases.
+FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True)
-class BootstrapEstimate:
-    """A value with its confidence interval; an end outside the measured range is None.
+class Estimate:
+    """A value with its confidence interval and p-value; an end outside the measured range is None.
 
-    With too few seeds for an interval, `low`, `high` and `p` are None and `note` has the reason.
+    `runs` are the fewest runs of a point in use, `p_corrected` is
+    corrected for all comparisons of a table (`corrected`). Without
+    an interval `low`, `high` and `p` are None, and `note` has the reason.
     """
 
     value: float
+    runs: int
     low: float | None = None
     high: float | None = None
     p: float | None = None
+    p_corrected: float | None = None
     note: str = ""
 
     def interval(self, form: str) -> str:
@@ -52,7 +56,7 @@ class Comparison:
     curve: str
     baseline: str
     at: float  # percent, or the cost in its unit
-    value: BootstrapEstimate | None = None
+    value: Estimate | None = None
     baseline_cost: float | None = None
     cost: float | None = None
     baseline_quality: float | None = None
@@ -64,7 +68,7 @@ class Comparison:
 def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float | CurvePoint) -> Comparison:
     """Return the speed-up of a curve over the baseline at a quality in percent, or that of a baseline's point.
 
-    The quality of a point is resampled too.
+    The uncertainty of a point's quality counts too.
     """
     ours, theirs = curve.on(axis), baseline.on(axis)
     anchor, target = (quality, quality.quality) if isinstance(quality, CurvePoint) else (None, quality)
@@ -77,19 +81,12 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     ]
     if any(reasons):
         return replace(blank, reason="; ".join(filter(None, reasons)), bound=_bound(ours, axis, cost, baseline_cost))
-    generator = np.random.default_rng(_SEED)
-    costs, qualities = resample(theirs, axis, generator)
-    if anchor is not None:
-        baseline_costs, targets = (values[:, theirs.index(anchor)] for values in (costs, qualities))
-    else:
-        baseline_costs, targets = cost_at(costs, qualities, target), np.full(len(costs), target)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        resampled = np.log(baseline_costs) - np.log(cost_at(*resample(ours, axis, generator), targets))
-    used = [*_around_quality(ours, target), *([anchor] if anchor else _around_quality(theirs, target))]
-    log_ratio = estimate(math.log(baseline_cost / cost), _known_side(resampled), fewest_seeds=_fewest(used))
-    low, high = (None if end is None else math.exp(end) for end in (log_ratio.low, log_ratio.high))
-    value = BootstrapEstimate(baseline_cost / cost, low, high, log_ratio.p, log_ratio.note)
-    return replace(blank, value=value, baseline_cost=baseline_cost, cost=cost)
+    slope, terms = _log_cost_at(ours, axis, target)
+    less = [(point, -of_cost, -of_quality) for point, of_cost, of_quality in terms]
+    used = [*less, (anchor, 1.0, -slope)] if anchor else [*less, *_log_cost_at(theirs, axis, target)[1]]
+    log_ratio = estimate(math.log(baseline_cost / cost), used, axis)
+    measured = [(cost, ours, 1)] if anchor else [(cost, ours, 1), (baseline_cost, theirs, -1)]
+    return replace(blank, value=_as_ratio(log_ratio, measured, axis), baseline_cost=baseline_cost, cost=cost)
 
 
 def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | CurvePoint) -> Comparison:
@@ -107,34 +104,101 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
     ]
     if reasons:
         return replace(blank, reason="; ".join(reasons))
-    generator = np.random.default_rng(_SEED)
-    costs, qualities = resample(theirs, axis, generator)
-    if anchor is not None:
-        budgets, baseline_qualities = (values[:, theirs.index(anchor)] for values in (costs, qualities))
-    else:
-        baseline_qualities, budgets = quality_at(costs, qualities, target), np.full(len(costs), target)
-    with np.errstate(invalid="ignore"):
-        resampled = quality_at(*resample(ours, axis, generator), budgets) - baseline_qualities
-    used = [*_around_cost(ours, axis, target), *([anchor] if anchor else _around_cost(theirs, axis, target))]
-    value = estimate(quality - baseline_quality, _known_side(resampled), fewest_seeds=_fewest(used))
+    slope, terms = _quality_at(ours, axis, target)
+    less = [(anchor, slope, -1.0)] if anchor else _quality_at(theirs, axis, target)[1]
+    used = terms + (less if anchor else [(point, -of_cost, -of_quality) for point, of_cost, of_quality in less])
+    value = estimate(quality - baseline_quality, used, axis)
     return replace(blank, value=value, baseline_quality=baseline_quality, quality=quality)
 
 
-def _known_side(resampled: Floats) -> Floats:
-    """Replace differences where both curves are outside their range (NaN) by 0."""
-    return np.where(np.isnan(resampled), 0.0, resampled)
+def estimate(value: float, used: Sequence[Term], axis: Cost) -> Estimate:
+    """Return the confidence interval of a value, and its two-sided p-value against 0.
+
+    The value is linearised in the means of the points in use. Its interval is Student's t with the degrees of freedom
+    of Welch and Satterthwaite; for the difference of two points it is Welch's (Welch 1947).
+    """
+    used = [term for term in used if term[1:] != (0.0, 0.0)]
+    runs = min(len(point.top1) for point, *_ in used)
+    if runs < FEWEST_RUNS:
+        return Estimate(value, runs, note=f"an interval needs at least {FEWEST_RUNS} runs per point")
+    variances = np.array([_changes(*term, axis).var(ddof=1) / len(term[0].top1) for term in used])
+    free = np.array([len(point.top1) - 1 for point, *_ in used])
+    if not variances.any():
+        return Estimate(value, runs, note="no interval: the runs of each point are equal")
+    from scipy.special import stdtr, stdtrit  # note: a slow import
+
+    error, degrees = math.sqrt(variances.sum()), variances.sum() ** 2 / (variances**2 / free).sum()
+    margin = error * float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    p = float(2 * stdtr(degrees, -abs(value) / error))
+    return Estimate(value, runs, value - margin, value + margin, p)
 
 
-def _arrays(points: Sequence[CurvePoint], axis: Cost) -> tuple[Floats, Floats]:
-    return np.array([p.cost(axis) for p in points], float), np.array([p.quality for p in points], float)
+def corrected(values: Sequence[Estimate | None]) -> list[Estimate | None]:
+    """Return the estimates of a table with p-values corrected for their number (Holm 1979)."""
+    tested = sorted((one.p, number) for number, one in enumerate(values) if one is not None and one.p is not None)
+    corrections, largest = dict[int, float](), 0.0
+    for rank, (p, number) in enumerate(tested):
+        corrections[number] = largest = max(largest, min(1.0, (len(tested) - rank) * p))
+    return [one and replace(one, p_corrected=corrections.get(number)) for number, one in enumerate(values)]
+
+
+def _changes(point: CurvePoint, of_cost: float, of_quality: float, axis: Cost) -> Floats:
+    """Return by how much each run of a point changes a value, shape [runs]."""
+    cost, top1 = np.array(point.costs[axis]), np.array(point.top1)
+    changes: Floats = of_cost * (cost / cost.mean() - 1) + of_quality * (top1 - top1.mean())
+    return changes
+
+
+def _as_ratio(log_ratio: Estimate, measured: Sequence[tuple[float, list[CurvePoint], int]], axis: Cost) -> Estimate:
+    """Return the ratio of a logarithm; an end is None where a curve would have to leave its measured costs.
+
+    measured: the cost of each curve, its points, and 1 if a larger cost makes the ratio smaller, else -1.
+    """
+    value, low, high = math.exp(log_ratio.value), log_ratio.low, log_ratio.high
+    if low is None or high is None:
+        return replace(log_ratio, value=value)
+    margin = math.exp(high - log_ratio.value)
+    fits = {-1: True, 1: True}
+    for cost, points, sign in measured:
+        fits[-sign] &= cost * margin <= (points[-1].cost(axis) or 0.0)
+        fits[sign] &= cost / margin >= (points[0].cost(axis) or 0.0)
+    ends = (math.exp(low) if fits[-1] else None, math.exp(high) if fits[1] else None)
+    if ends[value < 1] is None:
+        note = "no p-value: the interval leaves the measured range"
+        return replace(log_ratio, value=value, low=ends[0], high=ends[1], p=None, note=note)
+    return replace(log_ratio, value=value, low=ends[0], high=ends[1])
+
+
+def _log_cost_at(points: Sequence[CurvePoint], axis: Cost, quality: float) -> tuple[float, list[Term]]:
+    """Return the slope of a curve's log cost at a quality, and what its points change there."""
+    low, high = _around_quality(points, quality)
+    rise = high.quality - low.quality
+    slope = math.log((high.cost(axis) or 0.0) / (low.cost(axis) or 0.0)) / rise if rise > 0 else 0.0
+    upper = (quality - low.quality) / rise if rise > 0 else 0.0
+    lower = 1 - upper
+    return slope, [(low, lower, -slope * lower), (high, upper, -slope * upper)]
+
+
+def _quality_at(points: Sequence[CurvePoint], axis: Cost, cost: float) -> tuple[float, list[Term]]:
+    """Return the slope of a curve's quality over log cost at a cost, and what its points change there."""
+    low, high = _around_cost(points, axis, cost)
+    left, right = (math.log(point.cost(axis) or 0.0) for point in (low, high))
+    slope = (high.quality - low.quality) / (right - left) if right > left else 0.0
+    upper = (math.log(cost) - left) / (right - left) if right > left else 0.0
+    lower = 1 - upper
+    return slope, [(low, -slope * lower, lower), (high, -slope * upper, upper)]
+
+
+def _lists(points: Sequence[CurvePoint], axis: Cost) -> tuple[list[float], list[float]]:
+    return [p.cost(axis) or 0.0 for p in points], [p.quality for p in points]
 
 
 def _cost(points: Sequence[CurvePoint], axis: Cost, quality: float) -> float:
-    return float(cost_at(*_arrays(points, axis), quality)) if points else math.nan
+    return cost_at(*_lists(points, axis), quality) if points else math.nan
 
 
 def _quality(points: Sequence[CurvePoint], axis: Cost, cost: float) -> float:
-    return float(quality_at(*_arrays(points, axis), cost)) if points else math.inf
+    return quality_at(*_lists(points, axis), cost) if points else math.inf
 
 
 def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, cost: float) -> str | None:
@@ -163,63 +227,43 @@ def _bound(ours: Sequence[CurvePoint], axis: Cost, cost: float, baseline_cost: f
     return baseline_cost / cheapest if baseline_cost > cheapest else None
 
 
-def _around_quality(points: Sequence[CurvePoint], quality: float) -> list[CurvePoint]:
-    """Return the point of a quality, or the two between which the curve first reaches it."""
+def _around_quality(points: Sequence[CurvePoint], quality: float) -> tuple[CurvePoint, CurvePoint]:
+    """Return the two points between which a curve first reaches a quality, the first and second if it starts there."""
     if points[0].quality == quality:
-        return [points[0]]
-    low, high = next((a, b) for a, b in pairwise(points) if a.quality < quality <= b.quality)
-    return [high] if high.quality == quality else [low, high]
+        return points[0], points[min(1, len(points) - 1)]
+    return next((low, high) for low, high in pairwise(points) if low.quality < quality <= high.quality)
 
 
-def _around_cost(points: Sequence[CurvePoint], axis: Cost, cost: float) -> list[CurvePoint]:
-    """Return the points of a cost, or the two around it."""
-    exact = [p for p in points if p.cost(axis) == cost]
-    below = [p for p in points if (p.cost(axis) or 0.0) < cost]
-    return exact or [below[-1], points[len(below)]]
+def _around_cost(points: Sequence[CurvePoint], axis: Cost, cost: float) -> tuple[CurvePoint, CurvePoint]:
+    """Return the two points around a cost; twice the best of the points of exactly this cost."""
+    if exact := [point for point in points if point.cost(axis) == cost]:
+        best = max(exact, key=lambda point: point.quality)
+        return best, best
+    return next(
+        (low, high) for low, high in pairwise(points) if (low.cost(axis) or 0.0) < cost < (high.cost(axis) or 0.0)
+    )
 
 
-def _fewest(points: Sequence[CurvePoint]) -> int:
-    return min(len(p.top1) for p in points)
+def cost_at(costs: Sequence[float], qualities: Sequence[float], quality: float) -> float:
+    """Return the lowest cost of a quality on a curve; 0 if its cheapest point is better, inf if none reaches it."""
+    if qualities[0] >= quality:
+        return costs[0] if qualities[0] == quality else 0.0
+    for (left, low), (right, high) in pairwise(zip(costs, qualities, strict=True)):
+        if low < quality <= high:
+            # note: a measured point keeps its exact cost, without the logarithm's rounding
+            return right if quality == high else left * (right / left) ** ((quality - low) / (high - low))
+    return math.inf
 
 
-def cost_at(costs: Floats, qualities: Floats, quality: Floats | float) -> Floats:
-    """Return the lowest cost at which each curve reaches a quality, shape (...).
-
-    0 if its cheapest point is better, +inf if no point reaches it.
-    """
-    costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
-    target = np.broadcast_to(np.asarray(quality, float), costs.shape[:-1])
-    lowest = np.full(costs.shape[:-1], np.inf)
-    # note: from the most expensive segment to the cheapest, so that the first crossing wins
-    for left in range(costs.shape[-1] - 2, -1, -1):
-        low, high = qualities[..., left], qualities[..., left + 1]
-        crosses = (low < target) & (target <= high)
-        fraction = np.divide(target - low, high - low, out=np.ones_like(low), where=crosses)
-        log_cost = (1 - fraction) * np.log(costs[..., left]) + fraction * np.log(costs[..., left + 1])
-        # note: a measured point keeps its exact cost, without the logarithm's rounding
-        at_point = crosses & (fraction == 1)
-        lowest = np.where(crosses, np.where(at_point, costs[..., left + 1], np.exp(log_cost)), lowest)
-    first = qualities[..., 0]
-    return np.where(first == target, costs[..., 0], np.where(first > target, 0.0, lowest))
-
-
-def quality_at(costs: Floats, qualities: Floats, cost: Floats | float) -> Floats:
-    """Return each curve's quality at a cost, shape (...); -inf below its cheapest point, +inf above its last."""
-    costs, qualities = np.broadcast_arrays(np.asarray(costs, float), np.asarray(qualities, float))
-    target = np.broadcast_to(np.asarray(cost, float), costs.shape[:-1])
-    quality = np.where(target < costs[..., 0], -np.inf, np.inf)
-    for left in range(costs.shape[-1] - 1):
-        low, high = costs[..., left], costs[..., left + 1]
-        inside = (low <= target) & (target <= high) & (low < high)
-        fraction = np.divide(np.log(target / low), np.log(high / low), out=np.zeros_like(low), where=inside)
-        value = (1 - fraction) * qualities[..., left] + fraction * qualities[..., left + 1]
-        quality = np.where(inside, value, quality)
-    # note: a measured cost keeps its exact quality, the best of several points
-    for point in range(costs.shape[-1]):
-        exact = costs[..., point] == target
-        better = np.isinf(quality) | (qualities[..., point] > quality)
-        quality = np.where(exact & better, qualities[..., point], quality)
-    return quality
+def quality_at(costs: Sequence[float], qualities: Sequence[float], cost: float) -> float:
+    """Return a curve's quality at a cost; -inf below its cheapest point, inf above its last."""
+    points = list(zip(costs, qualities, strict=True))
+    if exact := [quality for measured, quality in points if measured == cost]:
+        return max(exact)
+    for (left, low), (right, high) in pairwise(points):
+        if left < cost < right:
+            return low + (high - low) * math.log(cost / left) / math.log(right / left)
+    return -math.inf if cost < costs[0] else math.inf
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
@@ -235,45 +279,3 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
             front.append(index)
             best = quality
     return front
-
-
-def resample(points: Sequence[CurvePoint], axis: Cost, generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return costs and qualities of resampled curves, each of shape (RESAMPLES, points).
-
-    Each point draws seeds with replacement, cost and quality together. Deviations are scaled by sqrt(n / (n - 1)), so
-    that the spread of the resampled mean is unbiased for few seeds (Davison & Hinkley 1997, 2.7).
-    """
-    costs, qualities = np.empty((RESAMPLES, len(points))), np.empty((RESAMPLES, len(points)))
-    for column, point in enumerate(points):
-        cost, top1 = np.array(point.costs[axis]), np.array(point.top1)
-        count = len(top1)
-        widen = math.sqrt(count / (count - 1)) if count > 1 else 0.0
-        drawn = generator.integers(count, size=(RESAMPLES, count))
-        logs = np.log(cost)
-        costs[:, column] = cost.mean() * np.exp(widen * (logs[drawn].mean(axis=1) - logs.mean()))
-        qualities[:, column] = top1.mean() + widen * (top1[drawn].mean(axis=1) - top1.mean())
-    return costs, qualities
-
-
-def estimate(value: float, resampled: Floats, *, fewest_seeds: int) -> BootstrapEstimate:
-    """Return the percentile interval of a difference, and its p-value against 0.
-
-    The p-value is two-sided, by Student's t with the bootstrap's standard error and `fewest_seeds` - 1 degrees of
-    freedom; resampled values may be infinite outside a curve's measured range.
-    """
-    if fewest_seeds < 2:
-        return BootstrapEstimate(value, note="an interval needs at least two seeds per point")
-    # note: no interpolation, since values may be infinite
-    low, high = np.quantile(resampled, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], method="nearest")
-    inside = resampled[np.isfinite(resampled)]
-    p, note, outside = None, "", 1 - len(inside) / len(resampled)
-    if outside > _OUT_OF_RANGE:
-        note = f"no p-value: {outside:.0%} of the resamples are outside the measured range"
-    else:
-        from scipy.special import stdtr  # note: a slow import
-
-        error = float(inside.std(ddof=1))
-        t = value / error if error else math.inf
-        p = 1.0 if value == 0 else float(2 * stdtr(fewest_seeds - 1, -abs(t)))
-    low, high = (float(end) if math.isfinite(end) else None for end in (low, high))
-    return BootstrapEstimate(value, low, high, p, note)

@@ -145,15 +145,15 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
 
 def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
     several = len({one.setting for one in comparisons}) > 1
-    columns = ("curve", "baseline", "at", "result", "95 % interval", "p", "details")
-    cells = table(*["data set, model, hardware"] * several, *columns, numbers=["result"])
+    columns = ("curve", "baseline", "at", "result", "95 % interval", "runs", "p", "corrected p", "details")
+    cells = table(*["data set, model, hardware"] * several, *columns, numbers=["result", "runs"])
     for one in _informative(comparisons):
         where = [escape(", ".join(asdict(one.setting).values()))] * several
         names, equal_quality = (escape(one.curve), escape(one.baseline)), one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
             bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
-            cells.add_row(*where, *names, at, bound, "", "", escape(one.reason))
+            cells.add_row(*where, *names, at, bound, "", "", "", "", escape(one.reason))
             continue
         value = one.value
         if equal_quality:
@@ -162,10 +162,14 @@ def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
         else:
             result, form = f"{value.value:+.2f} points", "{:+.2f}"
             how = f"{one.baseline_quality:.2f} -> {one.quality:.2f} %"
-        p = "" if value.p is None else f"{value.p:.3f}" if value.p >= 0.001 else "<0.001"
+        tests = [_p(value.p), _p(value.p_corrected)]
         details = how + (f"; {value.note}" if value.note else "")
-        cells.add_row(*where, *names, at, result, value.interval(form), p, details)
+        cells.add_row(*where, *names, at, result, value.interval(form), str(value.runs), *tests, details)
     return cells
+
+
+def _p(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if value >= 0.001 else "<0.001"
 
 
 def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:

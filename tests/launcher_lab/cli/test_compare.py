@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,38 @@ def test_json_has_comparisons_fronts_and_excluded_runs(grid: Path) -> None:
     assert (one["curve"], one["baseline"], one["kind"]) == ("mild", "baseline", "equal quality")
     assert one["value"]["value"] == pytest.approx(2.0)
     assert one["value"]["low"] <= 2.0 <= one["value"]["high"]
-    assert one["value"]["p"] < 0.05
+    assert one["value"]["p"] == one["value"]["p_corrected"] < 0.05
+    assert one["value"]["runs"] == 3
     assert {entry["state"] for entry in output["not_counted"]} == {"stopped", "damaged", "repeated"}
     fronts = {(p["curve"], p["epochs"]): p["front_time"] for p in output["points"]}
     assert fronts == {(c, e): c == "mild" for c in ("mild", "baseline") for e in (2, 4, 8)}
+
+
+def test_two_runs_have_no_interval_and_p_values_are_corrected_for_the_number_of_comparisons(grid: Path) -> None:
+    def values() -> list[dict[str, float]]:
+        listed = json.loads(output_of("compare", str(grid), "--json", "--axis", "epochs"))["comparisons"]
+        return [one["value"] for one in listed if one["value"]]
+
+    for seed in (0, 1, 2):
+        lines = (grid / f"mild-8-{seed}" / "metrics.jsonl").read_text().replace('"top1": 0.7', '"top1": 0.75')
+        (grid / f"mild-8-{seed}" / "metrics.jsonl").write_text(lines)
+    tested = [value for value in values() if value["p"] is not None]
+    assert len(tested) > 3
+    smallest = min(tested, key=lambda one: one["p"])
+    assert smallest["p_corrected"] == pytest.approx(len(tested) * smallest["p"])
+    shutil.rmtree(grid / "mild-8-1")
+    assert [(one["runs"], one["low"], one["p"]) for one in values()][-1] == (2, None, None)
+    assert "needs at least 3 runs per point" in output_of("compare", str(grid), "--axis", "epochs")
+
+
+def test_curves_without_a_comparison_at_equal_time_get_a_note_on_equal_epochs(make_run: MakeRun, grid: Path) -> None:
+    """The fast curve ends before the slow one starts."""
+    make_run("f/base", [0.6, 0.7], [60.0] * 2, recipe="baseline")
+    make_run("f/fast", [0.5, 0.55], [5.0] * 2)
+    shown = output_of("compare", str(grid.parent / "f"))
+    assert "note: --axis epochs compares mild with the baseline at equal epochs" in shown
+    assert "note:" not in output_of("compare", str(grid.parent / "f"), "--axis", "epochs")
+    assert "--axis epochs" not in output_of("compare", str(grid))
 
 
 def test_csv_has_one_row_per_point(grid: Path) -> None:
