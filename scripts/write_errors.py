@@ -21,6 +21,9 @@ _HEAD = """\
 A command that cannot continue prints `error: KEY=VALUE (origin of the value): MESSAGE` for each wrong value and exits
 with code 2, or with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source:
 `...` stands for names and numbers, `KEY` for one of several keys.
+
+A file that cannot be read or written is `error: PATH: MEANING; REMEDY`, with a remedy of `launcher/disk.py`:
+`error: runs/a/config.yaml: Disk quota exceeded; remove some of your files, or raise the quota`.
 """
 
 

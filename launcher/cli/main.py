@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import NoReturn
 
-from launcher import __version__, plugins
+from launcher import __version__, disk, plugins
 from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, is_out_of_memory, one_line
 from launcher.launch.stopping import StopRequested, on_stop, raise_stop
 from launcher.plugins import registered
@@ -72,7 +72,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         if is_command:
             on_stop(raise_stop)
-        return _run(words)
+        code = _run(words)
+        # note: here an error of the disk is one line
+        sys.stdout.flush()
+        return code
     except UserError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
@@ -83,8 +86,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DENIED and error.filename:
-            place = f"{one_line(str(error.filename))}: {error.strerror}"
-            print(f"error: {place}; change its permissions, or choose another folder", file=sys.stderr)
+            print(f"error: {disk.line(error)}", file=sys.stderr)
             return EXIT_USER_ERROR
         if (message := _of_the_machine(error)) is None:
             raise
@@ -106,8 +108,8 @@ def _of_the_machine(error: Exception) -> str | None:
     """Return the message for a failure of the machine; None for an error of the program."""
     if isinstance(error, MachineError):
         return str(error)
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        return f"{error.filename or 'standard output'}: {error.strerror}"
+    if isinstance(error, OSError) and disk.is_known(error):
+        return disk.line(error)
     if is_out_of_memory(reason := f"{type(error).__name__}: {error}"):
         return f"not enough memory ({reason}); free some, or raise the limit (ulimit -v)"
     return None

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
 from launcher.records.metrics import is_finished
 from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
 
 LATEST = "latest"
+_FROM_STEP = "from_step"
 
 EXAMPLES = [
     "train resume runs/mild-imagenet-1120-1",
@@ -18,6 +19,7 @@ EXAMPLES = [
     "train resume runs/mild-imagenet-1120-1 launch.nproc=4",
     "train resume s3://mine/runs/first",
     "train resume runs/mild-imagenet-1120-1 epochs=60 checkpoint.every_minutes=5",
+    "train resume runs/mild-imagenet-1120-1 from_step=0",
 ]
 
 
@@ -26,7 +28,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", default=LATEST, metavar="RUN", help="a run folder, or its copy in a bucket (default: latest)"
     )
     parser.add_argument(
-        "words", metavar="key=value", nargs="*", default=[], help="values that may change: length, launch, loading"
+        "words",
+        metavar="key=value",
+        nargs="*",
+        default=[],
+        help="values that may change: length, launch, loading; from_step=N: an earlier checkpoint, or 0 for the start",
     )
 
 
@@ -34,6 +40,12 @@ def main(arguments: argparse.Namespace) -> int:
     name, words = arguments.run, arguments.words
     if "=" in name and "/" not in name.partition("=")[0] and not RunFolder(Path(name)).exists():
         name, words = LATEST, [name, *words]
+    steps = [word.partition("=")[2] for word in words if word.startswith(f"{_FROM_STEP}=")]
+    words = [word for word in words if not word.startswith(f"{_FROM_STEP}=")]
+    if any(not step.isdecimal() for step in steps):
+        raise UserError(
+            Problem("must be the step of a checkpoint, or 0 for the start of the run", _FROM_STEP, steps[0])
+        )
     runs = Path(compose([word for word in words if word.startswith("runs=")]).config.runs)
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(runs))
@@ -49,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, words)
+    return resume(folder, words, int(steps[-1]) if steps else None)
 
 
 def newest_unfinished(runs: Path) -> Path:

@@ -13,7 +13,7 @@ from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import table, verbatim
-from launcher.errors import UserError, one_line
+from launcher.errors import MachineError, UserError, one_line
 from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, wall_seconds, without_void
 from launcher.records.progress import duration
@@ -70,7 +70,7 @@ def _listed(folder: RunFolder) -> ListedRun:
     name = str(folder.path)
     try:
         config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))
-    except (UserError, OSError) as error:
+    except (UserError, MachineError, OSError) as error:
         problem = error.line if isinstance(error, UserError) else one_line(str(error))
         return ListedRun(name, "damaged", problem=problem)
     valid = without_void(rows)

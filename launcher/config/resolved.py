@@ -17,6 +17,7 @@ from launcher.config.overrides import OFF, ON, Switches, parse
 from launcher.config.schema import RunConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
+from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError
 
 _DATA_PATHS = ("dataset.path", "dataset.test_path", "dataloader.folder", "dataloader.train", "dataloader.val")
@@ -78,9 +79,9 @@ def write(config: RunConfig, path: Path) -> None:
 def read(path: Path) -> RunConfig:
     """Read a resolved config.
 
-    Raises UserError if the file is missing or invalid.
+    Raises UserError if the file is missing or invalid, and DiskError if it cannot be read.
     """
-    if not path.exists():
+    if not is_there(path):
         raise UserError(f"{path} is missing: {path.parent} is not a run folder; pass one such as runs/mild-imagenet-1")
     values = read_mapping(path)
     try:

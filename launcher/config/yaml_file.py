@@ -9,6 +9,7 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, ScalarNode
 
+from launcher.disk import patiently
 from launcher.errors import UserError
 
 # note: libyaml's loader is ten times faster, and a study reads thousands of configs
@@ -30,10 +31,10 @@ _NUMBERS = {
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that is a mapping; keys are text, below the first level also integers.
 
-    Raises UserError if it cannot be read or has more than plain values, with the line.
+    Raises UserError if it is missing or has more than plain values, with the line, and DiskError if it cannot be read.
     """
     try:
-        text = _text(path)
+        text = patiently(lambda: _text(path), path)
         _check_plain(text)
         values = yaml.load(text, _PlainLoader)
     except OSError as error:

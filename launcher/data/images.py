@@ -22,6 +22,7 @@ from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_fr
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece, Remote, read_remote
 from launcher.data.workers import Reading
+from launcher.disk import DiskError
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 
@@ -132,13 +133,13 @@ class Images(Dataset[Sample]):
         self.reading = Reading(1)
         self._fetched: dict[int, bytes | UnreadableImage] = {}
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError:
+    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError | DiskError:
         """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
         try:
             if isinstance(self.folder.stored, Remote):
                 self._fetch([index % len(self.labels) for _, index, _ in keys])
             return self.batch(keys)
-        except UserError as error:
+        except (UserError, DiskError) as error:
             return error
 
     def _fetch(self, numbers: Sequence[int]) -> None:

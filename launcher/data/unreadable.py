@@ -10,6 +10,7 @@ from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
 from launcher.data.workers import Report, in_workers
+from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
 
@@ -43,12 +44,12 @@ def write_skipped(file: Path, skipped: dict[str, str]) -> None:
 def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
     """Return the files that a run skips; none without `dataset.skip_bad`.
 
-    Raises UserError if the file is missing or damaged.
+    Raises UserError if the file is missing or damaged, and DiskError if it cannot be read.
     """
     if not dataset.skip_bad:
         return ()
     try:
-        return frozenset(json.loads(file.read_bytes()))
+        return frozenset(json.loads(patiently(file.read_bytes, file)))
     except (OSError, ValueError, TypeError):
         message = f"{file}, the list of skipped images, is missing or damaged; start a new run"
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None

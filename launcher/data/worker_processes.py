@@ -21,6 +21,7 @@ from launcher.data.images import Images, Key, Reader, Sample, TrainImages
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.workers import Reading, clean_processes, follow_parent
+from launcher.disk import DiskError
 from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
@@ -56,7 +57,8 @@ class WorkerProcesses(Reader):
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         """Yield the requested batches in order.
 
-        Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died.
+        Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died or
+        the disk fails.
         """
         self._keys.batches = ([(one.epoch, i, one.size) for i in one.indices.tolist()] for one in requests)
         images, batches = self._images, self._read()
@@ -67,7 +69,7 @@ class WorkerProcesses(Reader):
     def _read(self) -> Iterator[Any]:
         try:
             for batch in self._loader:
-                if isinstance(batch, UserError):
+                if isinstance(batch, UserError | DiskError):
                     raise batch
                 yield batch
         except (RuntimeError, OSError, EOFError) as error:
@@ -110,9 +112,11 @@ class _Keys:
         return iter(self.batches)
 
 
-def _collate(samples: list[Sample] | UserError) -> tuple[Tensor | Compressed, Tensor, np.ndarray] | UserError:
+def _collate(
+    samples: list[Sample] | UserError | DiskError,
+) -> tuple[Tensor | Compressed, Tensor, np.ndarray] | UserError | DiskError:
     """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded, or pack what the device decodes."""
-    if isinstance(samples, UserError):
+    if isinstance(samples, UserError | DiskError):
         return samples
     pixels, labels, indices = zip(*samples, strict=True)
     is_packed, classes = any(isinstance(image, Jpeg) for image in pixels), torch.from_numpy(np.stack(labels))

@@ -21,7 +21,7 @@ from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
-from launcher.launch.watch import Failure, RankWatch, describe, first_failure
+from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import COMMAND, DEVICE, remove_semaphores
@@ -74,14 +74,13 @@ class Launcher:
         except SignalException:
             self._killed = True
         except UserError:
-            # note: without its folder a rank fails to write a checkpoint
-            if self._run_folder.is_dir():
+            if not is_gone(self._run_folder):
                 raise
         finally:
             self._follower.close()
             if self._rendezvous is not None:
                 self._rendezvous.shutdown()
-        if not self._run_folder.is_dir():
+        if is_gone(self._run_folder):
             lost = f"error: the run folder {self._run_folder} was deleted or moved, so all ranks were stopped"
             print(one_line(f"{lost}; if you moved it, type train resume NEW_PATH"), file=sys.stderr)
             return FAILED
@@ -113,7 +112,7 @@ class Launcher:
         most = self._launch.max_restarts
         for restart in range(1, most + 2):
             failure = self._attempt_with_all_nodes()
-            if failure is None or self._request.requested or not self._run_folder.is_dir():
+            if failure is None or self._request.requested or failure.repeats or is_gone(self._run_folder):
                 break
             # note: an error that a rank raises before the first checkpoint would repeat
             has_saved = RunFolder(self._run_folder).newest_step() is not None

@@ -20,6 +20,7 @@ from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.workers import Report, quiet
+from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.plan.checks import check, notes
@@ -137,7 +138,7 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
 
     Raises UserError if it cannot be read, or the run has had another one.
     """
-    if config.algorithms.teaching and not folder.teacher.exists():
+    if config.algorithms.teaching and not is_there(folder.teacher):
         from launcher.weights.teacher import copy_teacher
 
         copy_teacher(config, folder.teacher)

@@ -21,6 +21,7 @@ from launcher.console import console, progress_bars
 from launcher.data.identity import identity
 from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
+from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
@@ -29,7 +30,7 @@ from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import Row, is_finished, read_metrics
 from launcher.records.progress import ProgressView, TerminalView
-from launcher.records.run_folder import RunFolder, check_new, create, note_dataset
+from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
 from launcher.training.mirror import mirror_of
 
@@ -54,15 +55,20 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
     with stop_requests() as request:
         folder = _folder(config)
         with folder.locked(each_host=config.launch.nnodes > 1):
-            if folder.config.exists():
+            if folder.exists() and config.launch.nnodes == 1:
+                check_new(Path(config.runs), folder.path.name)
+            elif folder.exists():
                 _check_same(config, folder)
-            write(config, folder.config)
+            elif config.launch.nnodes == 1:
+                clear(folder)
             if prepared.pretrained:
                 prepared.pretrained.write(folder.initial)
             # note: another node of the run may have written it
-            if config.dataset.skip_bad and not folder.skipped.exists():
+            if config.dataset.skip_bad and not is_there(folder.skipped):
                 write_skipped(folder.skipped, prepared.skipped)
             note_dataset(folder, images)
+            # note: last, because a folder with a config can be resumed
+            write(config, folder.config)
             code = _train(folder, prepared, out, request)
             if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
@@ -88,16 +94,21 @@ def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
     return folder
 
 
-def resume(folder: RunFolder, words: Sequence[str] = ()) -> int:
+def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None = None) -> int:
     """Resume a run from its newest checkpoint on the devices of this machine, and return the exit code.
 
-    `words` are `key=value` changes, which the run's config keeps.
+    `words` are `key=value` changes, which the run's config keeps. from_step: resume from the checkpoint of this step
+    instead, or from the start of the run; later checkpoints are renamed, and no longer used.
 
     Raises UserError if another process uses the folder, the images are missing, or a word would change completed steps.
     """
     before = read(folder.config)
     config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(each_host=config.launch.nnodes > 1):
+        if from_step is not None:
+            from launcher.training.checkpoint import go_back
+
+            go_back(folder, from_step)
         if config == before and (longer := _how_to_train_longer(folder, config)):
             out.print(summary_table(folder, config))
             out.print(longer, markup=False, soft_wrap=True)

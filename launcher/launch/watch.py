@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISDIR
 from typing import Self
 
 import psutil
@@ -33,11 +34,15 @@ _HUNG_CODES = (FAILED, -signal.SIGSEGV)
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed attempt: the message, and whether the cause is outside the program, so that a restart may succeed."""
+    """A failed attempt: the message, and whether the cause is outside the program, so that a restart may succeed.
+
+    `repeats`: no restart can succeed, as on a full disk.
+    """
 
     message: str
     from_outside: bool
     exit_code: int | None = None
+    repeats: bool = False
 
 
 class RankWatch:
@@ -107,13 +112,23 @@ class RankWatch:
 
     def _folder_is_gone(self) -> bool:
         # note: a network file system may briefly not show an existing folder
-        if self._run_folder.is_dir():
+        if not is_gone(self._run_folder):
             self._folder_seen = time.monotonic()
         return time.monotonic() - self._folder_seen > _SECONDS_WITHOUT_FOLDER
 
     def _failed_by_now(self) -> frozenset[int]:
         ended = filter(_has_ended, self.ranks)
         return frozenset(rank for rank in ended if not done_file(self._scratch, rank).exists())
+
+
+def is_gone(folder: Path) -> bool:
+    """Return whether a folder was deleted or moved; False if that cannot be read."""
+    try:
+        return not S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
 
 
 def _has_ended(rank: int) -> bool:
@@ -153,7 +168,7 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
     log = log_file(run_folder, rank)
     if "from_outside" in recorded:
         message = f"error: rank {rank}: {recorded['from_outside']} (full log: {log})"
-        return Failure(message, from_outside=True, exit_code=code)
+        return Failure(message, from_outside=True, exit_code=code, repeats=recorded.get("repeats", False))
     if "time" in recorded:
         reason, text = recorded["message"]["message"], recorded["message"]["extraInfo"]["py_callstack"].rstrip()
         if is_out_of_memory(reason):

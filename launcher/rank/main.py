@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from launcher import atomic
+from launcher import atomic, disk
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
 from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, done_file, name_after, remove_semaphores
 
@@ -31,10 +31,11 @@ _GUARD_SECONDS = 0.5
 
 def main(target: str, run_folder: Path, scratch: Path) -> int:
     """Run the target in this process, record its end for the launcher, and return the exit code."""
-    _redirect_output(log_file(run_folder, os.environ["RANK"]))
     try:
+        _redirect_output(log_file(run_folder, os.environ["RANK"]))
         module, _, function = target.partition(":")
         getattr(importlib.import_module(module), function)(run_folder)
+        done_file(scratch, os.getpid()).touch()
     except UserError as error:
         _record(error)
         return EXIT_USER_ERROR
@@ -43,7 +44,6 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
         _record(error)
         traceback.print_exc()
         return FAILED
-    done_file(scratch, os.getpid()).touch()
     return DONE
 
 
@@ -105,10 +105,12 @@ def is_alive(process: psutil.Process) -> bool:
 def _record(error: BaseException) -> None:
     """Write elastic's error file, with a finer time and the messages for the user."""
     for_user: dict[str, object] = {}
+    if isinstance(error, OSError) and disk.is_known(error):
+        error = disk.DiskError.of(error, "a file of the run")
     if isinstance(error, UserError):
         for_user = {"problems": [str(problem) for problem in error.problems]}
     elif isinstance(error, MachineError):
-        for_user = {"from_outside": one_line(str(error))}
+        for_user = {"from_outside": one_line(str(error)), "repeats": not getattr(error, "may_pass", True)}
     elif lost := re.search(r"Connection (?:closed|reset) by peer", str(error)):
         for_user = {"from_outside": f"another rank has ended, or its node is lost ({lost[0]})"}
     now = time.time()

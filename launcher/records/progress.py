@@ -1,5 +1,6 @@
 """Show a run on the terminal: log lines, and progress from metrics.jsonl as a live bar or plain lines."""
 
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
@@ -19,15 +20,18 @@ class NewLines:
 
     def __init__(self, path: Path):
         self._path, self.rest = path, b""
-        self._position = path.stat().st_size if path.exists() else 0
+        self._position = 0
+        with suppress(FileNotFoundError):
+            self._position = path.stat().st_size
 
     def read(self) -> list[bytes]:
-        """Return the lines appended since the last call; empty for a missing file."""
-        if not self._path.is_file():
+        """Return the lines appended since the last call; empty for a file that is missing or cannot be read now."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                new = file.read()
+        except OSError:
             return []
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            new = file.read()
         self._position += len(new)
         *lines, self.rest = (self.rest + new).split(b"\n")
         return lines

@@ -1,6 +1,5 @@
 """The folder of a run: its files, and the lock that excludes a second writer."""
 
-import fcntl
 import itertools
 import json
 import os
@@ -12,10 +11,16 @@ from pathlib import Path
 
 from launcher import atomic
 from launcher.config.keys import nearest
+from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line
+from launcher.locks import Held, is_leased, lock
 
 _LONGEST_REASON = 500
-_CHECKPOINT = re.compile(r"(step|replay)-(\d{8,})\.pt")
+_CHECKPOINT = re.compile(r"(step|replay|void)-(\d{8,})\.pt")
+# What a start leaves that could not write its config.
+_OF_A_START = {"logs", "checkpoints", "lock", ".lock.lease", "dataset.json", "skipped.json", "initial.safetensors"}
+# The kind of checkpoints from which a run has gone back: nothing reads them.
+VOID = "void"
 
 
 class RunFolder:
@@ -25,7 +30,7 @@ class RunFolder:
     dataset, all with the same content. Rank 0 alone writes environment, metrics, tensorboard, checkpoints and curve.
     Each rank writes its own log, each node its own lock, and the node of an error writes failure.
 
-    skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; a resume does not read them.
+    skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first step needs them.
     teacher: the network of distillation, and the config of its run; every start reads it.
     best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
     deletes it.
@@ -47,12 +52,24 @@ class RunFolder:
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
 
+    def of_resume(self) -> list[Path]:
+        """Return what a resume may read besides a checkpoint, as far as it exists; to be copied in this order."""
+        ids = sorted(self.path.glob("*.id"))  # of the run on the servers of loggers
+        files = [
+            self.environment,
+            self.dataset,
+            self.skipped,
+            self.initial,
+            self.teacher,
+            *ids,
+            self.metrics,
+            self.config,
+        ]
+        return [*filter(is_there, files)]
+
     def exists(self) -> bool:
-        """Return whether the run's config exists; False if the path is too long or not accessible."""
-        try:
-            return self.config.is_file()
-        except OSError:
-            return False
+        """Return whether the run's config exists; raises DiskError if that cannot be read."""
+        return is_there(self.config)
 
     def written(self) -> float:
         """Return when the run last wrote, in seconds since 1970."""
@@ -71,9 +88,11 @@ class RunFolder:
             return None
 
     def is_locked(self) -> bool:
-        """Return whether a process of this machine holds the lock, without acquiring it."""
+        """Return whether a process of this machine holds the lock, or of any machine a lease, without acquiring it."""
+        if is_leased(self.path):
+            return True
         try:
-            inodes = [f":{lock.stat().st_ino} " for lock in self.path.glob("lock*")]
+            inodes = [f":{file.stat().st_ino} " for file in self.path.glob("lock*")]
             held = [line for line in Path("/proc/locks").read_text().splitlines() if " FLOCK " in line]
         except OSError:
             return False
@@ -82,7 +101,7 @@ class RunFolder:
     def hosts(self) -> set[str]:
         """Return the hosts of the processes that locked the folder last."""
         with suppress(OSError):
-            return {lock.read_text(errors="replace").rpartition(" on ")[2].strip() for lock in self.path.glob("lock*")}
+            return {file.read_text(errors="replace").rpartition(" on ")[2].strip() for file in self.path.glob("lock*")}
         return set()
 
     @contextmanager
@@ -91,20 +110,22 @@ class RunFolder:
 
         With `each_host` every node of a run has its own lock.
 
-        Raises UserError if another process holds the lock.
+        Raises UserError if another process holds the lock, and DiskError if it cannot be locked.
         """
         path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
-        with path.open("a+", encoding="utf-8", errors="replace") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "another process"
-                raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it") from None
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
-            yield
+        try:
+            with path.open("a+", encoding="utf-8", errors="replace") as file:
+                release = lock(file.fileno(), path)
+                # note: the text only describes the holder, and the disk may be full
+                with suppress(OSError):
+                    os.ftruncate(file.fileno(), 0)
+                    os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+                try:
+                    yield
+                finally:
+                    release()
+        except Held as holder:
+            raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it") from None
 
 
 def checkpoint_name(step: int, kind: str = "step") -> str:
@@ -113,16 +134,49 @@ def checkpoint_name(step: int, kind: str = "step") -> str:
 
 
 def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
-    """List the steps and files of the checkpoints of these kinds (default: step), oldest first; they may be damaged."""
-    files = [path for path in checkpoints.glob("*-*.pt") if path.is_file()]
-    matches = [(match, path) for path in files if (match := _CHECKPOINT.fullmatch(path.name))]
-    return sorted((int(match[2]), path) for match, path in matches if match[1] in (kinds or ("step",)))
+    """List the steps and files of the checkpoints of these kinds (default: step), oldest first; they may be damaged.
+
+    Raises DiskError if the folder cannot be read; a missing one is empty.
+    """
+
+    def names() -> list[str]:
+        # note: Path.glob would be empty if the folder cannot be read
+        with os.scandir(checkpoints) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+    try:
+        matches = filter(None, map(_CHECKPOINT.fullmatch, patiently(names, checkpoints)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(match[2]), checkpoints / match[0]) for match in matches if match[1] in (kinds or ("step",)))
 
 
 def check_new(runs: Path, name: str) -> None:
-    """Raise a UserError if there is a run folder of this name."""
-    if (path := runs / name).exists():
+    """Raise a UserError if there is a run folder of this name.
+
+    A folder without config, records and checkpoints is what a start leaves that could not write: it is used again.
+    """
+    folder = RunFolder(path := runs / name)
+    if folder.exists():
         raise UserError(Problem(f"{path} exists; type train resume {path}, or set another run_name", "run_name", name))
+    if is_there(path) and not _is_left_over(folder):
+        message = f"{path} exists and has no config.yaml; restore it, or set another run_name"
+        raise UserError(Problem(message, "run_name", name))
+
+
+def _is_left_over(folder: RunFolder) -> bool:
+    """Return whether a folder has nothing but files of a start that could not write."""
+    try:
+        names = {path.name for path in folder.path.iterdir() if not path.name.endswith(".tmp")}
+    except NotADirectoryError:
+        return False
+    return names <= _OF_A_START and not any(folder.checkpoints.glob("*.pt"))
+
+
+def clear(folder: RunFolder) -> None:
+    """Delete what an earlier start of another config may have left in a folder without a run."""
+    for path in (folder.dataset, folder.skipped, folder.initial):
+        path.unlink(missing_ok=True)
 
 
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
@@ -131,17 +185,19 @@ def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -
     Raises UserError if the folder exists already, or cannot be created.
     """
     for number in itertools.count(1):
-        path = runs / (f"{name}-{number}" if unique else name)
+        folder = RunFolder(runs / (f"{name}-{number}" if unique else name))
         try:
-            for folder in (path, path / "logs", path / "checkpoints"):
-                folder.mkdir(parents=True, exist_ok=join)
-            break
+            if not join and not unique:
+                check_new(runs, name)
+            folder.path.mkdir(parents=True, exist_ok=not unique)
+            for inner in (folder.logs, folder.checkpoints):
+                inner.mkdir(exist_ok=True)
         except FileExistsError:
-            if not unique or not path.is_dir():
-                check_new(runs, path.name)
+            continue
         except OSError as error:
-            raise UserError(Problem(f"cannot be written ({error.strerror}); set runs=FOLDER", "runs", runs)) from None
-    return RunFolder(path)
+            raise UserError(Problem(f"{line(error, folder.path)}, or set runs=FOLDER", "runs", runs)) from None
+        return folder
+    raise AssertionError
 
 
 def existing(path: str, *, saved: bool = False) -> RunFolder:
@@ -191,8 +247,11 @@ def note_dataset(folder: RunFolder, identity: str) -> bool:
 
 
 def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
-    """Return the recorded identities in order; empty if the file is missing or damaged."""
+    """Return the recorded identities in order; empty if the file is missing or damaged.
+
+    Raises DiskError if it cannot be read.
+    """
     try:
-        return tuple(map(str, json.loads(folder.dataset.read_bytes())["identities"]))
+        return tuple(map(str, json.loads(patiently(folder.dataset.read_bytes, folder.dataset))["identities"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()

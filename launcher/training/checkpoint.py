@@ -12,25 +12,25 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load as load_weights
 
 from launcher import atomic
+from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.run_folder import RunFolder, checkpoint_files
+from launcher.records.run_folder import VOID, RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class DamagedCheckpoint(UserError):
-    """A checkpoint file that is truncated, changed or missing."""
+    """A checkpoint file that was read to its end, and is truncated or changed."""
 
 
 def save(state: dict[str, Any], path: Path) -> None:
     """Write a state of tensors, numbers, strings and containers of them, atomically.
 
-    Raises TypeError if the state contains an object that `load` would refuse, and UserError if the disk is full or not
-    writable.
+    Raises TypeError if the state contains an object that `load` would refuse, and DiskError if it cannot be written.
     """
     try:
         # note: does not create a run folder that was removed
@@ -42,15 +42,22 @@ def save(state: dict[str, Any], path: Path) -> None:
                 raise TypeError(f"a checkpoint contains tensors, numbers, strings and containers of them, not {unsafe}")
         _sync_folder(path.parent)
     except OSError as error:
-        raise _problem(UserError, path, f"cannot be written: {error.strerror}") from error
+        raise DiskError.of(error, path) from error
 
 
 def load(path: Path) -> dict[str, Any]:
     """Load a state, with its tensors on the CPU.
 
-    Raises DamagedCheckpoint if the file cannot be read or its checksum does not match. Raises UserError if it has
-    another format version, contains code, or was not written by torch.
+    Raises DamagedCheckpoint if its checksum does not match, and DiskError if it cannot be read. Raises UserError if it
+    is missing, has another format version, contains code, or was not written by torch.
     """
+    try:
+        return patiently(lambda: _load(path), path)
+    except OSError as error:
+        raise _problem(UserError, path, f"cannot be read: {error.strerror}") from error
+
+
+def _load(path: Path) -> dict[str, Any]:
     _check_digest(path)
     try:
         check_archive(path)
@@ -71,39 +78,79 @@ def load(path: Path) -> dict[str, Any]:
     return state
 
 
-def newest_valid(folder: Path) -> dict[str, Any] | None:
+def newest_valid(folder: Path, *, accept_loss: bool = True) -> dict[str, Any] | None:
     """Load the newest checkpoint that is not damaged, or return None; print an error for each newer damaged one.
 
     If all are damaged or missing, the best one replaces them.
 
-    Raises UserError if a newer file has another format version or contains code.
+    Raises UserError if a newer file has another format version or contains code, or without `accept_loss` if the steps
+    since more than one checkpoint would be lost. Raises DiskError if a file cannot be read: it may be intact.
     """
-    best = RunFolder(folder.parent).best
-    for path in [*(path for _, path in reversed(checkpoint_files(folder))), *[best] * best.is_file()]:
+    run = RunFolder(folder.parent)
+    files = [path for _, path in reversed(checkpoint_files(folder))]
+    state, path, damaged = None, None, 0
+    for path in [*files, *[run.best] * is_there(run.best)]:
         try:
             state = load(path)
+            break
         except DamagedCheckpoint as error:
-            print(error)
-            continue
-        if path == best:
-            print(f"{best} is used: it is intact, at step {state.get('step')}, and no newer checkpoint is")
-        return state
-    return None
+            damaged += 1
+            print(error, flush=True)
+    if not accept_loss and (damaged > 1 or (damaged and path not in files)):
+        intact = f"the newest intact one is {path}" if state else "none is intact"
+        message = f"{damaged} of the newest checkpoints in {folder} are damaged, and {intact}; to accept the loss, type"
+        raise UserError(f"{message} train resume {run.path} from_step={state['step'] if state else 0}")
+    if state and path == run.best:
+        print(f"{path} is used: it is intact, at step {state.get('step')}, and no newer checkpoint is", flush=True)
+    return state
+
+
+def go_back(run: RunFolder, step: int) -> None:
+    """Rename the checkpoints after a step, so that the run resumes from it; 0 is the start of the run.
+
+    Raises UserError if there is no intact checkpoint of the step.
+    """
+    files = dict(checkpoint_files(run.checkpoints))
+    try:
+        best = int(load(run.best)["step"]) if is_there(run.best) else None
+    except DamagedCheckpoint:
+        best = None
+    if step == 0:
+        later = list(files.values())
+    elif step in files or step == best:
+        later = [path for number, path in files.items() if number > step]
+        # note: raises if it is damaged
+        load(files.get(step, run.best))
+    else:
+        message = f"no checkpoint of this step in {run.checkpoints}; set one of {', '.join(map(str, [0, *files]))}"
+        raise UserError(Problem(message, "from_step", step))
+    if is_there(run.best) and (step == 0 or best is None or best > step):
+        later.append(run.best)
+    for path in later:
+        path.replace(_void(path))
 
 
 def prune(folder: Path, keep: int, step: int) -> None:
     """Delete all but the newest `keep` checkpoints up to a step, and unfinished files; no save may be in progress.
 
-    Later ones are damaged: the run has resumed from an earlier one.
+    The run has written the one of this step. Later ones are damaged, or the run went back: they are renamed, and
+    deleted when it has passed them.
     """
-    files = checkpoint_files(folder)
+    files, best = checkpoint_files(folder), RunFolder(folder.parent).best
     for path in [
-        *(path for number, path in files if number > step),
         *[path for number, path in files if number <= step][:-keep],
+        *(path for number, path in checkpoint_files(folder, VOID) if number <= step),
+        *[_void(best)] * is_there(best),
         *folder.glob(".step-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:
         path.unlink(missing_ok=True)
+    for path in (path for number, path in files if number > step):
+        path.replace(_void(path))
+
+
+def _void(path: Path) -> Path:
+    return path.with_name(f"{VOID}-{path.name.removeprefix('step-')}")
 
 
 def _write(state: dict[str, Any], path: Path) -> None:
@@ -121,15 +168,12 @@ def _write(state: dict[str, Any], path: Path) -> None:
 
 def _check_digest(path: Path) -> None:
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
-            while size > 0 and (block := file.read(min(size, 2**20))):
-                digest.update(block)
-                size -= len(block)
-            written = file.read()
-    except OSError as error:
-        raise _problem(DamagedCheckpoint, path, f"cannot be read: {error.strerror}; check its disk") from error
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size - _DIGEST_BYTES
+        while size > 0 and (block := file.read(min(size, 2**20))):
+            digest.update(block)
+            size -= len(block)
+        written = file.read()
     if digest.digest() != written:
         raise _problem(DamagedCheckpoint, path, "damaged (its checksum does not match); use an earlier one")
 
@@ -163,10 +207,10 @@ def _sync_folder(folder: Path) -> None:
 def read_initial(path: Path) -> dict[str, torch.Tensor]:
     """Read the file of `Pretrained.write`.
 
-    Raises UserError if the file is missing or damaged.
+    Raises UserError if the file is missing or damaged, and DiskError if it cannot be read.
     """
     try:
-        return load_file(path)
+        return load_weights(patiently(path.read_bytes, path))
     except (OSError, SafetensorError) as error:
         message = f"{path}, the run's pretrained weights, cannot be read ({error}); use another run_name"
         raise UserError(message) from None

@@ -15,6 +15,7 @@ from launcher.config.algorithms import TEACHER
 from launcher.config.resolved import portable
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
+from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.models.build import Surgery, build_model, model_surgeries
 from launcher.plan.plan import Plan, plan_for
@@ -62,12 +63,13 @@ def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
 def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> Teacher | None:
     """Return the teacher in a run's folder on the device; None for a run without one.
 
-    Raises UserError if the file is missing, damaged or another than at the start of the run.
+    Raises UserError if the file is missing, damaged or another than at the start of the run, and DiskError if it cannot
+    be read.
     """
     if config.algorithms.teaching is None:
         return None
     try:
-        content = folder.teacher.read_bytes()
+        content = patiently(folder.teacher.read_bytes, folder.teacher)
         check_teacher(config, content, folder.teacher)
         with safe_open(folder.teacher, framework="pt") as file:
             own = validate(json.loads(file.metadata()["config"]))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from launcher import atomic
 from launcher.config.schema import Checkpoint
-from launcher.errors import UserError
+from launcher.disk import DiskError
 from launcher.rank.group import Ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.records.run_folder import RunFolder, checkpoint_name
@@ -59,7 +59,7 @@ class Saver:
     def save(self, state: dict[str, Any], *, best: bool, last: bool) -> None:
         """Write the state on rank 0, also as the best if it is; `last` waits until it is on disk.
 
-        Raises UserError if the write failed, and it was the last or `on_failure` is stop.
+        Raises DiskError if the write failed, and it was the last or `on_failure` is stop.
         """
         if not self._ranks.is_first:
             return
@@ -73,13 +73,13 @@ class Saver:
     def wait(self, *, must_succeed: bool) -> None:
         """Wait for the write in progress, if any.
 
-        Raises UserError if the write failed, and it `must_succeed` or `on_failure` is stop.
+        Raises DiskError if the write failed, and it `must_succeed` or `on_failure` is stop.
         """
         pending, self._pending = self._pending, None
         try:
             if pending is not None:
                 pending.result()
-        except UserError as error:
+        except DiskError as error:
             if must_succeed or self._settings.on_failure == "stop":
                 raise
             print(f"warning: {error}; training continues and retries at the next checkpoint", flush=True)
@@ -93,19 +93,18 @@ class Saver:
                 _link(path, folder.best)
             checkpoint.prune(folder.checkpoints, keep=self._settings.keep, step=state["step"])
         except OSError as error:
-            raise UserError(
-                f"{folder.checkpoints} cannot be written: {error.strerror}; check its permissions and disk"
-            ) from error
+            raise DiskError.of(error, folder.checkpoints) from error
         HEARTBEAT.beat()
         if self._pusher:
             self._pusher.push()
 
 
 def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | None:
-    """Return rank 0's newest state on all ranks, which need no access to its folder; all ranks call this together."""
-    state = [checkpoint.newest_valid(folder.checkpoints) if ranks.is_first else None]
-    if ranks.is_first and state[0] is None and folder.newest_step() is not None:
-        print("no checkpoint is intact; the run starts again at its first step", flush=True)
+    """Return rank 0's newest state on all ranks, which need no access to its folder; all ranks call this together.
+
+    Raises as `checkpoint.newest_valid`.
+    """
+    state = [checkpoint.newest_valid(folder.checkpoints, accept_loss=False) if ranks.is_first else None]
     if ranks.world_size > 1:
         dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
     return state[0]

@@ -12,6 +12,7 @@ import torch
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.unreadable import read_skipped
+from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank, join_ranks
@@ -36,7 +37,7 @@ def work(run_folder: Path) -> None:
     folder = RunFolder(run_folder)
     config = read(folder.config)
     with join_ranks(config) as ranks:
-        if ranks.is_first and not folder.environment.exists():
+        if ranks.is_first and not is_there(folder.environment):
             gpus = [ranks.device_name] * ranks.local_world_size if ranks.device.type == "cuda" else []
             write_environment(folder.environment, json.loads(os.environ.get(COMMAND, "[]")), gpus)
         state = newest_on_all_ranks(folder, ranks)

@@ -15,7 +15,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
-from launcher.errors import UserError, first_few
+from launcher.errors import MachineError, UserError, first_few
 from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, read_rows, wall_seconds, without_void
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
@@ -174,15 +174,18 @@ def read_run(path: Path) -> RunSummary:
     command = _command(folder.environment)
     rows: list[Row] = []
     facts: dict[str, Any] = {}
+    identities: tuple[str, ...] = ()
     try:
         rows = read_rows(folder.metrics)
-        facts = facts_of(rows)
+        facts, identities = facts_of(rows), noted_datasets(folder)
     except OSError as error:
         problem = problem or f"{folder.metrics.name}: {error.strerror}"
+    except MachineError as error:
+        problem = problem or str(error)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         problem = problem or f"{folder.metrics.name}: a record has a wrong value: {error}"
     state, problem = _state(folder, rows, facts, problem)
-    return RunSummary(path, state, problem, config, command, **facts, identities=noted_datasets(folder))
+    return RunSummary(path, state, problem, config, command, **facts, identities=identities)
 
 
 def quality(row: Row) -> float:
@@ -251,7 +254,7 @@ def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
     """Return a config's values, and its error if it is invalid; keys that a newer version has added may be missing."""
     try:
         values = read_mapping(path)
-    except UserError as error:
+    except (UserError, MachineError) as error:
         return {}, str(error).replace(str(path), path.name)
     try:
         validate(values)

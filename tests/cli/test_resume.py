@@ -13,6 +13,7 @@ from launcher.cli.words import read
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from tests.commands import refused
 from tests.images import write_images
 from tests.made_runs import MakeRun
 from tests.runs import SMALL, Here
@@ -36,7 +37,10 @@ def test_the_newest_run_that_has_not_finished_is_selected(tmp_path: Path, make_r
     assert newest_unfinished(tmp_path) == tmp_path / "held"
 
 
-@pytest.mark.parametrize("words", [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"]])
+@pytest.mark.parametrize(
+    "words",
+    [[], ["latest"], ["seed=9"], ["latest", "seed=9"], ["runs/b=1"], ["b=1", "seed=9"], ["from_step=20", "seed=9"]],
+)
 def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     tmp_path: Path,
     make_run: MakeRun,
@@ -44,15 +48,16 @@ def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     capsys: pytest.CaptureFixture[str],
     words: list[str],
 ) -> None:
-    resumed: list[tuple[str, list[str]]] = []
-    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, words: resumed.append((str(folder.path), words)))
+    resumed: list[tuple[object, ...]] = []
+    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, *values: resumed.append((folder.path, *values)))
     monkeypatch.chdir(tmp_path)
     complete(make_run("runs/a", finished=None))
     (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
     arguments = read(cli.parser_of("resume", resume), "resume", words, list(cli.VERBS))
     resume.main(arguments)
     named = [word for word in words if "b=1" in word]
-    assert resumed == [(named[0] if named else "runs/a", ["seed=9"] * ("seed=9" in words))]
+    path, step = Path(named[0] if named else "runs/a"), 20 if "from_step=20" in words else None
+    assert resumed == [(path, ["seed=9"] * ("seed=9" in words), step)]
     assert ("resuming runs/a, the newest unfinished run" in capsys.readouterr().out) == (not named)
 
 
@@ -60,12 +65,13 @@ def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
     tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resumed: list[Path] = []
-    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, words: resumed.append(folder.path))
+    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, *_: resumed.append(folder.path))
     monkeypatch.chdir(tmp_path)
     for name in ("other/a", "runs/b"):
         complete(make_run(name, finished=None))
     resume.main(read(cli.parser_of("resume", resume), "resume", ["runs=other"], list(cli.VERBS)))
     assert resumed == [Path("other/a")]
+    assert "from_step=x: must be the step of a checkpoint" in refused("resume", "runs/b", "from_step=x")
 
 
 SHORT = [*SMALL, "epochs=1", "schedule.warmup=0ba"]
@@ -113,6 +119,7 @@ def test_a_run_resumes_from_another_folder(here: Here) -> None:
 
 def test_the_name_of_an_existing_run_is_refused_before_all_else(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     (here.folder / "runs" / "run").mkdir(parents=True)
+    (here.folder / "runs" / "run" / "config.yaml").touch()
     monkeypatch.setattr("launcher.launch.start.prepare_run", None)
     line = here(*SHORT, "run_name=run", code=2).stderr
     assert line == "error: run_name=run: runs/run exists; type train resume runs/run, or set another run_name\n"

@@ -62,16 +62,21 @@ def test_a_lack_of_memory_is_one_line(
     assert capsys.readouterr().err.startswith("error: not enough memory (")
 
 
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS])
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.EACCES, "change its permissions, or choose another folder"),
+        (errno.EROFS, "mount it writable, or choose another folder"),
+    ],
+)
 def test_a_place_that_cannot_be_written_is_one_line(
-    number: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    number: int, remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(_: list[str]) -> int:
         raise OSError(number, os.strerror(number), Path("runs/a/lock"))
 
     monkeypatch.setattr(cli, "_run", fail)
     assert cli.main(["resume", "runs/a"]) == 2
-    remedy = "change its permissions, or choose another folder"
     assert capsys.readouterr().err == f"error: runs/a/lock: {os.strerror(number)}; {remedy}\n"
 
 

@@ -207,7 +207,10 @@ def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     show = [sys.executable, "-m", "launcher", "show", "recipe=hot"]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(show, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: standard output: No space left on device\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: standard output: No space left on device; free some space, or choose another disk\n",
+    )
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(show, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)

@@ -127,7 +127,7 @@ def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
 def test_run_names_are_unique(tmp_path: Path) -> None:
     assert create(tmp_path, "a", unique=True).path.name == "a-1"
     assert create(tmp_path, "a", unique=True).path.name == "a-2"
-    create(tmp_path, "b", unique=False)
+    (create(tmp_path, "b", unique=False).path / "config.yaml").touch()
     with pytest.raises(UserError, match="set another run_name"):
         create(tmp_path, "b", unique=False)
     with pytest.raises(UserError, match="not a run folder"):

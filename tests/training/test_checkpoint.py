@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import io
 import os
@@ -12,10 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.disk import DiskError
 from launcher.errors import UserError
-from launcher.records.run_folder import checkpoint_name
+from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
-from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
+from launcher.training.checkpoint import DamagedCheckpoint, go_back, load, newest_valid, prune, save
 from tests.runs import same
 from tests.two_ranks import in_a_fork
 
@@ -106,7 +108,7 @@ def test_a_folder_without_a_valid_checkpoint_has_no_newest_one(tmp_path):
     assert newest_valid(tmp_path) is None
 
 
-def test_the_best_checkpoint_replaces_damaged_ones_which_the_next_one_removes(tmp_path, capsys):
+def test_the_best_checkpoint_replaces_damaged_ones_which_are_kept_until_the_run_passes_them(tmp_path, capsys):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for path in write(folder, 30, 40):
@@ -116,8 +118,70 @@ def test_the_best_checkpoint_replaces_damaged_ones_which_the_next_one_removes(tm
     assert f"{folder}/best.pt is used: it is intact, at step 10" in capsys.readouterr().out
     write(folder, 11)
     prune(folder, keep=1, step=11)
-    assert {file.name for file in folder.iterdir()} == {checkpoint_name(11), "best.pt"}
+    assert {file.name for file in folder.iterdir()} == {
+        *(checkpoint_name(11), "best.pt"),
+        *("void-00000030.pt", "void-00000040.pt"),
+    }
     assert newest_valid(folder)["step"] == 11
+    write(folder, 33)
+    prune(folder, keep=1, step=33)
+    assert {file.name for file in folder.iterdir()} == {checkpoint_name(33), "best.pt", "void-00000040.pt"}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EIO])
+@pytest.mark.parametrize("call", ["open", "scandir"])
+def test_a_file_that_cannot_be_read_is_an_error_and_neither_damaged_nor_missing(
+    tmp_path, monkeypatch, capsys, number, call
+):
+    """Once it is read again; a lasting error ends the run, whose checkpoints remain."""
+    write(tmp_path, 1, 2, 3)
+    fails, real = [True], {"open": io.open, "scandir": os.scandir}[call]
+
+    def failing(path, *arguments, **named):
+        if str(path).startswith(str(tmp_path)) and fails and (call == "scandir" or "3.pt" in str(path)):
+            fails.pop()
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path, *arguments, **named)
+
+    monkeypatch.setattr("launcher.disk.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr({"open": io, "scandir": os}[call], call, failing)
+    if number != errno.EACCES:
+        assert newest_valid(tmp_path, accept_loss=False)["step"] == 3
+    fails += [True] * 3
+    with pytest.raises(DiskError, match=f"{tmp_path}.*{os.strerror(number)}; "):
+        newest_valid(tmp_path, accept_loss=False)
+    monkeypatch.undo()
+    assert newest_valid(tmp_path)["step"] == 3
+    assert not capsys.readouterr().out
+
+
+def test_a_resume_loses_no_more_than_one_checkpoint_without_a_word(tmp_path):
+    run = RunFolder(tmp_path)
+    write(run.checkpoints, 10, 20, 30)
+    save({"step": 20}, run.best)
+    flip_bit(run.checkpoints / checkpoint_name(30), 700)
+    assert newest_valid(run.checkpoints, accept_loss=False)["step"] == 20
+    flip_bit(run.checkpoints / checkpoint_name(20), 700)
+    expected = rf"2 of the newest checkpoints .* damaged.*step-00000010.* train resume {tmp_path} from_step=10"
+    with pytest.raises(UserError, match=expected):
+        newest_valid(run.checkpoints, accept_loss=False)
+    go_back(run, 10)
+    assert newest_valid(run.checkpoints, accept_loss=False)["step"] == 10
+    assert {file.name for file in run.checkpoints.iterdir()} == {
+        *(checkpoint_name(10), "void-best.pt"),
+        *("void-00000020.pt", "void-00000030.pt"),
+    }
+    flip_bit(run.checkpoints / checkpoint_name(10), 700)
+    with pytest.raises(DamagedCheckpoint, match="damaged"):
+        go_back(run, 10)
+    with pytest.raises(UserError, match=r"from_step=20: no checkpoint of this step in .*; set one of 0, 10"):
+        go_back(run, 20)
+    write(run.checkpoints, 11)
+    flip_bit(run.checkpoints / checkpoint_name(11), 700)
+    with pytest.raises(UserError, match=r"none is intact.* from_step=0"):
+        newest_valid(run.checkpoints, accept_loss=False)
+    go_back(run, 0)
+    assert newest_valid(run.checkpoints, accept_loss=False) is None
 
 
 def test_prune_keeps_the_newest_and_removes_unfinished_files(tmp_path):
@@ -160,7 +224,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path, limit):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     try:
-        with pytest.raises(UserError, match=r"step-00000002\.pt: cannot be written: File too large"):
+        with pytest.raises(DiskError, match=r"step-00000002\.pt: File too large; raise the limit of file sizes"):
             save({"w": torch.ones(100_000)}, tmp_path / checkpoint_name(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from launcher.config.compose import compose
-from launcher.errors import UserError
+from launcher.disk import DiskError
 from launcher.rank.group import Ranks
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
@@ -65,8 +65,8 @@ def test_a_failed_checkpoint_is_a_warning_except_the_last(tmp_path: Path, capfd:
         (tmp_path / "checkpoints").write_text("in the way")
         background.save({"step": 1}, best=False, last=False)
         background.save({"step": 2}, best=False, last=False)
-        assert "warning: checkpoint=" in capfd.readouterr().out
-        with pytest.raises(UserError, match="cannot be written"):
+        assert "checkpoints: File exists; training continues" in capfd.readouterr().out
+        with pytest.raises(DiskError, match=r"checkpoints.*: File exists"):
             background.save({"step": 3}, best=False, last=True)
 
 
@@ -74,7 +74,7 @@ def test_a_failed_checkpoint_ends_the_run_with_on_failure_stop(tmp_path: Path) -
     with saver(tmp_path, "checkpoint.on_failure=stop", "checkpoint.asynchronous=false") as background:
         (tmp_path / "checkpoints").rmdir()
         (tmp_path / "checkpoints").write_text("in the way")
-        with pytest.raises(UserError, match="cannot be written"):
+        with pytest.raises(DiskError, match=r"checkpoints.*: File exists"):
             background.save({"step": 1}, best=False, last=False)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.sources.copies import local_copy
+from launcher.disk import DiskError, patiently
 
 # note: larger than any image that can be decoded; a malicious file must not fill the memory
 MOST_BYTES = 1 << 30
@@ -40,7 +41,7 @@ class Piece:
         """Return the bytes of an image.
 
         Raises UnreadableImage if they are missing or damaged, UserError if a bucket cannot be read, or no copy can be
-        made.
+        made, and DiskError if the disk fails, not the image.
         """
         if "://" in self.file and not self.version:
             (content,) = read_remote([self])
@@ -48,20 +49,29 @@ class Piece:
                 raise content
             return content
         try:
-            size = _size(self.file) if self.size is None else self.size
-            if size > MOST_BYTES:
-                raise UnreadableImage("larger than 1 GiB")
-            if self.size is None:
-                with open(self.file, "rb") as file:  # noqa: PTH123 - of a million files
-                    return file.read()
-            data = os.pread(_opened(self.file, self.version).fileno(), self.deflated or size, self.start)
-            if self.deflated:
-                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size)
+            data, size = patiently(self._bytes, self.file)
+        except DiskError as error:
+            if error.may_pass:
+                raise
+            raise UnreadableImage(getattr(error.__cause__, "strerror", None) or str(error)) from None
         except (OSError, zlib.error) as error:
             raise UnreadableImage(getattr(error, "strerror", None) or str(error)) from None
         if len(data) < size:
             raise UnreadableImage(f"{self.file} ends before its last byte")
         return data
+
+    def _bytes(self) -> tuple[bytes, int]:
+        """Return the bytes of an image, and how many it has."""
+        size = _size(self.file) if self.size is None else self.size
+        if size > MOST_BYTES:
+            raise UnreadableImage("larger than 1 GiB")
+        if self.size is None:
+            with open(self.file, "rb") as file:  # noqa: PTH123 - of a million files
+                return file.read(), 0
+        data = os.pread(_opened(self.file, self.version).fileno(), self.deflated or size, self.start)
+        if self.deflated:
+            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size)
+        return data, size
 
 
 def _size(file: str) -> int:

@@ -1,0 +1,70 @@
+"""Locks of files, which end with their process; where a file system has none, leases: files with a heartbeat."""
+
+import errno
+import fcntl
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+from launcher.disk import DiskError
+
+# note: Lustre without the mount option flock, some NFS servers, and some file systems of FUSE
+_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+# A lease without a heartbeat for so long has ended.
+_SECONDS = 30.0
+
+
+class Held(Exception):
+    """Another process holds the lock; the text describes it."""
+
+
+def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
+    """Lock an open file, whose text describes the holder; return what to call when it is closed.
+
+    Raises Held if another process holds the lock, unless it shall `wait`, and DiskError if it cannot be locked.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise Held(path.read_text(errors="replace").strip() or "another process") from None
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise DiskError.of(error, path) from None
+        return _leased(path, wait=wait)
+    return lambda: None
+
+
+def is_leased(folder: Path) -> bool:
+    """Return whether a process of any machine holds a lease in a folder, by the time of its heartbeat."""
+    with suppress(OSError):
+        return any(time.time() - lease.stat().st_mtime < _SECONDS for lease in folder.glob(".*.lease"))
+    return False
+
+
+def _leased(path: Path, *, wait: bool) -> Callable[[], object]:
+    from filelock import SoftFileLease, Timeout  # note: takes a tenth of a second
+
+    _note(path.parent)
+    # note: any thread may release it
+    lease = SoftFileLease(path.with_name(f".{path.name}.lease"), lease_duration=_SECONDS, thread_local=False)
+    owner = lease.owner
+    # note: the library looks for a process of this machine, and waits for the heartbeat of another's
+    seconds = 1.0 if owner and owner.hostname == socket.gethostname() else 1.2 * _SECONDS
+    try:
+        lease.acquire(timeout=-1 if wait else seconds)
+    except Timeout:
+        holder = lease.owner
+        raise Held(f"process {holder.pid} on {holder.hostname}" if holder else "another process") from None
+    except OSError as error:
+        raise DiskError.of(error, path) from None
+    return lease.release
+
+
+@cache
+def _note(folder: Path) -> None:
+    note = f"the file system of {folder} has no locks; a lease, a file with a heartbeat, excludes other processes"
+    print(f"note: {note}", file=sys.stderr, flush=True)
