@@ -13,12 +13,11 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
-from launcher_lab.cli.curve import Cell, check_all, expand, train_all
+from launcher_lab.cli.curve import Cell, as_started, check_all, expand, train_all
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
 from launcher_lab.study.runs import read_run
@@ -51,9 +50,10 @@ def main(arguments: argparse.Namespace) -> int:
     composed = expand(arguments.overrides)[0].composed
     variants = ablation.grid(list(composed.config.algorithms.active()), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
-    if arguments.run and (code := _train_missing([cell for row in cells.values() for cell in row])) != 0:
+    ordered = [cell for row in cells.values() for cell in row]
+    if arguments.run and (code := _train_missing(ordered)) != 0:
         return code
-    rows = _rows(cells, composed.config)
+    rows = _rows(cells, must_exist=not arguments.grid)
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
     commands = {
@@ -94,14 +94,23 @@ def _train_missing(cells: Sequence[Cell]) -> int:
     return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
 
 
-def _rows(cells: Mapping[Variant, Sequence[Cell]], config: RunConfig) -> list[Row]:
-    """Return each variant at each length, with its finished runs below `runs`."""
-    folders = sorted(folder.path for folder in run_folders(Path(config.runs)))
-    identity = identity_if_present(config) if folders else None
-    configs = [cell.composed.config for row in cells.values() for cell in row]
-    runs = ablation.comparable(configs, [read_run(path) for path in folders], identity)
-    rows = {(variant, cell.epochs): cell.composed.config for variant, row in cells.items() for cell in row}
-    return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in rows.items()]
+def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[Row]:
+    """Return each variant at each length, with its finished runs below `runs`.
+
+    Raises UserError if a run cannot start; `must_exist`: its images must be on this machine.
+    """
+    # note: seeds do not differ in what decides
+    lengths = {(variant, cell.epochs): cell for variant, row in cells.items() for cell in row}
+    runs_of = Path(next(iter(lengths.values())).composed.config.runs)
+    summaries = [read_run(path) for path in sorted(folder.path for folder in run_folders(runs_of))]
+    if not summaries:
+        return [Row(variant, epochs, None) for variant, epochs in lengths]
+    prepared = {one: as_started(cell, here=True, must_exist=must_exist) for one, cell in lengths.items()}
+    first = next(iter(prepared.values()))
+    identity = identity_if_present(first.plan.config, first.skipped)
+    configs = {one: run.plan.config for one, run in prepared.items()}
+    runs = ablation.comparable([*configs.values()], summaries, identity)
+    return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in configs.items()]
 
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:

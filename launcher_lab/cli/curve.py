@@ -19,6 +19,7 @@ from pathlib import Path
 from launcher import atomic
 from launcher.config.compose import Composed, compose
 from launcher.config.layers import COMMAND_LINE, leaves
+from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, verbatim
@@ -27,7 +28,7 @@ from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.launch.stopping import stop_signals
 from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
@@ -45,6 +46,8 @@ EXAMPLES = [
 ]
 # All runs are composed and checked before the first one starts.
 MOST_RUNS = 1000
+# Keys that a start finds out, unless they are set.
+_FOUND = (*COUNTS, "model.weights_sha256")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -132,21 +135,37 @@ def _output(command: list[str], script: str | None = None) -> str:
     return done.stdout
 
 
-def check_all(cells: list[Cell], *, here: bool) -> None:
-    """Check every run before the first one starts; the data must exist only if it starts `here`.
+def check_all(cells: Sequence[Cell], *, here: bool) -> list[Prepared]:
+    """Prepare every run before the first one starts; the data must exist only if it starts `here`.
 
     Raises UserError with each distinct error of the runs, once.
     """
-    problems = Problems()
+    prepared, problems = [], Problems()
     for cell in cells:
         with problems.collected():
-            launch = cell.composed.config.launch
-            devices = planned(launch, None if here else gpus_of_node(cell.composed.config))
-            config = prepare_run(cell.composed, devices=devices, must_exist=here, with_weights=here).plan.config
-            check_existing(cell.folder, config)
+            run = as_started(cell, here=here, must_exist=here)
+            check_existing(cell.folder, run.plan.config, here=here)
             if here:
-                config.logger.check()
+                run.plan.config.logger.check()
+            prepared.append(run)
     problems.settle()
+    return prepared
+
+
+def as_started(cell: Cell, *, here: bool, must_exist: bool) -> Prepared:
+    """Prepare a run as its start does, so that its config equals the one in its folder.
+
+    Not `here`, on a node of a cluster, `auto` stays. Without `must_exist` images, and weights of libraries, may be
+    missing.
+
+    Raises UserError if a value cannot work.
+    """
+    config = cell.composed.config
+    devices = planned(config.launch, None if here else gpus_of_node(config))
+    run = prepare_run(cell.composed, devices=devices, must_exist=must_exist, with_weights=True)
+    if here and not must_exist:
+        run = replace(run, plan=replace(run.plan, config=with_decoder(run.plan.config)))
+    return run
 
 
 def _train(words: list[str]) -> int:
@@ -213,20 +232,18 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     return cells
 
 
-def check_existing(folder: Path, config: RunConfig) -> None:
+def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
     """Check that an existing folder is a run of this config, on the current images.
+
+    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value.
 
     Raises UserError if the folder has another run, or no run.
     """
     if not folder.exists():
         return
     own, run = dict(leaves(as_mapping(config))), read_run(folder)
-    differ = [
-        key
-        for key in changed(with_decoder(read(RunFolder(folder).config)), with_decoder(config))
-        # note: counts that are unknown so far match any
-        if not is_free(key) and not (key in COUNTS and own.get(key) is None)
-    ]
+    unknown = [key for key, value in own.items() if (value is None and key in _FOUND) or (value == AUTO and not here)]
+    differ = [key for key in changed(read(RunFolder(folder).config), config) if not is_free(key) and key not in unknown]
     if differ:
         raise UserError(
             f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"

@@ -29,7 +29,7 @@ from launcher.errors import Problem, UserError
 from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.curve import MOST_RUNS, Cell, check_existing, train_all
+from launcher_lab.cli.curve import MOST_RUNS, Cell, as_started, check_all, check_existing, train_all
 from launcher_lab.study.runs import quality
 
 EXAMPLES = [
@@ -67,8 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     for trial in all_trials:
         command = (*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}")
         cells[trial.name] = Cell(command, compose(command), runs / trial.name)
-        # note: report values out of bounds and folders of other runs before the first trial
-        check_existing(cells[trial.name].folder, cells[trial.name].composed.config)
+    _check(list(cells.values()), starts=not (arguments.list or arguments.json))
     if arguments.list:
         for cell in cells.values():
             print(shlex.join(["train", *cell.words]))
@@ -84,6 +83,19 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         console().print(_table(ordered, common.target, common.task.primary))
     return 0
+
+
+def _check(cells: Sequence[Cell], *, starts: bool) -> None:
+    """Report values out of bounds and folders of other runs before the first trial.
+
+    Raises UserError with each distinct error of the trials, once.
+    """
+    if starts:
+        check_all(cells, here=True)
+        return
+    for cell in cells:
+        if cell.folder.exists():
+            check_existing(cell.folder, as_started(cell, here=True, must_exist=False).plan.config, here=True)
 
 
 def _table(ordered: list[TrialResult], target: str | None, primary: Metric) -> Table:

@@ -22,7 +22,7 @@ from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality
 # Keys that may differ between runs of one variant, besides those that may change on resume.
 _IGNORED = (
     *("seed", "recipe", "schedule.dilate"),
-    *("dataset.classes", "dataset.train_samples", "dataset.val_samples"),
+    *("dataset.classes", "dataset.train_samples", "dataset.val_samples", "model.weights_sha256"),
 )
 # Kind of variant to the variant that it is compared with.
 _BASES = {"without": "all", "only": "none", "with": "all"}
@@ -148,7 +148,8 @@ def _with(text: str) -> Iterator[Variant]:
 def comparable(configs: Sequence[RunConfig], runs: Sequence[RunSummary], identity: str | None) -> list[RunSummary]:
     """Return the finished runs of the configs, at any length and seed, on the machine with the most of them.
 
-    They use the data set of `identity`, by default that of most runs.
+    The configs are those of starts here, so `auto` is what it stands for on this machine. The runs use the data set of
+    `identity`, by default that of most runs.
     """
     decisive = [_decisive(config.recipe, dict(leaves(as_mapping(config)))) for config in configs]
     matching = [run for run in runs if run.top1 is not None and _decisive(run.recipe, run.values) in decisive]

@@ -4,22 +4,21 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from launcher.cli import main as cli
 from launcher.config.compose import compose
-from launcher.config.resolved import as_mapping, write
+from launcher.config.resolved import read, write
 from launcher.data.identity import identity
-from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
+from launcher.launch import devices
+from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
-from launcher.records.run_folder import RunFolder, create, note_dataset
+from launcher.records.run_folder import create, note_dataset
 from launcher_lab.cli import curve
 from launcher_lab.cli.curve import check_existing, expand
-from tests.commands import execute, output_of, refused
+from tests.commands import execute, refused
 from tests.images import write_images
-from tests.made_runs import MakeRun
-from tests.runs import Here
+from tests.runs import SMALL, Here
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 
@@ -100,9 +99,7 @@ def make_folder(folder: Path, *words: str, images: str | None = None) -> None:
 @pytest.fixture
 def flowers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for split in ("train", "val"):
-        (tmp_path / "flowers" / split / "rose").mkdir(parents=True)
-        (tmp_path / "flowers" / split / "rose" / "0.jpg").write_text("an image")
+    write_images(tmp_path / "flowers", {"train": 2, "val": 2}, size=(32, 32))
     return tmp_path / "flowers"
 
 
@@ -112,21 +109,23 @@ def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flower
     make_folder(tmp_path / "same", *words, images=identity(config))
     make_folder(tmp_path / "moved", "dataset=image_folder", "dataset.path=/old/place", images=identity(config))
     for name in ("same", "moved", "missing"):
-        check_existing(tmp_path / name, config)
+        check_existing(tmp_path / name, config, here=True)
     make_folder(tmp_path / "other", *words, images="c" * 64)
     make_folder(tmp_path / "before", "dataset=image_folder", "dataset.path=/data/cars")
     for name in ("other", "before"):
         with pytest.raises(UserError, match=rf"{name} is a run on other images \(/.*runs=FOLDER"):
-            check_existing(tmp_path / name, config)
+            check_existing(tmp_path / name, config, here=True)
     make_folder(tmp_path / "before and same", *words)
-    check_existing(tmp_path / "before and same", config)
+    check_existing(tmp_path / "before and same", config, here=True)
 
 
 def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
-    words = ["dataset=image_folder", f"dataset.path={flowers}"]
-    make_folder(tmp_path / "runs/tune-space/study-1-trial-1", *words, "optimizer.lr=0.1", images="c" * 64)
+    words = ["dataset=image_folder", f"dataset.path={flowers}", "batch_size=2"]
+    run = create(tmp_path / "runs" / "tune-space", "study-1-trial-1", unique=False)
+    write(prepare_run(compose([*words, "optimizer.lr=0.1"])).plan.config, run.config)
+    note_dataset(run, "c" * 64)
     tune = ["tune", "space.yaml", "--trials", "1", "--json"]
     assert "is a run on other images" in refused(*tune, *words)
     assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")
@@ -146,42 +145,29 @@ def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkey
     assert "with other values of optimizer.momentum" in here(*grid, "optimizer.momentum=0.5", code=2).stderr
 
 
-ABLATE = ["ablate", "--grid", "recipe=small", *SHAPES, "epochs=2,3", "seed=0,1"]
-
-
-def test_an_ablation_trains_its_grid_and_compares_each_length(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_an_ablation_trains_its_grid_and_compares_the_runs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs have the values that `auto` stands for, on a processor with AMX."""
     trained: list[str] = []
-
-    def train(line: list[str]) -> int:
-        cell = compose(line[1:])
-        trained.append(cell.config.run_name or "")
-        config = as_mapping(inspect_data(cell.config, must_exist=True).config)
-        blur = cell.config.algorithms.blurpool is not None
-        length = int(trained[-1].split("ep-")[0].rpartition("-")[2])
-        folder = make_run(f"runs/{trained[-1]}", [0.5 + 0.1 * blur] * length, [60.0 + 30 * blur] * length)
-        (folder / "config.yaml").write_text(yaml.safe_dump(config))
-        note_dataset(RunFolder(folder), identity(cell.config, ()))
-        return 0
-
-    monkeypatch.setattr(curve, "_train", train)
-    shown = output_of(*ABLATE, "algorithms=[]", "--with", "blurpool", "--run", "--json")
-    output = json.loads(shown[shown.index("{") :])
+    monkeypatch.setattr(curve, "_train", lambda words: trained.append(words[-1].partition("=")[2]) or cli.main(words))
+    monkeypatch.setattr(devices, "processor_features", lambda: ["amx_bf16"])
+    own = ("epochs=", "schedule.", "algorithms.", "dataset.native_size", "dataset.train_samples", "dataset.val_samples")
+    words = ["ablate", "--grid", *(word for word in SMALL if not word.startswith(own)), "schedule.warmup=0ba"]
+    words += ["dataset.native_size=96", "dataset.train_samples=32", "dataset.val_samples=16", "epochs=1", "seed=0,1"]
+    words += ["algorithms=[]", "--with", "blurpool"]
+    shown = here(*words, "--run", "--json").stdout
     assert trained == [
-        f"small-shapes-{name}-{epochs}ep-seed{seed}"
-        for seed in (0, 1) for name in ("all", "none", "with_blurpool") for epochs in (2, 3)
+        f"mild-shapes-{name}-1ep-seed{seed}" for seed in (0, 1) for name in ("all", "none", "with_blurpool")
+    ]
+    config = read(here.folder / "runs" / trained[0] / "config.yaml")
+    assert "auto" not in (config.precision, config.dataloader.decoder)
+    output = json.loads(shown[shown.index("\n{") :])
+    assert [(row["name"], row["measured"]["runs"]) for row in output["grid"]] == [
+        ("all", 2), ("none", 2), ("with blurpool", 2),
     ]  # fmt: skip
-    assert [(row["name"], row["epochs"], row["measured"]["runs"]) for row in output["grid"][-2:]] == [
-        ("with blurpool", 2, 2), ("with blurpool", 3, 2),
-    ]  # fmt: skip
-    changes = [(c["algorithm"], c["kind"], c["epochs"], c["top1"]["value"], c["time"]) for c in output["effects"]]
-    assert changes == [("blurpool", "with", n, pytest.approx(10.0), pytest.approx(0.5)) for n in (2, 3)]
-    assert [one["gain"]["value"] for one in output["tradeoff"][:1]] == [pytest.approx(10.0)]
-    assert cli.main([*ABLATE, "algorithms=[]", "--with", "blurpool", "--run"]) == 0
-    assert len(trained) == 12
-    assert "adding it to all" in capsys.readouterr().out
+    assert [(c["algorithm"], c["kind"], c["epochs"]) for c in output["effects"]] == [("blurpool", "with", 1)]
+    assert [one["algorithm"] for one in output["tradeoff"]] == ["blurpool"]
+    assert "adding it to all" in here(*words, "--run").stdout
+    assert len(trained) == 6
 
 
 @pytest.mark.parametrize(
