@@ -42,6 +42,11 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         self.found_inf: Tensor | None = None
         self.step_number = 0
 
+    @property
+    def failures(self) -> Tensor | None:
+        """Return how many matrices could not be computed so far, float32 []; None if none ever is."""
+        return self.param_groups[0].get("failures")
+
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
         """Return the names of the parameters that get separate groups, marked by `separate`."""
@@ -79,6 +84,11 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         steps: Tensor = group.get("step", torch.zeros(())).to(device, torch.float32)
         group["step"] = steps.add_(1 if self.found_inf is None else 1 - self.found_inf)
         return steps
+
+    def _count_failures(self, number: Tensor) -> None:
+        """Add to `failures`, which the state of the first group has."""
+        group = self.param_groups[0]
+        group["failures"] = group.get("failures", torch.zeros(())).to(number.device, torch.float32).add_(number)
 
     def _subtract(self, tensors: list[Tensor], directions: list[Tensor], rate: Rate, decay: float = 0.0) -> None:
         """Compute `tensors -= rate * (directions + decay * tensors)` in place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,16 +15,29 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from launcher.config.choices import ShampooConfig, SOAPConfig
-from launcher.foreach import Snapshot
 from launcher.models.parameters import fused_projections
-from launcher.optimizers.adam import Adam
+from launcher.optimizers.adam import Adam, Values
 from launcher.optimizers.base import by_shape, unstacked
 
 # Of the norm by which grafting divides, as in the submission to AlgoPerf.
 _TINY = 1e-16
 
 
-class Shampoo(Adam[ShampooConfig]):
+class Preconditioned(Adam[Values]):
+    """Keeps the last matrices where new ones cannot be computed, and counts these."""
+
+    # note: the host decides at which steps the matrices change
+    capturable = False
+
+    def _valid(self, matrices: Tensor) -> Tensor:
+        """Return which matrices [n, d, d] are finite, in a step that is not dropped, as bool [n, 1, 1]."""
+        finite = matrices.isfinite().all(dim=(1, 2), keepdim=True)
+        taken = torch.ones_like(finite) if self.found_inf is None else (self.found_inf == 0).expand_as(finite)
+        self._count_failures((~finite & taken).sum())
+        return finite & taken
+
+
+class Shampoo(Preconditioned[ShampooConfig]):
     """Distributed Shampoo (Shi et al. 2023) as submitted to AlgoPerf: grafted to Adam, with NAdam's first moment.
 
     Each tensor is a set of blocks, whose dimensions are up to `max_side` long; the projections to queries, keys and
@@ -36,11 +49,9 @@ class Shampoo(Adam[ShampooConfig]):
         u = n times R in each dimension
         w = w - lr * (|a| / |u| * u + c * w)      (a in place of the first term before the first R)
 
-    The ranks share the eigendecompositions, which on a GPU synchronize the host.
+    The ranks share the eigendecompositions, which on a GPU synchronize the host. A root that cannot be computed keeps
+    its last value, as in the paper's code.
     """
-
-    # note: the host decides at which steps the roots change
-    capturable = False
 
     @classmethod
     def separate_parameters(cls, model: nn.Module) -> list[str]:
@@ -86,9 +97,8 @@ class Shampoo(Adam[ShampooConfig]):
             # note: no step is counted yet if the first was dropped
             matrices = torch.stack(factors) / (1 - self.values.beta2 ** steps.clamp(min=1))
             now = inverse_roots(matrices, matrices.new_tensor(powers), self.values.epsilon)
-            if self.found_inf is not None:
-                now = torch.where(self.found_inf == 0, now, torch.stack(roots))
-            torch._foreach_copy_(list(roots), list(now.unbind()))
+            valid = self._valid(now)
+            torch._foreach_copy_(list(roots), list(torch.where(valid, now, torch.stack(roots)).unbind()))
 
     def _preconditioned(
         self, weights: list[Tensor], averages: list[Tensor], grafts: list[Tensor], form: Layout
@@ -105,7 +115,7 @@ class Shampoo(Adam[ShampooConfig]):
         return unstacked(directions, weights)
 
 
-class SOAP(Adam[SOAPConfig]):
+class SOAP(Preconditioned[SOAPConfig]):
     """SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors, one for each dimension of a tensor.
 
     With gradient g, weight decay c, and Q for the bases of all dimensions, so that Q'g is g in them:
@@ -117,10 +127,8 @@ class SOAP(Adam[SOAPConfig]):
     Every `interval` steps of the run each basis takes a step of orthogonal iteration, Q = qr(F Q), ordered by the
     diagonal of Q'FQ. Bases start as the identity, that is as Adam: the published code starts with the eigenvectors of
     the first gradient, which needs synchronization. Vectors, and dimensions longer than `max_side`, keep the identity.
+    A basis that cannot be computed keeps its last value.
     """
-
-    # note: the host decides at which steps the bases change
-    capturable = False
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
         beta1, beta2 = self.values.beta1, self.values.beta2
@@ -152,16 +160,15 @@ class SOAP(Adam[SOAPConfig]):
     def _rotate_basis(
         self, bases: list[Tensor], squares: list[Tensor], factors: Tensor, basis: Tensor, dim: int
     ) -> None:
-        before = Snapshot([*bases, *squares])
-        before.take()
         order = (basis * (factors @ basis)).sum(1).argsort(dim=-1, descending=True, stable=True)
-        basis = basis.gather(2, order[:, None, :].expand_as(basis))
-        torch._foreach_copy_(bases, list(torch.linalg.qr(factors @ basis).Q.unbind()))
+        ordered = basis.gather(2, order[:, None, :].expand_as(basis))
+        now = torch.linalg.qr(factors @ ordered).Q
+        valid = self._valid(now)
+        torch._foreach_copy_(bases, list(torch.where(valid, now, basis).unbind()))
+        order = torch.where(valid[:, 0], order, torch.arange(order.shape[1], device=order.device))
         stacked = torch.stack(squares)
         index = order.view(len(order), *(-1 if other == dim else 1 for other in range(1, stacked.ndim)))
         torch._foreach_copy_(squares, list(stacked.gather(dim, index.expand_as(stacked)).unbind()))
-        if self.found_inf is not None:
-            before.restore_unless(self.found_inf == 0)
 
 
 @dataclass(frozen=True)
@@ -225,7 +232,7 @@ def _eye(length: int, like: Tensor) -> Tensor:
 def inverse_roots(matrices: Tensor, exponents: Tensor, epsilon: float) -> Tensor:
     """Return powers [n, d, d] of matrices whose least eigenvalue is `epsilon` or more after a shift; ranks share them.
 
-    exponents: [n], negative.
+    Powers that cannot be computed are not finite. exponents: [n], negative.
     """
     ranks = dist.get_world_size() if dist.is_initialized() else 1
     own = slice(dist.get_rank() if ranks > 1 else 0, None, ranks)
@@ -240,12 +247,36 @@ def inverse_roots(matrices: Tensor, exponents: Tensor, epsilon: float) -> Tensor
 
 
 def _eigen(matrices: Tensor) -> tuple[Tensor, Tensor]:
-    """Return eigenvalues in ascending order and eigenvectors; those that do not converge in float32, by float64."""
+    """Return eigenvalues in ascending order and eigenvectors; NaN where they cannot be computed.
+
+    Where the decomposition fails, often for matrices of low rank, each matrix is decomposed alone, if need be in
+    float64.
+    """
     try:
         values, vectors = torch.linalg.eigh(matrices)
+        # note: LAPACK also returns NaN without an error; to find out would synchronize a GPU
+        if values.is_cuda or bool(vectors.isfinite().all()):
+            return values, vectors
     except torch.linalg.LinAlgError:
-        values, vectors = (result.to(matrices.dtype) for result in torch.linalg.eigh(matrices.double()))
-    return values, vectors
+        pass
+    alone = [_eigen_alone(matrix) for matrix in matrices]
+    return torch.stack([values for values, _ in alone]), torch.stack([vectors for _, vectors in alone])
+
+
+def _eigen_alone(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `_eigen` returns of one matrix [d, d], in float64 of full rank if float32 fails."""
+    failed = matrix.new_full((len(matrix),), torch.nan), torch.full_like(matrix, torch.nan)
+    if not matrix.isfinite().all():
+        return failed
+    # note: the shift makes the rank full and changes no eigenvector
+    largest = matrix.double().abs().max().clamp(min=torch.finfo(torch.float32).tiny)
+    shifted = matrix / largest + _eye(len(matrix), largest)
+    for candidate, scale, shift in ((matrix, 1.0, 0.0), (shifted, largest, 1.0)):
+        with suppress(torch.linalg.LinAlgError):
+            values, vectors = torch.linalg.eigh(candidate)
+            if values.isfinite().all() and vectors.isfinite().all():
+                return ((values - shift) * scale).to(matrix.dtype), vectors.to(matrix.dtype)
+    return failed
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder, build_sinks
 from launcher.training.evaluation import Evaluation
-from launcher.training.meters import StepMeans
+from launcher.training.meters import AsyncRead, StepMeans
 from launcher.training.trainer import Trainer
 
 
@@ -26,6 +26,7 @@ class MetricLogger:
         self._trainer = trainer
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
+        self._failures = 0.0
         self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
         self.record = self._recorder.record
         if resumed:
@@ -98,6 +99,19 @@ class MetricLogger:
         step, clock = trainer.next_step, trainer.clock.seconds("training")
         epoch = step / trainer.plan.steps_per_epoch
         self.record(kind(step, time.time(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
+        self._warn_of_failures()
+
+    def _warn_of_failures(self) -> None:
+        """Print how many matrices the optimizer could not compute, if there are more than before."""
+        optimizer = self._trainer.train_step.optimizer
+        if not self._trainer.ranks.is_first or optimizer.failures is None:
+            return
+        # note: after an evaluation the host has waited for the steps anyway
+        before, (self._failures,) = self._failures, AsyncRead(optimizer.failures[None]).read()
+        if self._failures > before:
+            name = f"optimizer={self._trainer.config.optimizer.name}"
+            happened = f"could not compute {self._failures:,.0f} matrices so far and kept their last values"
+            print(f"warning: {name} {happened}; if the number grows, set a lower optimizer.lr", flush=True)
 
     def log_end(self, *, finished: bool) -> None:
         """Record the end of the run."""
