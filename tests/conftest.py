@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from tests.forked import piped
 from tests.made_runs import make_run
+from tests.other_machine import simulate
 from tests.runs import Cold, Here, Train
 
 __all__ = ["make_run"]
@@ -32,6 +33,7 @@ settings.load_profile("project")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
+simulate()
 
 with suppress(AttributeError):
     # note: glibc's M_ARENA_MAX; gaps in the arenas of threads are not reused

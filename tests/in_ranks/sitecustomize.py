@@ -31,6 +31,10 @@ def _become(words: Sequence[str], environment: Mapping[str, str]) -> None:
     fork_server.become(words, environment)
 
 
+if {"TRAIN_TEST_PROCESSOR", "TRAIN_TEST_CORES"} & os.environ.keys():
+    from tests.other_machine import simulate
+
+    simulate()
 if _RANK in sys.orig_argv:
     sys.meta_path.insert(0, _BeforeTarget())
 elif "SLURM_PROCID" in os.environ and Path(sys.orig_argv[1]).name == "train":
