@@ -70,13 +70,20 @@ def parameters_of_head(network: nn.Module) -> set[str]:
 def layer_depths(network: nn.Module) -> dict[str, int]:
     """Return the number of each parameter's layer by name, from 0 for the stem to the head's.
 
-    The layers are timm's groups where the network has them, else its numbered blocks, in order.
+    The layers are timm's groups for its networks, as in its `param_groups_layer_decay`; else the numbered blocks, in
+    order.
     """
+    depths: dict[str, int]
     matcher: Any = getattr(network, "group_matcher", None)
     if matcher is not None:
         from timm.models import group_parameters
 
-        depths: dict[str, int] = group_parameters(network, matcher(coarse=False), reverse=True)
+        depths = group_parameters(network, matcher(coarse=False), reverse=True)
+        return depths
+    if getattr(network, "pretrained_cfg", {}).get("classifier"):
+        from timm.optim import auto_group_layers
+
+        depths = auto_group_layers(network)
         return depths
     head, blocks, depths = parameters_of_head(network), [""], {}
     for name, _ in network.named_parameters():
