@@ -113,7 +113,9 @@ def test_the_backbone_learns_with_a_fraction_of_the_rate(name, on_device):
         torch.testing.assert_close(tensor, (whole if key.startswith("4.") else quarter)[key], rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("architecture", ["test_vit", "test_convnext", "test_resnet", "test_efficientnet", "poolformer_s12"])
+@pytest.mark.parametrize(
+    "architecture", ["test_vit", "test_convnext", "test_resnet", "test_efficientnet", "poolformer_s12"]
+)
 def test_layer_decay_is_timms(architecture: str) -> None:
     model = timm.create_model(architecture)
     theirs = param_groups_layer_decay(model, 0.05, layer_decay=0.5, weight_decay_exclude_1d=False)
