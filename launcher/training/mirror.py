@@ -6,16 +6,24 @@ The config is pushed last: a folder without it is not fetched. A checkpoint ends
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock, Thread, current_thread
+from typing import TypeVar
 
 from launcher.config.schema import RunConfig
-from launcher.errors import Problem, UserError, one_line
+from launcher.disk import is_there
+from launcher.errors import Problem, UserError, first_few, one_line
 from launcher.records.run_folder import RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
-_RECORDS = ("environment.json", "dataset.json", "skipped.json", "metrics.jsonl", "config.yaml")
+# A push may take these seconds, and the time of its bytes at this rate; a mirror must respond within the former.
+_SECONDS = 60.0
+_BYTES_PER_SECOND = 1e6
+_SECONDS_AFTER_A_STALL = 8.0
+
+T = TypeVar("T")
 
 
 class Mirror:
@@ -31,44 +39,48 @@ class Mirror:
         try:
             # note: listings must show what other machines push
             self._system, self._path = fsspec.core.url_to_fs(url, use_listings_cache=False)
-            self.exists = bool(self._system.exists(f"{self._path}/config.yaml"))
+            self.exists = within(_SECONDS, lambda: bool(self._system.exists(f"{self._path}/config.yaml")))
         except ImportError as error:
             raise self._problem(f"needs a package ({error}); pip install it into this environment") from None
         except Exception as error:  # note: each file system raises other errors
             raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
         self._pushed: dict[str, tuple[int, int]] = {}
 
+    def lacks(self, folder: RunFolder) -> dict[str, Path]:
+        """Return by name the files that the mirror has not, or not as they are now; of the checkpoints the newest."""
+        newest = [path for _, path in checkpoint_files(folder.checkpoints)][-1:]
+        files = [*newest, *[folder.best] * is_there(folder.best), *folder.of_resume()]
+        named = {path.relative_to(folder.path).as_posix(): path for path in files}
+        return {name: path for name, path in named.items() if self._pushed.get(name) != _version(path)}
+
     def push(self, folder: RunFolder) -> None:
-        """Copy what has changed of the newest checkpoint, the best one and the records; drop older checkpoints.
+        """Copy what it lacks of the newest checkpoint, the best one and what else a resume needs; drop older ones.
 
         Raises OSError if a copy differs from its file, or what the file system raises.
         """
         checkpoints = [path for _, path in checkpoint_files(folder.checkpoints)]
-        newest = checkpoints[-1:]
-        for path in [*newest, *[folder.best] * folder.best.is_file(), *(folder.path / name for name in _RECORDS)]:
+        for name, path in self.lacks(folder).items():
             # note: a later checkpoint may have replaced it meanwhile
             with suppress(FileNotFoundError):
-                self._push_file(path, path.relative_to(folder.path).as_posix())
+                self._push_file(path, name)
         # note: a run resumed from an older copy must not remove what it has not computed again
         for remote in self._system.find(f"{self._path}/checkpoints"):
             if checkpoints and (name := Path(remote).name).startswith("step-") and name < checkpoints[0].name:
                 self._system.rm_file(remote)
 
     def _push_file(self, path: Path, name: str) -> None:
-        status, remote = path.stat(), f"{self._path}/{name}"
-        if self._pushed.get(name) == (status.st_size, status.st_mtime_ns):
-            return
+        version, remote = _version(path), f"{self._path}/{name}"
         self._system.makedirs(remote.rpartition("/")[0], exist_ok=True)
-        if path.suffix == ".pt":
+        if path.suffix in (".pt", ".safetensors"):
             with path.open("rb") as file:
                 file.seek(-_DIGEST_BYTES, 2)
-                digest = file.read()
+                end = file.read()
             self._system.put_file(str(path), remote)
-            if self._system.size(remote) != status.st_size or self._system.tail(remote, _DIGEST_BYTES) != digest:
+            if self._system.size(remote) != version[0] or self._system.tail(remote, _DIGEST_BYTES) != end:
                 raise OSError(f"the copy of {name} differs from the file")
         else:
             self._system.pipe_file(remote, path.read_bytes())
-        self._pushed[name] = (status.st_size, status.st_mtime_ns)
+        self._pushed[name] = version
 
     def fetch(self, folder: Path) -> RunFolder:
         """Copy the run into a folder that does not exist yet; it appears whole or not at all.
@@ -104,32 +116,97 @@ def mirror_of(config: RunConfig, name: str) -> Mirror | None:
 
 
 class Pusher:
-    """Pushes a run folder to its mirror in a thread; a failed push is a warning, and the next one retries."""
+    """Pushes a run folder to its mirror in a thread; a failed or stalled push is a warning, and the next retries."""
 
     def __init__(self, mirror: Mirror, folder: RunFolder, beat: Callable[[], None]):
         self._mirror, self._folder, self._beat = mirror, folder, beat
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="push")
-        self._last: Future[None] | None = None
+        self._lock, self._is_due = Lock(), False
+        self._thread: Thread | None = None
+        self._has_stalled, self._patience = False, 1.0
+        self._began, self._seconds = 0.0, _SECONDS
 
     def push(self) -> None:
-        """Push what is new in the background."""
-        self._last = self._thread.submit(self._push)
+        """Push what is new in the background: after the push in progress, or instead if it has taken too long."""
+        with self._lock:
+            self._is_due = True
+            if self._thread is not None and not self._is_given_up():
+                return
+            self._thread = Thread(target=self._push_all, name="push", daemon=True)
+        self._thread.start()
+
+    def _is_given_up(self) -> bool:
+        """Warn about a push that takes longer than the interval of checkpoints; return whether its time is over."""
+        passed = time.monotonic() - self._began
+        if not self._has_stalled:
+            self._warn(f"has not taken a copy for {passed:.0f} s, and lacks the newest checkpoint")
+        self._has_stalled, is_late = True, passed > self._seconds
+        # note: its thread remains, so there must not be many
+        self._patience *= 2 if is_late else 1
+        return is_late
 
     def close(self) -> None:
-        """Push what is new, such as the last records, and wait for it."""
+        """Push what is new, such as the last records, and wait for it; print what is lacking after the deadline."""
         self.push()
-        while self._last is not None and wait([self._last], timeout=1).not_done:
+        end = time.monotonic() + (_SECONDS_AFTER_A_STALL if self._has_stalled else self._seconds)
+        while (thread := self._thread) is not None and time.monotonic() < end:
+            thread.join(min(1.0, end - time.monotonic()))
             self._beat()
-        self._thread.shutdown()
+        if self._thread is not None:
+            lacking = first_few(list(self._mirror.lacks(self._folder)))
+            print(f"warning: checkpoint.mirror={self._mirror.url} did not respond, and lacks {lacking}", flush=True)
 
-    def _push(self) -> None:
-        began = time.monotonic()
+    def _push_all(self) -> None:
+        while self._takes_next():
+            try:
+                # note: a file may disappear meanwhile
+                with suppress(FileNotFoundError):
+                    size = sum(path.stat().st_size for path in self._mirror.lacks(self._folder).values())
+                    self._seconds = self._patience * (_SECONDS + size / _BYTES_PER_SECOND)
+                self._mirror.push(self._folder)
+                self._has_stalled, self._patience = False, 1.0
+            except Exception as error:
+                reason = f"{_reason(error)}, after {time.monotonic() - self._began:.0f} s"
+                self._warn(f"lacks the newest checkpoint ({reason})")
+
+    def _takes_next(self) -> bool:
+        """Return whether this thread, unless another has replaced it, has something to push."""
+        with self._lock:
+            if self._thread is not current_thread():
+                return False
+            if not self._is_due:
+                self._thread = None
+                return False
+            self._is_due, self._began = False, time.monotonic()
+            return True
+
+    def _warn(self, problem: str) -> None:
+        warning = f"warning: checkpoint.mirror={self._mirror.url} {problem}"
+        print(f"{warning}; training continues and retries at the next checkpoint", flush=True)
+
+
+def within(seconds: float, call: Callable[[], T]) -> T:
+    """Return the result of a call, which may block for ever.
+
+    Raises TimeoutError if it takes longer, and what the call raises.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
         try:
-            self._mirror.push(self._folder)
-        except Exception as error:
-            reason = f"{_reason(error)}, after {time.monotonic() - began:.0f} s"
-            warning = f"warning: checkpoint.mirror={self._mirror.url} lacks the newest checkpoint ({reason})"
-            print(f"{warning}; training continues and retries at the next checkpoint", flush=True)
+            result.set_result(call())
+        except BaseException as error:
+            result.set_exception(error)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        raise TimeoutError(f"no response within {seconds:.0f} s") from None
+
+
+def _version(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _reason(error: BaseException) -> str:

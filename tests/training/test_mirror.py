@@ -2,19 +2,36 @@
 
 import os
 import shutil
+import signal
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from launcher.errors import UserError
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint
+from launcher.training import checkpoint, mirror
 from launcher.training.mirror import Mirror
-from tests.data.sources.buckets import KEYS, Bucket
-from tests.runs import SMALL, Here, Train, draw_nothing, processes_of, same, slow_down, use_tiny, wait_for
+from tests.data.sources.buckets import KEYS, Bucket, stall_quickly
+from tests.runs import (
+    SMALL,
+    Here,
+    Train,
+    draw_nothing,
+    ended,
+    processes_of,
+    same,
+    slow_down,
+    steps_done,
+    use_tiny,
+    wait_for,
+)
+from tests.trainers import TASKS
 
 RUN = [*SMALL, "checkpoint.every=2ba", "run_name=first"]
 MIRROR = "checkpoint.mirror=s3://mine/runs"
@@ -80,10 +97,10 @@ def test_a_mirror_that_cannot_be_used_is_refused_before_the_run(here: Here) -> N
 def test_a_failed_push_is_a_warning_and_the_next_one_retries(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     push, failures = Mirror.push, iter([OSError("no space in the bucket")])
 
-    def failing(mirror: Mirror, folder: RunFolder) -> None:
+    def failing(opened: Mirror, folder: RunFolder) -> None:
         for failure in failures:
             raise failure
-        push(mirror, folder)
+        push(opened, folder)
 
     monkeypatch.setattr(Mirror, "push", failing)
     output = here(*RUN, f"checkpoint.mirror=file://{here.folder}/bucket").stdout
@@ -98,14 +115,14 @@ def test_a_failed_push_is_a_warning_and_the_next_one_retries(here: Here, monkeyp
 def test_a_copy_that_differs_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path / "run")
     checkpoint.save({"step": 2}, (tmp_path / "run" / "checkpoints").mkdir(parents=True) or folder.best)
-    mirror = Mirror(f"file://{tmp_path}/bucket/run")
+    opened = Mirror(f"file://{tmp_path}/bucket/run")
     monkeypatch.setattr(
-        type(mirror._system), "put_file", lambda system, local, remote: Path(remote).write_bytes(b"half")
+        type(opened._system), "put_file", lambda system, local, remote: Path(remote).write_bytes(b"half")
     )
     with pytest.raises(OSError, match=r"the copy of checkpoints/best\.pt differs"):
-        mirror.push(folder)
+        opened.push(folder)
     with pytest.raises(UserError, match="no run there"):
-        mirror.fetch(tmp_path / "fetched")
+        opened.fetch(tmp_path / "fetched")
 
 
 def test_a_push_removes_older_checkpoints_and_no_newer_ones(tmp_path: Path) -> None:
@@ -118,3 +135,56 @@ def test_a_push_removes_older_checkpoints_and_no_newer_ones(tmp_path: Path) -> N
     checkpoint.save({"step": 4}, folder.checkpoints / "step-00000004.pt")
     Mirror(f"file://{tmp_path}/bucket/run").push(folder)
     assert sorted(path.name for path in copies.iterdir()) == ["step-00000004.pt", "step-00000009.pt"]
+
+
+# Words of each kind of run. Its teacher or weights are those of a run that is deleted too.
+KINDS = {
+    "averages": RUN,
+    "distillation": [*RUN, "algorithms.distillation=on", "algorithms.distillation.teacher=runs/other"],
+    "fine-tuning": [*RUN, "model.weights=runs/other"],
+    **{
+        task: [*(word for word in RUN if not word.startswith(("recipe", "dataset=", "algorithms"))), *words]
+        for task, words in TASKS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_run_resumes_from_its_mirror_alone(here: Here, kind: str) -> None:
+    words, run = [*KINDS[kind], "epochs=2"], here.folder / "runs" / "first"
+    if "runs/other" in " ".join(words):
+        here(*SMALL, "epochs=2", "run_name=other")
+    here(*words)
+    expected = here.decided(run)
+    shutil.rmtree(run)
+    here(*words, f"checkpoint.mirror=file://{here.folder}/bucket", stop_after=3, code=143)
+    shutil.rmtree(here.folder / "runs")
+    other = Here(here.folder / "other")
+    other.folder.mkdir()
+    other("resume", f"file://{here.folder}/bucket/first")
+    assert same(other.decided(other.folder / "runs" / "first"), expected)
+
+
+def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(train: Train) -> None:
+    train = replace(train, before=(*train.before, stall_quickly))
+    words = [*RUN, f"checkpoint.mirror=stalled://{train.folder}/bucket", "checkpoint.asynchronous=false"]
+    output = train(*words).stdout
+    assert "has not taken a copy for" in output
+    assert "did not respond, and lacks checkpoints/step-00000018.pt, checkpoints/best.pt, environment.json," in output
+    process = train.start(*words, "run_name=second", "epochs=1000", "eval_every=1000ep")
+    run = train.folder / "runs" / "second"
+    wait_for(lambda: steps_done(run) > 4)
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    ended(process, 130)
+    assert time.monotonic() - began < 30
+    assert train.state(run)["step"] == steps_done(run)
+
+
+def test_a_mirror_that_does_not_respond_at_the_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_SECONDS", 0.1)
+    monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: time.sleep(1))
+    with pytest.raises(UserError, match=r"cannot be used \(TimeoutError: no response within 0 s\)"):
+        Mirror(f"file://{tmp_path}/bucket")

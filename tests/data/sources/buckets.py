@@ -10,11 +10,14 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+
+from launcher.training import mirror
 
 SERVER = """
 import sys, threading
@@ -116,3 +119,20 @@ class Folders(LocalFileSystem):
 def use_folders() -> None:
     for protocol in Folders.protocol:
         fsspec.register_implementation(protocol, Folders, clobber=True)
+
+
+class StalledSystem(LocalFileSystem):
+    """A file system whose writes block."""
+
+    protocol = "stalled"
+
+    def put_file(self, *_: object, **__: object) -> None:
+        time.sleep(1000)
+
+    pipe_file = put_file
+
+
+def stall_quickly() -> None:
+    """Make `stalled://` such a file system, whose failure is noticed within seconds."""
+    fsspec.register_implementation("stalled", StalledSystem)
+    mirror._SECONDS, mirror._SECONDS_AFTER_A_STALL = 2.0, 1.0
