@@ -38,10 +38,7 @@ SHAPES = ["epochs=1", *(word for word in SMALL if word.startswith(("dataset", "m
 SHORT = [*SMALL, "launch.nproc=2", "checkpoint.every=4ba", "launch.hang_timeout=60"]
 DECIDED = ("step", "model", "weights", "optimizer", "algorithms", "evaluated_step", "best", "best_step", "history")
 # The environment variables of the only rank of a run.
-ALONE = {
-    **{"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"},
-    **{"MASTER_ADDR": "localhost", "MASTER_PORT": "0"},
-}
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", DEVICE: "cpu"}
 
 
 def in_ranks(*before: Callable[[], object]) -> dict[str, str]:

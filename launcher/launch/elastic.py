@@ -11,10 +11,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from torch.distributed import DistError
 from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousError, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 
 from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
@@ -24,7 +30,7 @@ from launcher.launch.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
-from launcher.rank.signs import COMMAND, DEVICE, remove_semaphores
+from launcher.rank.signs import COMMAND, DEVICE, STORE, remove_semaphores
 from launcher.records.progress import NewLines, TerminalView
 from launcher.records.run_folder import RunFolder
 
@@ -141,11 +147,7 @@ class Launcher:
                 lost = min(lost, time.monotonic())
                 timed_out = time.monotonic() - lost > self._launch.rdzv_timeout
                 if timed_out or isinstance(error, RendezvousTimeoutError):
-                    seconds = self._launch.rdzv_timeout
-                    if self._launch.nnodes == 1:
-                        problem = "the ranks did not start within this time; set a higher value"
-                        raise MachineError(f"launch.rdzv_timeout={seconds}: {problem}") from None
-                    missing = f"not all {self._launch.nnodes} nodes connected within {seconds} s"
+                    missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
                     remedy = "start the same command on each, or set launch.rdzv_timeout higher"
                     raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
                 if time.monotonic() - lost < _SECONDS_BETWEEN_RETRIES:
@@ -158,8 +160,8 @@ class Launcher:
         launch = self._launch
         with tempfile.TemporaryDirectory(prefix="train-") as folder:
             scratch = Path(folder)
-            if self._rendezvous is None or launch.nnodes == 1:
-                self._rendezvous = open_rendezvous(launch)
+            os.environ[STORE] = str(scratch / "store") if launch.nnodes == 1 else ""
+            self._rendezvous = self._rendezvous or open_rendezvous(launch)
             agent = self._agent(self._rendezvous, folder)
 
             def ids() -> list[int]:
@@ -175,6 +177,8 @@ class Launcher:
                     if self._request.requested:
                         watch.send(signal.SIGTERM)
                     result = agent.run()
+            except DistError as error:
+                raise RendezvousConnectionError(str(error)) from None
             finally:
                 remove_semaphores(scratch)
             if result is None:

@@ -1,58 +1,235 @@
-"""Connect the nodes of a run by torch elastic's rendezvous at `launch.rdzv`."""
+"""Connect the nodes of a run: one node without a network, several through a store at `launch.rdzv`.
 
+Elastic's own rendezvous listens on all interfaces and unpickles what it receives; this one does neither.
+"""
+
+import errno
+import json
 import logging
 import os
+import secrets
 import socket
-from contextlib import closing
+import time
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import psutil
-from torch.distributed.elastic.rendezvous import RendezvousParameters
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
+import torch.distributed as dist
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousStateError,
+    RendezvousStoreInfo,
+    RendezvousTimeoutError,
+)
 
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
+from launcher.rank.signs import INTERFACE
 
-_STORE_SECONDS = 30  # time limit of the store; a node that loses its connection fails after it
-_RUN = "train"
+_STORE_SECONDS = 8  # time limit of the store; a node that loses its connection fails after it
+_SECONDS_BETWEEN_POLLS = 0.5
+_SECONDS_OF_A_POLL = 5.0  # a node that has polled within them is ready
+_SECONDS_TO_LIVE = 15.0  # without a poll, after which a node is lost
+_STATE = "state"
+_LOOPBACK = "127.0.0.1"
 
 
 class PeersRejoin(Exception):
     """Another node has restarted and waits at the rendezvous: this one must restart too."""
 
 
-class Rendezvous(DynamicRendezvousHandler):
-    """Elastic's rendezvous, but a restart of another node is an error, not a silent restart of the ranks."""
+class Rendezvous(RendezvousHandler):
+    """The rendezvous of a run on one node, which opens no socket."""
+
+    def get_backend(self) -> str:
+        return "train"
+
+    def get_run_id(self) -> str:
+        return "train"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        return RendezvousInfo(dist.HashStore(), 0, 1, RendezvousStoreInfo("localhost", 0))
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
 
     def num_nodes_waiting(self) -> int:
-        """Return 0; raise PeersRejoin where elastic would restart the ranks itself."""
-        if super().num_nodes_waiting():
-            raise PeersRejoin
         return 0
+
+    def shutdown(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class _State:
+    """What the nodes agree on: the members of the current round, and the nodes that wait for the next one."""
+
+    round: int = 0
+    members: list[str] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    def encoded(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class NodesRendezvous(Rendezvous):
+    """The rendezvous of a fixed number of nodes, whose state is JSON in a store; the ranks use the same store.
+
+    A round starts when all nodes wait for it and poll. A node that is lost or restarts ends the round of the others.
+
+    Every method raises RendezvousConnectionError if the store cannot be reached.
+    """
+
+    def __init__(self, store: dist.TCPStore, nodes: int, address: str, join_seconds: float):
+        self._store, self._nodes, self._join_seconds = store, nodes, join_seconds
+        self._name = f"{address}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._round = 0
+        self._polls: dict[str, tuple[bytes, float]] = {}
+        self._call("compare_set", _STATE, "", _State().encoded())
+
+    def get_run_id(self) -> str:
+        """Return a name of the round, by which its ranks prefix their keys."""
+        return f"train-{self._round}"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for all nodes.
+
+        Raises RendezvousClosedError if one has ended the run, and RendezvousTimeoutError if some do not connect.
+        """
+        end = time.monotonic() + self._join_seconds
+        while not (state := self._joined()):
+            if time.monotonic() > end:
+                raise RendezvousTimeoutError
+            time.sleep(_SECONDS_BETWEEN_POLLS)
+        self._round = state.round
+        store = dist.PrefixStore(f"nodes-{state.round}", self._store)
+        address = RendezvousStoreInfo(self._store.host, self._store.port)
+        return RendezvousInfo(store, state.members.index(self._name), self._nodes, address)
+
+    def num_nodes_waiting(self) -> int:
+        """Return 0; raise PeersRejoin if another node waits in place of a lost member, or a member itself."""
+        state, _ = self._read()
+        self._poll(state)
+        for node in state.members if state.waiting else ():
+            if node in state.waiting or not self._polled(node, _SECONDS_TO_LIVE):
+                raise PeersRejoin
+        return 0
+
+    def is_closed(self) -> bool:
+        return self._read()[0].closed
+
+    def set_closed(self) -> None:
+        while not (read := self._read())[0].closed:
+            self._replace(read, replace(read[0], closed=True))
+
+    def shutdown(self) -> bool:
+        """End the run of all nodes."""
+        with suppress(RendezvousError):
+            self.set_closed()
+            return True
+        return False
+
+    def _joined(self) -> _State | None:
+        """Return the state if a new round has this node, else wait for one, or start it if all nodes are ready."""
+        read = state, _ = self._read()
+        if state.closed:
+            raise RendezvousClosedError
+        if state.round > self._round and self._name in state.members:
+            return state
+        self._poll(state)
+        waiting = sorted({self._name, *(node for node in state.waiting if self._polled(node, _SECONDS_TO_LIVE))})
+        changed = replace(state, waiting=waiting)
+        if len(waiting) >= self._nodes and all(self._polled(node, _SECONDS_OF_A_POLL) for node in waiting):
+            members, later = waiting[: self._nodes], waiting[self._nodes :]
+            changed = _State(state.round + 1, members, later)
+        if changed != state:
+            self._replace(read, changed)
+        return None
+
+    def _poll(self, state: _State) -> None:
+        """Count a poll of this node, and note those of the others if a node waits."""
+        self._call("add", f"polls/{self._name}", 1)
+        nodes = sorted({*state.members, *state.waiting}) if state.waiting else []
+        counts = self._call("multi_get", [f"polls/{node}" for node in nodes]) if nodes else []
+        now = time.monotonic()
+        for node, polls in zip(nodes, counts, strict=True):
+            # note: at first a node is neither lost nor ready
+            before, since = self._polls.get(node, (polls, now - _SECONDS_OF_A_POLL))
+            self._polls[node] = polls, since if polls == before else now
+
+    def _polled(self, node: str, seconds: float) -> bool:
+        """Return whether a node has polled within some seconds."""
+        return node == self._name or time.monotonic() - self._polls[node][1] < seconds
+
+    def _read(self) -> tuple[_State, bytes]:
+        data = self._call("get", _STATE)
+        try:
+            return _State(**json.loads(data)), data
+        except (ValueError, TypeError) as error:
+            raise RendezvousStateError(f"the state is not that of a run ({error})") from None
+
+    def _replace(self, read: tuple[_State, bytes], state: _State) -> None:
+        """Replace the state that was read, unless another node has replaced it."""
+        self._call("compare_set", _STATE, read[1].decode(), state.encoded())
+
+    def _call(self, operation: str, *values: str | int | list[str]) -> Any:
+        try:
+            return getattr(self._store, operation)(*values)
+        except RuntimeError as error:
+            raise RendezvousConnectionError(str(error)) from None
 
 
 def open_rendezvous(launch: Launch) -> Rendezvous:
-    """Open the rendezvous of a run; a run on one node uses any free port.
+    """Open the rendezvous of a run, and set the interface of its ranks: one node uses no other than loopback.
 
     Raises UserError if `launch.rdzv` is missing on several nodes, is not HOST:PORT, or its host cannot be reached.
     Raises RendezvousError without a connection.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    nodes, address, endpoint = launch.nnodes, "localhost", "localhost:0"
-    extra: dict[str, Any] = {}
-    if nodes > 1:
-        host, port = _host_and_port(launch)
-        target, address = _addresses(host, port)
-        _use_interface(address)
-        # note: in elastic's own store, restarted ranks would read the keys of the previous ranks
-        os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-        endpoint, extra = f"{host}:{port}", {"is_host": address == target, "read_timeout": _STORE_SECONDS}
-    backend, store = create_backend(RendezvousParameters("c10d", endpoint, _RUN, nodes, nodes, **extra))
-    timeout = RendezvousTimeout(join=timedelta(seconds=launch.rdzv_timeout))
-    rendezvous: Rendezvous = Rendezvous.from_backend(_RUN, store, backend, nodes, nodes, address, timeout)
-    return rendezvous
+    host, port, address = _addresses(launch)
+    os.environ[INTERFACE] = _interface(address)
+    if launch.nnodes == 1:
+        return Rendezvous()
+    try:
+        store = _open_store(host, port, serves=host == address)
+    except (OSError, RuntimeError) as error:
+        raise RendezvousConnectionError(str(error)) from None
+    return NodesRendezvous(store, launch.nnodes, address, launch.rdzv_timeout)
+
+
+def who_may_connect(launch: Launch) -> str:
+    """Describe for the user who can reach a run on several nodes. Raises UserError as `open_rendezvous`."""
+    _, port, address = _addresses(launch)
+    who = f"nodes and ranks connect over {_interface(address) or address} ({address}, port {port} and others)"
+    return f"{who}, without encryption or password: use a network that only they can reach; see docs/security.md"
+
+
+def _open_store(host: str, port: int, *, serves: bool) -> dist.TCPStore:
+    """Serve the store at this address alone, or connect to it if it is on another node or in another process."""
+    timeout = timedelta(seconds=_STORE_SECONDS)
+    if serves:
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+            return dist.TCPStore(host, port, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+    # note: a stop signal ends this wait, but not that of the store
+    socket.create_connection((host, port), _STORE_SECONDS).close()
+    return dist.TCPStore(host, port, is_master=False, timeout=timeout)
 
 
 def _host_and_port(launch: Launch) -> tuple[str, int]:
@@ -65,20 +242,24 @@ def _host_and_port(launch: Launch) -> tuple[str, int]:
     return host, int(port)
 
 
-def _use_interface(address: str) -> None:
-    """Set gloo's interface to that of an address unless the user has set one; its default is the host name's."""
+def _interface(address: str) -> str:
+    """Return the network interface with an address of this machine; empty if there is none."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(one.address == address for one in addresses):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            return name
+    return ""
 
 
-def _addresses(host: str, port: int) -> tuple[str, str]:
-    """Return a host's address and this machine's address on the route to it, equal on the host; sends no packet."""
+def _addresses(launch: Launch) -> tuple[str, int, str]:
+    """Return address and port of the rendezvous, and this machine's address on the route to it; sends no packet."""
+    if launch.nnodes == 1:
+        return _LOOPBACK, 0, _LOOPBACK
+    host, port = _host_and_port(launch)
     try:
         target = socket.gethostbyname(host)
         with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
             probe.connect((target, port))
-            return target, str(probe.getsockname()[0])
+            return target, port, str(probe.getsockname()[0])
     except OSError as error:
         message = f"cannot be reached ({error.strerror}); set launch.rdzv to the address of one of the nodes"
         raise UserError(Problem(message, "launch.rdzv", host)) from None

@@ -237,7 +237,10 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
     out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
     from launcher.launch.elastic import Launcher
+    from launcher.launch.rendezvous import who_may_connect
 
+    if nodes > 1:
+        out.print(f"note: {who_may_connect(config.launch)}", style="yellow", markup=False, soft_wrap=True)
     view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
     was_finished = is_finished(folder.metrics)
     try:

@@ -1,5 +1,6 @@
 """The rank of this process: its device, process group, and communication with the other ranks."""
 
+import io
 import os
 import time
 import warnings
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.foreach import by_dtype, gradients_of
-from launcher.rank.signs import DEVICE, SECONDS_TO_START
+from launcher.rank.signs import DEVICE, INTERFACE, SECONDS_TO_START, STORE
 
 _AFTER_THE_WATCH = timedelta(minutes=5)
 _SECONDS_BETWEEN_BEATS = 0.1
@@ -80,26 +81,41 @@ def collective_timeout(hang_timeout: float | None) -> timedelta:
 
 @contextmanager
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
-    """Join the process group of the environment variables (NCCL on GPUs, gloo on CPUs), and leave it at the end.
+    """Connect the ranks of the environment variables (NCCL on GPUs, gloo on CPUs), and leave them at the end.
+
+    The only rank of a run needs no connection.
 
     Raises MachineError if the GPU of this rank fails or some ranks have none, and UserError if the configs of ranks
     differ.
     """
-    local_rank = int(os.environ["LOCAL_RANK"])
-    device = use_device(os.environ[DEVICE], local_rank)
-    # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
-    backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
-    dist.init_process_group(backends, timeout=collective_timeout(config.launch.hang_timeout))
-    check_agreement(device.type, config)
-    yield Ranks(
-        rank=dist.get_rank(),
-        world_size=dist.get_world_size(),
-        local_rank=local_rank,
-        local_world_size=int(os.environ["LOCAL_WORLD_SIZE"]),
-        device=device,
+    rank, world_size, local_rank, local_world_size = (
+        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     )
+    device = use_device(os.environ[DEVICE], local_rank)
+    if world_size > 1:
+        # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
+        backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
+        timeout = collective_timeout(config.launch.hang_timeout)
+        dist.init_process_group(backends, timeout=timeout, store=_store(), rank=rank, world_size=world_size)
+    check_agreement(device.type, config)
+    yield Ranks(rank, world_size, local_rank, local_world_size, device)
     # note: not after a failure: it may block, and peers would fail before the cause is recorded
-    dist.destroy_process_group()
+    if world_size > 1:
+        dist.destroy_process_group()
+
+
+def _store() -> dist.Store:
+    """Open the store where the ranks meet, and bind their sockets to the interface between them.
+
+    It is a file that only the user can read, or on several nodes the launcher's store.
+    """
+    if name := os.environ[INTERFACE]:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
+    if path := os.environ[STORE]:
+        return dist.FileStore(path, int(os.environ["WORLD_SIZE"]))
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    return dist.PrefixStore(os.environ["TORCHELASTIC_RUN_ID"], store)
 
 
 def check_agreement(kind: str, config: RunConfig) -> None:
@@ -191,12 +207,38 @@ def _order_buckets(network: DistributedDataParallel, device: torch.device) -> No
 
 
 def gather(value: T) -> list[T]:
-    """Return the values of all ranks, in the order of ranks."""
+    """Return the values of all ranks, in the order of ranks: plain values and tensors, which are not unpickled."""
     if not dist.is_initialized():
         return [value]
-    values = [value] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
+    own = _packed(value)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
+    dist.all_gather(sizes, torch.tensor([len(own)]))
+    most = max(map(int, sizes))
+    parts = [torch.empty(most, dtype=torch.uint8) for _ in sizes]
+    dist.all_gather(parts, nn.functional.pad(own, (0, most - len(own))))
+    return [_unpacked(part[: int(size)]) for part, size in zip(parts, sizes, strict=True)]
+
+
+def from_first(value: T) -> T:
+    """Return rank 0's value, of plain values and tensors, on all ranks; all ranks call this together."""
+    if not dist.is_initialized():
+        return value
+    packed = _packed(value) if dist.get_rank() == 0 else torch.empty(0, dtype=torch.uint8)
+    size = torch.tensor([len(packed)])
+    dist.broadcast(size, src=0)
+    packed = packed if len(packed) else torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(packed, src=0)
+    return value if dist.get_rank() == 0 else _unpacked(packed)
+
+
+def _packed(value: object) -> Tensor:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(file.getbuffer(), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor) -> Any:
+    return torch.load(io.BytesIO(packed.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 def wait_for_ranks(beat: Callable[[], None]) -> None:

@@ -14,8 +14,11 @@ from types import FrameType
 
 from launcher.errors import one_line
 
-# Environment variables of a rank: its device, cpu or cuda; the command line; the step to replay.
+# Environment variables of a rank: its device, cpu or cuda; the file where the ranks of one node meet, empty on several;
+# the network interface to the other ranks; the command line; the step to replay.
 DEVICE = "TRAIN_DEVICE"
+STORE = "TRAIN_STORE"
+INTERFACE = "TRAIN_INTERFACE"
 COMMAND = "TRAIN_COMMAND"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -53,13 +53,14 @@ def render(job: Job, values: Kubernetes) -> str:
     lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=f'"{first}"')
     start = {"image": values.image, "command": ["bash", "-c", lines + "\n"]}
     gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
+    policy = f"---\n{as_yaml(_network_policy(name))}" if job.nodes > 1 else ""
     metadata: dict[str, Any] = {"name": name}
     if values.queue:
         metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
     if kind == "TrainJob":
         trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
         runtime = as_yaml(_runtime(job, values, name))
-        return _head(job, kind, name) + f"{runtime}---\n{as_yaml(_train_job(values, metadata, trainer))}"
+        return _head(job, kind, name) + f"{runtime}---\n{as_yaml(_train_job(values, metadata, trainer))}{policy}"
     pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
     spec = _job_spec(job, values, pod)
     if kind == "JobSet":
@@ -67,7 +68,7 @@ def render(job: Job, values: Kubernetes) -> str:
         spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return _head(job, kind, name) + as_yaml(manifest)
+    return _head(job, kind, name) + as_yaml(manifest) + policy
 
 
 def _head(job: Job, kind: str, name: str) -> str:
@@ -77,6 +78,17 @@ def _head(job: Job, kind: str, name: str) -> str:
     )
     submit = "kubectl apply --filename FILE" if kind == "TrainJob" else "kubectl create --filename FILE"
     return head(job, submit, f"kubectl logs --follow {f'job/{name}' if kind == 'Job' else first_node}")
+
+
+def _network_policy(name: str) -> dict[str, Any]:
+    """Return the policy by which the pods of a job accept connections only from each other."""
+    pods = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": name}}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name},
+        "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]},
+    }
 
 
 def _job_spec(job: Job, values: Kubernetes, pod: dict[str, Any]) -> dict[str, Any]:

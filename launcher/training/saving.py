@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from launcher import atomic
 from launcher.config.schema import Checkpoint
 from launcher.disk import DiskError
-from launcher.rank.group import Ranks
+from launcher.rank.group import Ranks, from_first
 from launcher.rank.signs import HEARTBEAT
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
@@ -104,10 +103,7 @@ def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | Non
 
     Raises as `checkpoint.newest_valid`.
     """
-    state = [checkpoint.newest_valid(folder.checkpoints, accept_loss=False) if ranks.is_first else None]
-    if ranks.world_size > 1:
-        dist.broadcast_object_list(state, src=0, device=torch.device("cpu"))
-    return state[0]
+    return from_first(checkpoint.newest_valid(folder.checkpoints, accept_loss=False) if ranks.is_first else None)
 
 
 def copy_to_host(state: Any) -> Any:

@@ -56,13 +56,12 @@ def second_raises(run: Path) -> None:
 
 
 def second_raises_before_a_barrier(run: Path) -> None:
-    import torch.distributed as dist
+    from launcher.rank.group import gather, join_ranks
 
-    dist.init_process_group("gloo")
-    dist.barrier()
-    if RANK == "1":
-        raise ValueError("broken on purpose")
-    dist.barrier()
+    with join_ranks(compose([]).config):
+        if RANK == "1":
+            raise ValueError("broken on purpose")
+        gather(RANK)
 
 
 def second_is_killed(run: Path) -> None:

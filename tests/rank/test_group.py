@@ -1,5 +1,7 @@
-import socket
+import os
+import pickle
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,24 +10,38 @@ from torch import Tensor
 from torchvision.models import resnet18
 
 from launcher.config.compose import compose
-from launcher.rank.group import Ranks, broadcast_first, distribute, join_ranks
-from launcher.rank.signs import DEVICE
-from tests.two_ranks import on_ranks
+from launcher.rank.group import Ranks, broadcast_first, collective_timeout, distribute, from_first, gather, join_ranks
+from launcher.rank.signs import DEVICE, INTERFACE, STORE
+from tests.two_ranks import on_ranks, on_two_ranks
 
 
-@pytest.mark.parametrize(("hang_timeout", "watch"), [("8", 600), ("600", 600), ("3600", 3600), ("null", 10**7)])
-def test_collectives_time_out_later_than_the_heartbeat(
-    monkeypatch: pytest.MonkeyPatch, hang_timeout: str, watch: int
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    names = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1, DEVICE: "cpu"}
-    for name, value in {**names, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, str(value))
-    with join_ranks(compose([f"launch.hang_timeout={hang_timeout}"]).config):
+def check_joining(rank: int, store: str) -> None:
+    """Join two ranks by a file, and check the time limit, the interface, and that no value is unpickled."""
+    dist.destroy_process_group()
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {DEVICE: "cpu", INTERFACE: "lo", STORE: store}
+    with join_ranks(compose(["launch.hang_timeout=3600"]).config):
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-        assert backend.options._timeout > timedelta(seconds=watch + 60)
+        assert backend.options._timeout > timedelta(seconds=3600 + 60)
+        assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
+        assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
+        value = {"rank": rank, "of": ("a" * 10 ** (4 * rank), None, 0.5), "tensor": torch.arange(rank + 2)}
+        first, second = gather(value)
+        assert (first["of"], second["of"]) == (("a", None, 0.5), ("a" * 10**4, None, 0.5))
+        assert from_first(value)["rank"] == 0
+        assert torch.equal(second["tensor"], torch.arange(3))
+        with pytest.raises(pickle.UnpicklingError):
+            gather(Path())
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def test_ranks_of_one_node_meet_in_a_file_and_unpickle_nothing(tmp_path: Path) -> None:
+    on_two_ranks(check_joining, str(tmp_path / "store"))
+
+
+@pytest.mark.parametrize(("hang_timeout", "watch"), [(8, 600), (600, 600), (3600, 3600), (None, 10**7)])
+def test_collectives_time_out_later_than_the_heartbeat(hang_timeout: float | None, watch: int) -> None:
+    assert collective_timeout(hang_timeout) > timedelta(seconds=watch + 60)
 
 
 def check_gradients(rank: int, count: int) -> None:
