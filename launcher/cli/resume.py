@@ -1,11 +1,12 @@
 """`train resume RUN [key=value ...]`: resume a run from its newest checkpoint."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
-from launcher.errors import Problem, UserError
+from launcher.errors import MachineError, Problem, UserError, one_line
 from launcher.records.metrics import is_finished
 from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
 
@@ -70,6 +71,9 @@ def newest_unfinished(runs: Path) -> Path:
     Raises UserError if there is none.
     """
     for folder in reversed(run_folders(runs)):
-        if folder.exists() and not folder.is_locked() and not is_finished(folder.metrics):
-            return folder.path
+        try:
+            if folder.exists() and not folder.is_locked() and not is_finished(folder.metrics):
+                return folder.path
+        except (UserError, MachineError, OSError) as error:
+            print(one_line(f"note: skipped: {error}"), file=sys.stderr)
     raise UserError(f"no unfinished run in {runs}; type train resume RUN for a run in another folder")
