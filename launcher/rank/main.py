@@ -22,7 +22,7 @@ import psutil
 
 from launcher import atomic, disk
 from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
-from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, done_file, name_after, remove_semaphores
+from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, beat_file, done_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
@@ -53,7 +53,7 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
     die_with(launcher)
     guard_group(launcher, scratch)
     name_after(scratch)
-    HEARTBEAT.start(hang_timeout)
+    HEARTBEAT.start(beat_file(scratch, os.getpid()), hang_timeout)
     code = main(target, run_folder, scratch)
     # note: loader threads and NCCL may block an ordinary exit; all files are written
     os._exit(code)
