@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 _PACKAGE = Path(__file__).resolve().parent
 # note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
@@ -19,6 +19,24 @@ _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=(
 def cache() -> Path:
     """Return the folder of files that can be recomputed."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
+
+
+def local_path(folder: Path, name: str) -> Path:
+    """Return the path below a folder of a name from outside, such as a key of a bucket.
+
+    Raises ValueError if the name is empty, absolute, has a drive, a NUL or `..`, also between backslashes, or if a link
+    below the folder is on the way.
+    """
+    parts = PurePosixPath(name.replace("\\", "/")).parts
+    if not parts or "\0" in name or ".." in parts or parts[0].startswith("/") or PureWindowsPath(name).drive:
+        raise ValueError(f"the name {name!r} leads out of its folder")
+    path = folder
+    for part in PurePosixPath(name).parts:
+        path /= part
+        with suppress(OSError):  # note: such as of a name that is too long
+            if path.is_symlink():
+                raise ValueError(f"{path} is a link")
+    return path
 
 
 @contextmanager

@@ -1,11 +1,13 @@
 """`train resume RUN [key=value ...]`: resume a run from its newest checkpoint."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from launcher.config.compose import compose
 from launcher.console import console, verbatim
-from launcher.errors import Problem, UserError
+from launcher.errors import MachineError, Problem, UserError, one_line
+from launcher.paths import local_path
 from launcher.records.metrics import is_finished
 from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
 
@@ -54,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
         from launcher.training.mirror import Mirror
 
         mirror = Mirror(name.rstrip("/"))
-        path = runs / name.rstrip("/").rpartition("/")[2]
+        path = _folder_for(runs, name)
         check_new(runs, path.name)
         name = str(mirror.fetch(path).path)
         console().print(verbatim(f"{name} is fetched from {mirror.url}"))
@@ -70,6 +72,16 @@ def newest_unfinished(runs: Path) -> Path:
     Raises UserError if there is none.
     """
     for folder in reversed(run_folders(runs)):
-        if folder.exists() and not folder.is_locked() and not is_finished(folder.metrics):
-            return folder.path
+        try:
+            if folder.exists() and not folder.is_locked() and not is_finished(folder.metrics):
+                return folder.path
+        except (UserError, MachineError, OSError) as error:
+            print(one_line(f"note: skipped: {error}"), file=sys.stderr)
     raise UserError(f"no unfinished run in {runs}; type train resume RUN for a run in another folder")
+
+
+def _folder_for(runs: Path, url: str) -> Path:
+    try:
+        return local_path(runs, url.rstrip("/").rpartition("/")[2])
+    except ValueError as error:
+        raise UserError(f"{url} is not the URL of a run: {error}; it ends with the run's name") from None

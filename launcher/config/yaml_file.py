@@ -11,6 +11,7 @@ from yaml.nodes import MappingNode, ScalarNode
 
 from launcher.disk import patiently
 from launcher.errors import UserError
+from launcher.regular import read_regular
 
 # note: libyaml's loader is ten times faster, and a study reads thousands of configs
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -34,11 +35,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises UserError if it is missing or has more than plain values, with the line, and DiskError if it cannot be read.
     """
     try:
-        text = patiently(lambda: _text(path), path)
+        text = patiently(lambda: read_regular(path, _MOST_BYTES), path).decode("utf-8")
         _check_plain(text)
         values = yaml.load(text, _PlainLoader)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from None
+        raise UserError(f"{path} cannot be read: {error.strerror}; check its path, size and permissions") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} cannot be read: not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except yaml.MarkedYAMLError as error:
@@ -80,17 +81,6 @@ def as_yaml(values: Mapping[str, Any], *, flow: bool | None = False) -> str:
     """Dump plain values as text that `read_mapping` reads back unchanged; flow: on one line, None: only innermost."""
     layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": flow, "width": 110, "allow_unicode": True}
     return str(yaml.dump(dict(values), Dumper=_PlainDumper, **layout))
-
-
-def _text(path: Path) -> str:
-    # note: reading a pipe or a device may block forever
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path} cannot be read: not a file; use a YAML file")
-    with path.open("rb") as file:
-        content = file.read(_MOST_BYTES + 1)
-    if len(content) > _MOST_BYTES:
-        raise UserError(f"{path} cannot be read: larger than {_MOST_BYTES // 1000} kB; shorten it")
-    return content.decode("utf-8")
 
 
 def _check_plain(text: str) -> None:

@@ -171,7 +171,7 @@ class Launcher:
                     self._view.shown = group.group_rank == 0
                 return [worker.id for worker in group.workers if worker.id is not None]
 
-            self._watch = watch = RankWatch(ids, scratch, self._run_folder)
+            self._watch = watch = RankWatch(ids, scratch, self._run_folder, launch.hang_timeout)
             try:
                 with watch:
                     if self._request.requested:
@@ -185,7 +185,8 @@ class Launcher:
                 raise RendezvousClosedError
             if self._killed or not result.is_failed():
                 return None
-            failure = describe(*first_failure(result.failures, watch.failed_first), self._run_folder)
+            rank, process = first_failure(result.failures, watch.failed_first)
+            failure = describe(rank, process, self._run_folder, watch.hung.get(process.pid))
             # note: a stop signal kills a rank that has not installed its handler yet
             return None if self._request.requested and -(failure.exit_code or 0) in ALL_STOP_SIGNALS else failure
 

@@ -28,7 +28,7 @@ from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
 from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.metrics import Row, is_finished, read_metrics
+from launcher.records.metrics import Row, is_finished, read_attempts, read_last
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
@@ -126,7 +126,7 @@ def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None =
 
 def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
     """Return the command that continues a finished run; None for a run that is not finished."""
-    rows = read_metrics(folder.metrics)
+    rows = read_last(folder.metrics)
     ends = [row["step"] for row in rows if row["kind"] == "end" and row["finished"]]
     if ends[-1:] != [folder.newest_step()]:
         return None
@@ -155,7 +155,7 @@ def replay(folder: RunFolder, step: int) -> int:
     Raises UserError if another process uses the folder, the images are missing, or the machine has fewer GPUs.
     """
     config = read(folder.config)
-    ranks = _last_ranks(read_metrics(folder.metrics)) or config.launch.nproc
+    ranks = _last_ranks(read_attempts(folder.attempts, folder.metrics)) or config.launch.nproc
     one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks)
     config = replace(config, launch=one_machine)
     with folder.locked():
@@ -180,7 +180,7 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
             "the names or sizes of the images have changed; the run resumes, but train compare "
             "counts it for neither data set"
         )
-    rows = read_metrics(folder.metrics)
+    rows = read_attempts(folder.attempts, folder.metrics)
     start = next((row for row in rows if row["kind"] == "start"), None)
     if start and start["epochs"] != (epochs := prepared.plan.epochs):
         notes.append(
@@ -250,7 +250,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     except UserError as error:
         # note: the folder may not be writable
         with suppress(OSError):
-            folder.failure.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
+            folder.failure.write_text(f"{error}\n")
         raise
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation

@@ -4,7 +4,6 @@ Elastic waits 30 s for the peers of a failed rank, which block in a collective; 
 """
 
 import os
-import re
 import signal
 import socket
 import threading
@@ -19,17 +18,15 @@ from typing import Self
 import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.errors import EXIT_USER_ERROR, FAILED, MORE_PROCESSES, UserError, is_out_of_memory, is_out_of_processes
+from launcher.errors import EXIT_USER_ERROR, UserError, is_out_of_memory
+from launcher.launch.hang import HangWatch
 from launcher.rank.main import is_alive, log_file
-from launcher.rank.signs import done_file
+from launcher.rank.signs import WRITE_STACKS, done_file
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
 _SECONDS_WITHOUT_FOLDER = 1.0
 _LAST_LINES = 20
-_HUNG = re.compile(r"^Timeout \(", re.MULTILINE)  # faulthandler's first line
-# note: faulthandler reads the frames of running threads without the GIL, and may crash there
-_HUNG_CODES = (FAILED, -signal.SIGSEGV)
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,19 @@ class RankWatch:
     """Watch the ranks, whose process ids `ids` returns once they run; at the end kill them and their children.
 
     A rank that succeeds leaves a file in the scratch folder. If one ends without it, the others are killed soon after.
-    If the run folder is missing for a second, all ranks are killed, because they can write no records.
+    If the run folder is missing for a second, all ranks are killed, because they can write no records. If one hangs for
+    `hang_timeout` seconds, the others write their stacks before.
     """
 
-    def __init__(self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path):
+    def __init__(
+        self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path, hang_timeout: float | None = None
+    ):
         # process ids of all ranks, and of those that failed first
         self.ranks: frozenset[int] = frozenset()
         self.failed_first: frozenset[int] = frozenset()
+        # why a rank, a process id, was found hanging
+        self.hung: dict[int, str] = {}
+        self._hangs = HangWatch(scratch, hang_timeout)
         self._ids, self._scratch = ids, scratch
         self._run_folder, self._folder_seen = run_folder, time.monotonic()
         self._sent: signal.Signals | None = None
@@ -91,12 +94,20 @@ class RankWatch:
     def _watch(self) -> None:
         while not self._closed.wait(_INTERVAL):
             self._find_ranks()
-            self.failed_first = self._failed_by_now()
+            self.failed_first = self._failed_by_now() or self._hanging()
             if self.failed_first:
                 self._closed.wait(_SECONDS_TO_END)
             if self.failed_first or self._folder_is_gone():
                 self.kill()
                 return
+
+    def _hanging(self) -> frozenset[int]:
+        """Return a rank that hangs, after a signal to all to write their stacks."""
+        if (hanging := self._hangs.hanging([rank for rank in self.ranks if not _has_ended(rank)])) is None:
+            return frozenset()
+        rank, self.hung[rank] = hanging
+        self._signal(self.ranks, WRITE_STACKS)
+        return frozenset([rank])
 
     def _find_ranks(self) -> None:
         new = frozenset(self._ids()) - self.ranks
@@ -157,8 +168,8 @@ def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collecti
     return rank, failures[rank]
 
 
-def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
-    """Describe which rank failed and why.
+def describe(rank: int, process: ProcessFailure, run_folder: Path, hung: str | None = None) -> Failure:
+    """Describe which rank failed and why; `hung` is why it was ended as hanging.
 
     Raises UserError if that rank raised one.
     """
@@ -166,6 +177,8 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
     if code == EXIT_USER_ERROR and "problems" in recorded:
         raise UserError(*recorded["problems"])
     log = log_file(run_folder, rank)
+    if hung is not None:
+        return Failure(f"error: rank {rank} {hung} (full log: {log})", from_outside=True, exit_code=code)
     if "from_outside" in recorded:
         message = f"error: rank {rank}: {recorded['from_outside']} (full log: {log})"
         return Failure(message, from_outside=True, exit_code=code, repeats=recorded.get("repeats", False))
@@ -174,14 +187,8 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
         if is_out_of_memory(reason):
             text = "to use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
     else:
-        reason, text = _ending(code), log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        if code in _HUNG_CODES and _HUNG.search(text):
-            message = f"rank {rank} made no progress for launch.hang_timeout seconds; see its stacks in {log}"
-            return Failure(f"error: {message}", from_outside=True, exit_code=code)
+        reason, text = _ending(code), log.read_text(errors="replace") if log.exists() else ""
         text = "\n".join(text.splitlines()[-_LAST_LINES:])
-        if code > 0 and is_out_of_processes(text):
-            message = f"error: rank {rank}: no further process or thread can start; {MORE_PROCESSES} (full log: {log})"
-            return Failure(message, from_outside=True, exit_code=code)
     where = f"host {socket.gethostname()}, process {process.pid}, exit code {code}"
     message = f"error: rank {rank} failed: {reason} ({where})\n{text}\nfull log: {log}"
     return Failure(message, from_outside=code < 0, exit_code=code)

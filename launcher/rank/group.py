@@ -20,9 +20,9 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.foreach import by_dtype, gradients_of
-from launcher.rank.signs import DEVICE, INTERFACE, SECONDS_TO_START, STORE
+from launcher.rank.signs import DEVICE, INTERFACE, STORE
 
-_AFTER_THE_WATCH = timedelta(minutes=5)
+_NEVER = timedelta(days=365)  # for collectives: the launcher ends ranks that hang, and ends none that was suspended
 _SECONDS_BETWEEN_BEATS = 0.1
 
 T = TypeVar("T")
@@ -72,13 +72,6 @@ def use_device(kind: str, number: int) -> torch.device:
     return device
 
 
-def collective_timeout(hang_timeout: float | None) -> timedelta:
-    """Return the time limit of collectives: longer than the heartbeat, which ends hanging ranks with their stacks."""
-    if hang_timeout is None:
-        return timedelta(days=365)
-    return timedelta(seconds=max(hang_timeout, SECONDS_TO_START)) + _AFTER_THE_WATCH
-
-
 @contextmanager
 def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     """Connect the ranks of the environment variables (NCCL on GPUs, gloo on CPUs), and leave them at the end.
@@ -95,8 +88,7 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     if world_size > 1:
         # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
         backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
-        timeout = collective_timeout(config.launch.hang_timeout)
-        dist.init_process_group(backends, timeout=timeout, store=_store(), rank=rank, world_size=world_size)
+        dist.init_process_group(backends, timeout=_NEVER, store=_store(), rank=rank, world_size=world_size)
     check_agreement(device.type, config)
     yield Ranks(rank, world_size, local_rank, local_world_size, device)
     # note: not after a failure: it may block, and peers would fail before the cause is recorded

@@ -22,6 +22,7 @@ INTERFACE = "TRAIN_INTERFACE"
 COMMAND = "TRAIN_COMMAND"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+WRITE_STACKS = signal.SIGUSR2
 SECONDS_TO_START = 600.0  # minimum until the first step: imports, listing folders, connecting to the other ranks
 _LONGEST_READ = 10.0  # seconds
 _SEMAPHORES = Path("/dev/shm")
@@ -58,26 +59,30 @@ class StopFlag:
 
 
 class Heartbeat:
-    """End a rank that makes no progress for `launch.hang_timeout`, with its stacks in its log."""
+    """Show the launcher that this rank makes progress; without it for `launch.hang_timeout` the launcher ends the rank.
+
+    At the launcher's signal, WRITE_STACKS, the rank writes the stacks of its threads to its log.
+    """
 
     def __init__(self) -> None:
         self._timeout: float | None = None
         self._last = 0.0
         self._terminal: int | None = None
+        self._file: Path | None = None
 
-    def start(self, hang_timeout: float | None) -> None:
-        """Start, with a longer limit until the first beat; standard error must still be the terminal."""
-        self._timeout, self._terminal = hang_timeout, os.dup(2)
-        if hang_timeout is not None:
-            faulthandler.dump_traceback_later(max(hang_timeout, SECONDS_TO_START), exit=True, file=2)
+    def start(self, file: Path, hang_timeout: float | None) -> None:
+        """Start, with the file to touch at each beat; standard error must still be the terminal."""
+        self._file, self._timeout, self._terminal = file, hang_timeout, os.dup(2)
+        faulthandler.register(WRITE_STACKS, file=2)
 
     def beat(self) -> None:
         """Report progress: a step, a batch of an evaluation, a checkpoint."""
         now = time.monotonic()
-        # note: each call starts a thread
-        if self._timeout is not None and now - self._last > min(1, self._timeout / 10):
+        if self._file is not None and self._timeout is not None and now - self._last > min(1, self._timeout / 10):
             self._last = now
-            faulthandler.dump_traceback_later(self._timeout, exit=True, file=2)
+            # note: the launcher removes its folder before the last rank has ended, if it is killed
+            with suppress(OSError):
+                self._file.touch()
 
     def watch_reading(self, stalled: Stalled) -> None:
         """Warn on the terminal about a file whose read takes too long, before the rank counts as hanging."""
@@ -106,6 +111,11 @@ HEARTBEAT = Heartbeat()
 def done_file(scratch: Path, process: int) -> Path:
     """Return the file that a rank creates when it succeeds."""
     return scratch / f"done-{process}"
+
+
+def beat_file(scratch: Path, process: int) -> Path:
+    """Return the file that a rank touches at each beat."""
+    return scratch / f"beat-{process}"
 
 
 def name_after(scratch: Path) -> None:

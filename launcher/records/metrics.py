@@ -2,28 +2,21 @@
 
 import json
 import math
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from itertools import dropwhile, pairwise
+from itertools import chain, dropwhile, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from launcher.config.tasks import Goal
+from launcher.regular import read_last_lines, read_lines
 
 Row = dict[str, Any]
 
-_START = time.time() - time.monotonic()
-
 _LARGEST = {int: 2**63, float: 1e100}
-_MOST_BUFFERED = 2**24  # bytes; about 50,000 records
-
-
-def now() -> float:
-    """Return the seconds since 1970 by the clock of this process's start: setting the clock moves no later time."""
-    return _START + time.monotonic()
+_THIN_BYTES = 2**23  # about 25,000 records
+_END_BYTES = 2**16  # about 200 records
 
 
 @dataclass(frozen=True)
@@ -144,44 +137,6 @@ class LostRecord(Record):
     records: int
 
 
-class MetricsWriter:
-    """Append records; while the disk is full, buffer them in memory."""
-
-    def __init__(self, path: Path):
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        # note: a line truncated by an earlier kill must not merge with the next one
-        truncated = path.stat().st_size and not path.read_bytes().endswith(b"\n")
-        self._buffer = bytearray(b"\n" if truncated else b"")
-        self._lost = 0
-
-    def write(self, record: Record) -> None:
-        """Write the buffered records and this one.
-
-        Raises OSError if the disk is full; the records stay in the buffer.
-        """
-        line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
-        if len(self._buffer) + len(line) > _MOST_BUFFERED:
-            self._lost += 1
-        else:
-            self._buffer += line
-        self._flush()
-        if self._lost:
-            lost, self._lost = self._lost, 0
-            self.write(LostRecord(record.step, record.time, lost))
-
-    def close(self) -> None:
-        """Write the buffered records; raise OSError if the disk is full, and drop them."""
-        try:
-            self._flush()
-        finally:
-            os.close(self._file)
-
-    def _flush(self) -> None:
-        while self._buffer:
-            # note: a disk that becomes full may take a part of a line; the next write starts with the rest
-            del self._buffer[: os.write(self._file, self._buffer)]
-
-
 def parse_line(line: bytes | str) -> Row | None:
     """Parse a line; return None if it is not a record, such as a truncated line."""
     try:
@@ -202,27 +157,54 @@ def read_metrics(path: Path) -> list[Row]:
     return without_void(filter(is_whole, read_rows(path)))
 
 
+def read_attempts(attempts: Path, metrics: Path) -> list[Row]:
+    """Read the records of the last start and the resumes since; of a run without a file of attempts all valid records.
+
+    Raises as `read_rows`.
+    """
+    rows = read_metrics(attempts)
+    return rows if any(row["kind"] == "start" for row in rows) else read_metrics(metrics)
+
+
+def read_last(path: Path) -> list[Row]:
+    """Read the valid records at the end of the file, at most the last 200 or so; empty for a missing file.
+
+    Raises as `read_rows`.
+    """
+    lines = read_last_lines(path, _END_BYTES) if path.exists() else []
+    return without_void(filter(is_whole, filter(None, map(parse_line, lines))))
+
+
 def is_finished(path: Path) -> bool:
-    """Return whether the records are those of a finished run."""
-    return any(row["kind"] == "end" and row["finished"] for row in read_metrics(path))
+    """Return whether the records are those of a finished run.
+
+    Raises as `read_rows`.
+    """
+    # note: the record of the end is followed by those of a resume alone
+    return any(row["kind"] == "end" and row["finished"] for row in read_last(path))
 
 
 def read_rows(path: Path, *, outline: bool = False) -> list[Row]:
-    """Read all records in order, including void ones; empty for a missing file.
+    """Read the records in order, including void ones; empty for a missing file.
 
-    The `outline` has only the last of consecutive `train` records, which are most of a file.
+    Of consecutive `train` records, which are most of a file, the `outline` has only the last, and other readers of a
+    large file every n-th and the last: 25,000 or so.
+
+    Raises OSError if it cannot be read, and UserError if it is a pipe or a device, or has no lines.
     """
-    if not path.is_file():
+    if not path.exists():
         return []
-    # note: decoded in one call, because a study reads many files
-    lines = path.read_bytes().decode("utf-8", errors="replace").split("\n")
-    if outline:
-        lines = [one for one, following in pairwise([*lines, ""]) if not (_is_step(one) and _is_step(following))]
-    return [row for row in map(parse_line, lines) if row is not None]
+    stride = 1 + path.stat().st_size // _THIN_BYTES
+    rows: list[Row] = []
+    for number, (line, following) in enumerate(pairwise(chain(read_lines(path), [b""]))):
+        is_thin = _is_step(line) and _is_step(following) and (outline or number % stride)
+        if not is_thin and (row := parse_line(line.decode(errors="replace"))) is not None:
+            rows.append(row)
+    return rows
 
 
-def _is_step(line: str) -> bool:
-    return line.startswith('{"kind": "train"')
+def _is_step(line: bytes) -> bool:
+    return line.startswith(b'{"kind": "train"')
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:

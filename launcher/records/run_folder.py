@@ -8,12 +8,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 
 from launcher import atomic
 from launcher.config.keys import nearest
 from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line
 from launcher.locks import Held, is_leased, lock
+from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"(step|replay|void)-(\d{8,})\.pt")
@@ -27,10 +29,12 @@ class RunFolder:
     """The files of a run folder.
 
     Several nodes may share it. Before the ranks start, each launcher writes config, skipped, initial, teacher and
-    dataset, all with the same content. Rank 0 alone writes environment, metrics, tensorboard, checkpoints and curve.
+    dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard, checkpoints and
+    curve.
     Each rank writes its own log, each node its own lock, and the node of an error writes failure.
 
-    skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first step needs them.
+    attempts: the starts and resumes among metrics. skipped: the unreadable images. initial: the weights of
+    `model.weights`, if it is set; its first step needs them.
     teacher: the network of distillation, and the config of its run; every start reads it.
     best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
     deletes it.
@@ -45,6 +49,7 @@ class RunFolder:
         self.initial = path / "initial.safetensors"
         self.teacher = path / "teacher.safetensors"
         self.metrics = path / "metrics.jsonl"
+        self.attempts = path / "attempts.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "curve.png"
         self.logs = path / "logs"
@@ -63,6 +68,7 @@ class RunFolder:
             self.teacher,
             *ids,
             self.metrics,
+            self.attempts,
             self.config,
         ]
         return [*filter(is_there, files)]
@@ -73,8 +79,10 @@ class RunFolder:
 
     def written(self) -> float:
         """Return when the run last wrote, in seconds since 1970."""
-        files = (file for file in (self.metrics, self.config) if file.exists())
-        return next(files, self.path).lstat().st_mtime
+        for file in (self.metrics, self.config, self.path):
+            with suppress(OSError):
+                return file.lstat().st_mtime
+        return 0.0
 
     def newest_step(self) -> int | None:
         """Return the optimizer steps of the newest checkpoint, which may be damaged; None without one."""
@@ -83,10 +91,8 @@ class RunFolder:
     def failure_reason(self) -> str | None:
         """Return why the run ended, in one line, if `failure` exists."""
         try:
-            return (
-                one_line(self.failure.read_text(encoding="utf-8", errors="replace").strip()[:_LONGEST_REASON]) or None
-            )
-        except OSError:
+            return one_line(read_regular(self.failure).decode(errors="replace").strip()[:_LONGEST_REASON]) or None
+        except (OSError, UserError):
             return None
 
     def is_locked(self) -> bool:
@@ -102,11 +108,9 @@ class RunFolder:
 
     def hosts(self) -> set[str]:
         """Return the hosts of the processes that locked the folder last."""
-        with suppress(OSError):
-            return {
-                file.read_text(encoding="utf-8", errors="replace").rpartition(" on ")[2].strip()
-                for file in self.path.glob("lock*")
-            }
+        with suppress(OSError, UserError):
+            locks = [read_regular(file).decode(errors="replace") for file in self.path.glob("lock*")]
+            return {text.rpartition(" on ")[2].strip() for text in locks}
         return set()
 
     @contextmanager
@@ -209,14 +213,20 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """Return the run folder at a path; with `saved` it must have a checkpoint.
 
     Raises UserError if the path is no run folder, has no checkpoint, or has a symbolic link, which would redirect
-    writes.
+    writes, or a pipe or device.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
         raise UserError(f"{path} is not a run folder: it has no config.yaml; pass one such as {_similar(folder.path)}")
+    files = [file for file in vars(folder).values() if file.suffix]
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
             raise UserError(f"{file} is a symbolic link; replace it by the file, or remove it")
+        # note: a running process may remove a file meanwhile; opening a pipe would wait for its reader
+        with suppress(FileNotFoundError):
+            mode = file.stat().st_mode
+            if not (S_ISREG(mode) or (S_ISDIR(mode) and file not in files)):
+                raise UserError(f"{file} is not a regular file; replace it by the file, or remove it")
     if saved and folder.newest_step() is None:
         raise UserError(f"{path} has no checkpoint yet; type train resume {path}")
     return folder
@@ -232,9 +242,14 @@ def _similar(path: Path) -> str:
 
 
 def run_folders(path: Path) -> list[RunFolder]:
-    """Return the run folders at or below a path, damaged ones too, the last written one last."""
+    """Return the run folders at or below a path, damaged and unreadable ones too, the last written one last."""
     folders = []
-    for folder, below, files in os.walk(path):
+
+    def denied(error: OSError) -> None:
+        if isinstance(error, PermissionError) and error.filename != os.fspath(path):
+            folders.append(RunFolder(Path(error.filename)))
+
+    for folder, below, files in os.walk(path, onerror=denied):
         below[:] = [name for name in below if not name.startswith(".")]
         if "config.yaml" in files or "metrics.jsonl" in files or {"logs", "checkpoints"} <= set(below):
             below.clear()
@@ -257,6 +272,7 @@ def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
     Raises DiskError if it cannot be read.
     """
     try:
-        return tuple(map(str, json.loads(patiently(folder.dataset.read_bytes, folder.dataset))["identities"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        content = patiently(lambda: read_regular(folder.dataset), folder.dataset)
+        return tuple(map(str, json.loads(content)["identities"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, UserError):
         return ()

@@ -1,17 +1,22 @@
-"""Write the records of rank 0 to metrics.jsonl and all other sinks."""
+"""Write the records of rank 0 to metrics.jsonl, attempts.jsonl and all other sinks."""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from launcher.config.schema import RunConfig
-from launcher.records.metrics import EvalRecord, MetricsWriter, Record, ResumeRecord, TrainRecord, scalars
+from launcher.records.metrics import EvalRecord, LostRecord, Record, ResumeRecord, StartRecord, TrainRecord, scalars
 from launcher.records.run_folder import RunFolder
+from launcher.regular import read_last_lines
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
+
+_MOST_BUFFERED = 2**24  # bytes; about 50,000 records
 
 
 class Sink(Protocol):
@@ -20,6 +25,52 @@ class Sink(Protocol):
     def write(self, record: Record) -> None: ...
 
     def close(self) -> None: ...
+
+
+class MetricsWriter:
+    """Append records; while the disk is full, buffer them in memory."""
+
+    def __init__(self, path: Path):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        # note: a line truncated by an earlier kill must not merge with the next one
+        truncated = read_last_lines(path, 1)[-1:] != [b""]
+        self._buffer = bytearray(b"\n" if truncated else b"")
+        self._lost = 0
+
+    def write(self, record: Record) -> None:
+        """Write the buffered records and this one.
+
+        Raises OSError if the disk is full; the records stay in the buffer.
+        """
+        line = json.dumps(record.row(), allow_nan=False).encode() + b"\n"
+        if len(self._buffer) + len(line) > _MOST_BUFFERED:
+            self._lost += 1
+        else:
+            self._buffer += line
+        self._flush()
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            self.write(LostRecord(record.step, record.time, lost))
+
+    def close(self) -> None:
+        """Write the buffered records; raise OSError if the disk is full, and drop them."""
+        try:
+            self._flush()
+        finally:
+            os.close(self._file)
+
+    def _flush(self) -> None:
+        while self._buffer:
+            # note: a disk that becomes full may take a part of a line; the next write starts with the rest
+            del self._buffer[: os.write(self._file, self._buffer)]
+
+
+class AttemptsWriter(MetricsWriter):
+    """Append the records of starts and resumes alone, so that a resume reads no others."""
+
+    def write(self, record: Record) -> None:
+        if isinstance(record, StartRecord | ResumeRecord):
+            super().write(record)
 
 
 class TensorBoardSink:
@@ -78,7 +129,7 @@ class Recorder:
 def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
     """Build the sinks of rank 0."""
     logger = config.logger
-    sinks: list[Sink] = [MetricsWriter(folder.metrics)]
+    sinks: list[Sink] = [MetricsWriter(folder.metrics), AttemptsWriter(folder.attempts)]
     if logger.tensorboard:
         sinks.append(TensorBoardSink(folder.tensorboard))
     if (sink := logger.sink(folder, config)) is not None:

@@ -11,9 +11,11 @@ from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.console import facts
+from launcher.errors import UserError
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
+from launcher.regular import read_regular
 
 _ESTIMATES = ".estimates"
 
@@ -88,7 +90,7 @@ def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
     gaps = [f"{lost:,} in the middle"] if lost else []
     if rows and not any(row["kind"] == "end" for row in rows):
         gaps.append("the last ones")
-    reason = "the disk was full" + ("" if lost else ", or the run was killed, or stopped between two attempts")
+    reason = "the disk was full" + ("" if lost else ", or the run was stopped between two attempts")
     return [("records lost", f"{' and '.join(gaps)}: {reason}")] if gaps else []
 
 
@@ -114,10 +116,10 @@ def _estimated(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     ends = [row for row in rows if row["kind"] == "end" and row["finished"]]
     parts = []
     try:
-        estimate = json.loads(_estimate_file(config).read_text(encoding="utf-8")) if ends else {}
+        estimate = json.loads(read_regular(_estimate_file(config))) if ends else {}
         for clock, key in (("training", "train"), ("evaluation", "eval"), ("saving", "save")):
             seconds, actual = float(estimate[clock]["seconds"]), ends[-1][f"{key}_seconds"]
             parts.append(f"{clock} {duration(seconds)} ({seconds / actual - 1 if actual else 0.0:+.1%})")
-    except (OSError, ValueError, KeyError, TypeError):
+    except (UserError, OSError, ValueError, KeyError, TypeError):
         return []
     return [("estimated", ", ".join(parts))]

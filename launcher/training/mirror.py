@@ -15,6 +15,7 @@ from typing import TypeVar
 from launcher.config.schema import RunConfig
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few, one_line
+from launcher.paths import local_path
 from launcher.records.run_folder import RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
@@ -94,13 +95,15 @@ class Mirror:
             with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
                 copy = Path(temporary) / folder.name
                 for remote, entry in self._system.find(self._path, detail=True).items():
-                    local = copy / remote.removeprefix(self._path).lstrip("/")
+                    local = local_path(copy, remote.removeprefix(self._path).removeprefix("/"))
                     local.parent.mkdir(parents=True, exist_ok=True)
                     self._system.get_file(remote, str(local))
                     if local.stat().st_size != entry["size"]:
                         raise OSError(f"{remote} was copied in part")
                 (copy / "logs").mkdir(exist_ok=True)
                 copy.rename(folder)
+        except ValueError as error:
+            raise self._problem(f"is not the mirror of a run: {error}; remove that file from it") from None
         except Exception as error:
             raise self._problem(f"cannot be copied to {folder} ({_reason(error)}); try again") from None
         return RunFolder(folder)

@@ -77,8 +77,8 @@ def draw(folder: RunFolder, config: RunConfig) -> None:
     title = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
     try:
         draw_curve(folder, config.task, " \u00b7 ".join(title))
-    except OSError as error:
-        print(f"warning: cannot write the learning curve: {error.strerror}", flush=True)
+    except (OSError, UserError) as error:
+        print(f"warning: cannot write the learning curve: {getattr(error, 'strerror', None) or error}", flush=True)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ The ratio of a measured step to the predicted one is the error of the efficienci
 machine.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,9 +20,10 @@ from launcher.errors import UserError
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
-from launcher.records.metrics import read_metrics
+from launcher.records.metrics import parse_line, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates
+from launcher.regular import read_lines, read_regular
 from launcher_lab.predict.machines import gpus
 from launcher_lab.predict.prediction import Rates
 from launcher_lab.predict.step_counts import cached_steps, computed
@@ -82,8 +82,8 @@ def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
     profiles, notes = [], []
     for path in saved_estimates(runs):
         try:
-            profiles.append(_of_estimate(_ESTIMATE.validate_json(path.read_bytes())))
-        except (OSError, ValidationError, AssertionError):
+            profiles.append(_of_estimate(_ESTIMATE.validate_json(read_regular(path))))
+        except (UserError, OSError, ValidationError, AssertionError):
             notes.append(f"{path} cannot be read and is skipped; remove it, and run `train estimate` again")
     profiles += [_of_run(metrics.parent) for metrics in sorted(runs.glob("*/metrics.jsonl"))]
     return [profile for profile in profiles if profile is not None], notes
@@ -105,8 +105,7 @@ def _of_run(path: Path) -> Profile | None:
     """Return a finished run as a profile; None for an unknown GPU or an unreadable run."""
     folder = RunFolder(path)
     try:
-        with folder.metrics.open(encoding="utf-8") as lines:
-            start = json.loads(next(lines, "{}"))
+        start = parse_line(next(read_lines(folder.metrics))) or {}
         gpu = gpu_named(str(start.get("device")))
         if gpu is None:
             return None

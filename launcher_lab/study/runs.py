@@ -19,6 +19,7 @@ from launcher.errors import MachineError, UserError, first_few
 from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, read_rows, wall_seconds, without_void
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
+from launcher.regular import read_regular
 
 TOP1 = "top-1 %"
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
@@ -176,12 +177,12 @@ def read_run(path: Path) -> RunSummary:
     facts: dict[str, Any] = {}
     identities: tuple[str, ...] = ()
     try:
-        rows = read_rows(folder.metrics)
+        rows = read_rows(folder.metrics, outline=True)
         facts, identities = facts_of(rows), noted_datasets(folder)
     except OSError as error:
         problem = problem or f"{folder.metrics.name}: {error.strerror}"
-    except MachineError as error:
-        problem = problem or str(error)
+    except (UserError, MachineError) as error:
+        problem = problem or str(error).replace(str(folder.metrics), folder.metrics.name)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         problem = problem or f"{folder.metrics.name}: a record has a wrong value: {error}"
     state, problem = _state(folder, rows, facts, problem)
@@ -266,9 +267,9 @@ def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
 
 def _command(path: Path) -> tuple[str, ...]:
     try:
-        words = json.loads(path.read_bytes())["command"]
+        words = json.loads(read_regular(path))["command"]
         return ("train", *map(str, words[1:]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 

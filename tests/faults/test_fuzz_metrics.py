@@ -97,8 +97,3 @@ def test_an_invalid_value_invalidates_only_its_line(tmp_path: Path, value: Any) 
     row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}
     path.write_text("\n".join(json.dumps(r) for r in (row | {"step": 3}, row | {"lr": value}, row)))
     assert [r["step"] for r in read_metrics(path)] == [3, 1]
-
-
-def test_a_folder_named_metrics_has_no_records(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").mkdir()
-    assert read_metrics(tmp_path / "metrics.jsonl") == []

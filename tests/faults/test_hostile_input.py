@@ -43,7 +43,7 @@ BOMB = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a,
         ("a: " + "[" * 5000, "nested more than 20 levels"),
         ("a: " + "{b: " * 30 + "1" + "}" * 30, "nested more than 20 levels"),
         ("- " * 5000, "nested more than 20 levels"),
-        ("# " + "long\n# " * 40_000, "larger than 100 kB"),
+        ("# " + "long\n# " * 40_000, "larger than 100,000 bytes"),
         ("seed: 1\nseed: 2\n", ":2: duplicate key seed"),
         ("on: 1\n", ":1: a key must be text; quote it"),
         ("? [a, b]\n: 1\n", "hash|a key must be text"),
@@ -87,11 +87,11 @@ def test_a_byte_order_mark_is_accepted(recipes: Path) -> None:
 
 def test_a_recipe_that_is_not_a_file_is_refused_at_once(recipes: Path) -> None:
     os.mkfifo(recipes / "pipe.yaml")
-    assert "not a file" in refused("plan", "recipe=pipe")
+    assert "not a regular file" in refused("plan", "recipe=pipe")
     (recipes / "device.yaml").symlink_to("/dev/zero")
-    assert "not a file" in refused("plan", "recipe=device")
+    assert "not a regular file" in refused("plan", "recipe=device")
     (recipes / "folder.yaml").mkdir()
-    assert "not a file" in refused("plan", "recipe=folder")
+    assert "not a regular file" in refused("plan", "recipe=folder")
     (recipes / "loop.yaml").symlink_to("loop.yaml")
     assert "symbolic links" in refused("plan", "recipe=loop")
 

@@ -1,16 +1,28 @@
 """Untrusted run folders: nothing is written elsewhere, and an invalid config is refused with its path."""
 
-from collections.abc import Callable
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.cli.resume import newest_unfinished
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.launch import start
+from launcher.records.metrics import ResumeRecord, StartRecord, read_metrics
 from launcher.records.run_folder import RunFolder, checkpoint_name, create, existing
+from launcher.records.sinks import AttemptsWriter, MetricsWriter
 from launcher.training import checkpoint
-from tests.commands import execute, refused
+from tests.commands import execute, output_of, refused
+from tests.made_runs import MakeRun, append, records
 
 
 @pytest.fixture
@@ -74,3 +86,164 @@ def test_an_invalid_edited_config_is_refused_with_its_path(
     assert all(line.startswith("error: ") and str(run.config) in line for line in errors.splitlines())
     assert any(word in errors for word in expected.split("|"))
     assert not (run.path / "trace").exists()
+
+
+# -- one bad run beside others
+
+
+def bind(path: Path) -> None:
+    # note: the path of a socket is at most 108 bytes
+    here = Path.cwd()
+    os.chdir(path.parent)
+    socket.socket(socket.AF_UNIX).bind(path.name)
+    os.chdir(here)
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(20 << 30)
+
+
+BAD: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "sparse": make_sparse,
+    "folder": Path.mkdir,
+    "socket": bind,
+}
+NAMES = ("config.yaml", "metrics.jsonl", "attempts.jsonl", "environment.json", "dataset.json", "failure.txt", "lock")
+
+
+@pytest.fixture
+def bad_runs(make_run: MakeRun, tmp_path: Path) -> Iterator[list[Path]]:
+    """Return finished runs, each with another bad file, beside a `good` one; end a test that waits for a pipe."""
+    runs = []
+    resolved.write(compose(["epochs=2"]).config, config := make_run("good") / "config.yaml")
+    for kind, make in BAD.items():
+        for name in NAMES:
+            runs.append(make_run(f"{kind}-{name.partition('.')[0]}"))
+            shutil.copy(config, runs[-1])
+            (runs[-1] / name).unlink(missing_ok=True)
+            make(runs[-1] / name)
+    config.write_text(config.read_text().replace("seed: 42", "seed: 1"))
+    signal.alarm(120)
+    yield runs
+    signal.alarm(0)
+
+
+def test_a_run_with_a_bad_file_is_named_and_hides_no_other(bad_runs: list[Path], tmp_path: Path) -> None:
+    listed = {
+        Path(run["path"]).name: run for run in json.loads(output_of("ls", "runs", str(tmp_path), "--json"))["runs"]
+    }
+    compared = json.loads(output_of("compare", str(tmp_path), "--json"))
+    report = tmp_path / "report.html"
+    output_of("report", str(tmp_path), "--output", str(report))
+    assert "good" in report.read_text()
+    unread = {run.name for run in bad_runs if run.name.endswith(("-config", "-metrics"))}
+    damaged = {Path(run["run"]).name for run in compared["not_counted"] if run["state"] == "damaged"}
+    assert damaged == unread
+    assert set(listed) == {"good", *(run.name for run in bad_runs)}
+    assert {name for name, run in listed.items() if run["state"] == "damaged"} == unread
+    assert not any("\n" in (run["problem"] or "") for run in listed.values())
+
+
+def test_a_run_with_a_bad_file_is_refused_with_its_path(bad_runs: list[Path], tmp_path: Path) -> None:
+    for run in bad_runs:
+        is_own = run.name.startswith("sparse") or run.name.endswith("-lock")
+        for verb in () if is_own else ("resume", "eval", "export"):
+            assert f"{run}" in refused(verb, str(run))
+    shutil.rmtree(tmp_path / "sparse-metrics")
+    code, _, errors = execute("resume", f"runs={tmp_path}")
+    *notes, error = errors.splitlines()
+    assert code == 2
+    assert sorted(notes) == [
+        f"note: skipped: {run}/metrics.jsonl cannot be read: not a regular file; remove it, or replace it by the file"
+        for run in sorted(bad_runs)
+        if run.name.endswith("-metrics") and run.exists()
+    ]
+    assert "no unfinished run" in error
+
+
+# -- a million records
+
+
+@dataclass
+class Cost:
+    """What a block of this process reads, in bytes, and its highest memory above that at its start."""
+
+    read: int = 0
+    memory: int = 0
+
+    def __enter__(self) -> "Cost":
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = _io(), _memory("VmRSS")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        read, memory = self._before
+        self.read, self.memory = _io() - read, _memory("VmHWM") - memory
+
+
+def _io() -> int:
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+def _memory(name: str) -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(f"{name}:"))
+    return 1024 * int(line.split()[1])
+
+
+@pytest.fixture
+def long_run(make_run: MakeRun) -> Path:
+    """Return a run that was killed after a million records."""
+    run = make_run("long", finished=None)
+    config = compose(["launch=cpu", "dataset=shapes"]).config
+    resolved.write(config, run / "config.yaml")
+    first, *rest = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    step = {"kind": "train", "step": 7, "time": 1001.0, "epoch": 0.5, "loss": 1.0, "lr": 0.1, "image_size": 32}
+    step |= {"images_per_second": 9.0, "step_seconds": 0.1, "data_wait_seconds": 0.0, "gpu_memory_bytes": None}
+    line = json.dumps(step | {"train_seconds": 60.0, "padding": "x" * 40}).encode() + b"\n"
+    with (run / "metrics.jsonl").open("wb") as file:
+        file.write(first)
+        for _ in range(100):
+            file.write(line * 10_000)
+        file.writelines(rest)
+    return run
+
+
+def test_a_million_records_take_little_memory(long_run: Path, tmp_path: Path) -> None:
+    for words in (["ls", "runs", str(tmp_path)], ["compare", str(tmp_path)]):
+        output_of(*words)
+        with Cost() as cost:
+            output_of(*words)
+        assert cost.memory < 50e6
+    with Cost() as cost:
+        rows = read_metrics(long_run / "metrics.jsonl")
+    assert cost.memory < 150e6
+    assert 15_000 < len(rows) < 40_000
+    assert [row["kind"] for row in rows[-4:]] == ["eval", "epoch"] * 2
+    assert rows[-5]["kind"] == "train"
+
+
+def test_a_resume_reads_the_ends_of_a_million_records(
+    long_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = RunFolder(long_run)
+    attempts = [record for record in records([0.5], [1.0], None) if isinstance(record, StartRecord)]
+    append(folder.attempts, *attempts, ResumeRecord(3, 1e9, 4))
+    notes: list[str] = []
+
+    def write(self: Any, *words: Any, **_: Any) -> None:
+        notes.append(" ".join(map(str, words)))
+
+    monkeypatch.setattr("rich.console.Console.print", write)
+    monkeypatch.setattr(start, "_train", lambda *_: 0)
+    execute("resume", str(long_run))
+    with Cost() as cost:
+        assert newest_unfinished(tmp_path) == long_run
+        assert execute("resume", str(long_run))[0] == 0
+        for writer in (MetricsWriter(folder.metrics), AttemptsWriter(folder.attempts)):
+            writer.close()
+    assert any("the run had 4 processes and resumes with 1" in note for note in notes)
+    assert cost.read < 2e6
+    assert cost.memory < 50e6

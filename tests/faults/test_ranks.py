@@ -14,6 +14,7 @@ from typing import Literal
 
 import pytest
 
+from launcher.rank.main import is_alive
 from launcher.records.run_folder import checkpoint_files
 from tests.forked import Command
 from tests.runs import SHORT, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
@@ -93,14 +94,31 @@ def assert_same_end(train: Train, run: Path, uninterrupted: Path) -> None:
     assert not processes_of(run)
 
 
-def test_a_stopped_rank_is_recovered_by_a_restart(train: Train, uninterrupted: Path) -> None:
+def test_a_stopped_rank_is_reported_and_recovered_by_a_restart(train: Train, uninterrupted: Path) -> None:
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
     wait_for(lambda: steps_done(run) >= 9)
-    ranks_of(run)[1].send_signal(signal.SIGSTOP)
+    ranks, start_time = ranks_of(run), time.monotonic()
+    ranks[1].send_signal(signal.SIGSTOP)
+    wait_for(lambda: not any(map(is_alive, ranks.values())))
+    assert time.monotonic() - start_time < 8 + 4
     output, _ = ended(process)
     assert "restarting from the newest checkpoint (1 of 3)" in output
-    assert "rank 0 made no progress for launch.hang_timeout seconds" in output
+    assert "rank 1 was stopped, by SIGSTOP or a debugger" in output
+    assert_same_end(train, run, uninterrupted)
+
+
+def test_a_run_suspended_for_longer_than_the_time_limit_continues(train: Train, uninterrupted: Path) -> None:
+    process = train.start(*SHORT, "run_name=suspended", "launch.hang_timeout=5")
+    run = train.folder / "runs" / "suspended"
+    wait_for(lambda: steps_done(run) >= 9)
+    everyone = processes_of(run)
+    for number, seconds in ((signal.SIGSTOP, 12), (signal.SIGCONT, 0)):
+        for member in everyone:
+            member.send_signal(number)
+        time.sleep(seconds)
+    output, errors = ended(process)
+    assert "restarting" not in output + errors
     assert_same_end(train, run, uninterrupted)
 
 

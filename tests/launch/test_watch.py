@@ -1,6 +1,5 @@
 """The rank that failed first or hangs, as opposed to the order in which elastic lists failures."""
 
-import errno
 import json
 import os
 import signal
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from launcher.launch.hang import HangWatch
 from launcher.launch.watch import RankWatch, describe, first_failure
-from launcher.rank import main
-from launcher.rank.signs import done_file
+from launcher.rank.signs import WRITE_STACKS, beat_file, done_file
 from tests.runs import wait_for
 
 KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
@@ -72,79 +71,82 @@ def test_a_rank_that_succeeds_is_not_a_failure(tmp_path: Path) -> None:
     done.wait()
 
 
-HANGS = """
+BEATS = """
 import sys, time
 from pathlib import Path
 from launcher.rank import signs
 from launcher.rank.main import _redirect_output
-signs.SECONDS_TO_START = float(sys.argv[1])
-signs.HEARTBEAT.start(0.5)
+signs.HEARTBEAT.start(Path(sys.argv[1]) / "beat-7", 0.5)
 _redirect_output(Path(sys.argv[2]))
 signs.HEARTBEAT.watch_reading(lambda seconds: Path("a\\nb.jpg"))
-for _ in range(int(sys.argv[3])):
+for _ in range(3):
     time.sleep(0.2)
     signs.HEARTBEAT.beat()
-time.sleep(3)
+    print(Path(sys.argv[1], "beat-7").stat().st_mtime_ns)
+signs.signal.raise_signal(signs.WRITE_STACKS)
 print("ended normally")
 """
 
 
-@pytest.mark.parametrize(("to_start", "beats", "hangs"), [(9.0, 0, False), (9.0, 5, True), (1.0, 0, True)])
-def test_a_rank_that_hangs_ends_with_its_stacks_in_its_log(
-    tmp_path: Path, to_start: float, beats: int, hangs: bool
-) -> None:
+def test_a_rank_beats_and_writes_its_stacks_to_its_log(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "rank-3.log"
-    command = [sys.executable, "-c", HANGS, str(to_start), str(log), str(beats)]
-    done = subprocess.run(command, env={**os.environ, "RANK": "3"}, stderr=subprocess.PIPE, text=True, check=False)
+    command = [sys.executable, "-c", BEATS, str(tmp_path), str(log)]
+    done = subprocess.run(command, env={**os.environ, "RANK": "3"}, stderr=subprocess.PIPE, text=True, check=True)
     text = log.read_text()
-    assert ("most recent call first" in text, "ended normally" in text) == (hangs, not hangs)
-    # note: faulthandler may crash while it writes the stacks of running threads
-    assert done.returncode in ((1, -signal.SIGSEGV) if hangs else (0,))
+    assert len(set(text.splitlines()[:3])) == 3, "each beat changes the time of the file"
+    assert "most recent call first" in text
+    assert "ended normally" in text
     warning = "warning: rank 3 is waiting to read a\\nb.jpg; check that its disk or bucket responds\n"
     assert done.stderr == warning, "it must be printed once, on the terminal"
-    failure = describe(3, failures(tmp_path, *[(0, None)] * 3, (done.returncode, None))[3], tmp_path)
-    assert ("made no progress for launch.hang_timeout" in failure.message, failure.from_outside) == (hangs, hangs)
 
 
-@pytest.mark.parametrize("code", [1, -signal.SIGSEGV])
-def test_a_rank_that_crashes_while_it_writes_its_stacks_counts_as_hanging(tmp_path: Path, code: int) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-0.log").write_text(
-        "epoch 1\nTimeout (0:30:00)!\nThread 0x7f (most recent call first):\n"
-    )
-    failure = describe(0, failures(tmp_path, (code, None))[0], tmp_path)
-    assert "made no progress for launch.hang_timeout" in failure.message
-    assert failure.from_outside
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
 
-
-def test_a_rank_without_threads_names_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "rank-0.log").write_text("libgomp: Thread creation failed: Resource temporarily unavailable\n")
-    failure = describe(0, failures(tmp_path, (1, None))[0], tmp_path)
-    assert failure.message.startswith("error: rank 0: no further process or thread can start; use fewer processes")
-    assert "\n" not in failure.message
-    assert failure.from_outside
+    def __call__(self) -> float:
+        return self.now
 
 
 @pytest.mark.parametrize(
-    "error", [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), RuntimeError("can't start new thread")]
+    ("timeout", "beats", "ticks", "seconds", "hangs"),
+    [
+        (8.0, True, 9, 1.0, True),
+        (8.0, True, 8, 1.0, False),
+        (8.0, False, 599, 1.0, False),  # until the first beat it imports, lists folders and connects
+        (8.0, False, 600, 1.0, True),
+        (8.0, True, 8, 1000.0, False),  # the watch was suspended too
+        (None, True, 1000, 1.0, False),
+    ],
 )
-def test_a_rank_that_cannot_start_its_guard_leaves_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+def test_a_rank_hangs_by_the_time_that_the_watch_was_given(
+    tmp_path: Path, timeout: float | None, beats: bool, ticks: int, seconds: float, hangs: bool
 ) -> None:
-    def fail(*_: object) -> None:
-        raise error
+    clock, rank = Clock(), os.getpid()
+    watch = HangWatch(tmp_path, timeout, clock)
+    if beats:
+        beat_file(tmp_path, rank).touch()
+    results = []
+    for _ in range(ticks + 1):
+        clock.now += seconds
+        results.append(watch.hanging([rank]))
+    assert not any(results[:-1])
+    reason = (rank, "made no progress for launch.hang_timeout seconds; see its stacks")
+    assert results[-1] == (reason if hangs else None)
 
-    for owner, name in ((main.STOP, "install"), (main, "die_with")):
-        monkeypatch.setattr(owner, name, lambda *_: None)
-    monkeypatch.setattr(main, "guard_group", fail)
-    monkeypatch.setattr(main.os, "_exit", sys.exit)
-    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
-    with pytest.raises(SystemExit, match="1"):
-        main.live("launcher.training.worker:work", tmp_path, 0, tmp_path, None)
-    recorded = json.loads((tmp_path / "error.json").read_text())
-    assert "no further process or thread can start" in recorded["from_outside"]
-    assert "ulimit -u" in recorded["from_outside"]
+
+def test_a_rank_that_hangs_is_ended_after_its_stacks(tmp_path: Path) -> None:
+    code = f"import faulthandler as f, os, time; f.register({WRITE_STACKS:d}); os.write(1, b'1'); time.sleep(600)"
+    rank = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert rank.stdout is not None
+    rank.stdout.read(1)
+    beat_file(tmp_path, rank.pid).touch()
+    with RankWatch(ids(rank), tmp_path, tmp_path, hang_timeout=1.0) as watch:
+        assert b"most recent call first" in rank.communicate(timeout=240)[1]
+    assert watch.failed_first == {rank.pid}
+    failure = describe(0, ProcessFailure(0, rank.pid, KILLED, ""), tmp_path, watch.hung[rank.pid])
+    assert "rank 0 made no progress for launch.hang_timeout" in failure.message
+    assert failure.from_outside
 
 
 def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, ProcessFailure]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.models import resnet18
 
 from launcher.config.compose import compose
-from launcher.rank.group import Ranks, broadcast_first, collective_timeout, distribute, from_first, gather, join_ranks
+from launcher.rank.group import Ranks, broadcast_first, distribute, from_first, gather, join_ranks
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
 from tests.two_ranks import on_ranks, on_two_ranks
 
@@ -22,7 +22,7 @@ def check_joining(rank: int, store: str) -> None:
     os.environ |= {DEVICE: "cpu", INTERFACE: "lo", STORE: store}
     with join_ranks(compose(["launch.hang_timeout=3600"]).config):
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
-        assert backend.options._timeout > timedelta(seconds=3600 + 60)
+        assert backend.options._timeout > timedelta(days=300)
         assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
         assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
         value = {"rank": rank, "of": ("a" * 10 ** (4 * rank), None, 0.5), "tensor": torch.arange(rank + 2)}
@@ -37,11 +37,6 @@ def check_joining(rank: int, store: str) -> None:
 
 def test_ranks_of_one_node_meet_in_a_file_and_unpickle_nothing(tmp_path: Path) -> None:
     on_two_ranks(check_joining, str(tmp_path / "store"))
-
-
-@pytest.mark.parametrize(("hang_timeout", "watch"), [(8, 600), (600, 600), (3600, 3600), (None, 10**7)])
-def test_collectives_time_out_later_than_the_heartbeat(hang_timeout: float | None, watch: int) -> None:
-    assert collective_timeout(hang_timeout) > timedelta(seconds=watch + 60)
 
 
 def check_gradients(rank: int, count: int) -> None:

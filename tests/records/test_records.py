@@ -18,12 +18,12 @@ from rich.console import Console
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.records import metrics
+from launcher.records import sinks
 from launcher.records.learning_curve import draw_curve
-from launcher.records.metrics import MetricsWriter, Record, ResumeRecord, StartRecord, TrainRecord, read_metrics
+from launcher.records.metrics import Record, ResumeRecord, StartRecord, TrainRecord, read_metrics
 from launcher.records.progress import ProgressView, duration
 from launcher.records.run_folder import RunFolder, create, existing
-from launcher.records.sinks import Recorder, TensorBoardSink
+from launcher.records.sinks import MetricsWriter, Recorder, TensorBoardSink
 from launcher.records.summary import save_estimate, summary_table
 from launcher.training.meters import Clock
 from tests.made_runs import append, end, evaluation, log
@@ -81,7 +81,7 @@ class SmallDisk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> SmallDisk:
     disk = SmallDisk(300)
-    monkeypatch.setattr(metrics, "os", disk)
+    monkeypatch.setattr(sinks, "os", disk)
     return disk
 
 
@@ -103,7 +103,7 @@ def test_records_are_buffered_while_the_disk_is_full_and_written_later(
 def test_the_buffer_is_limited_and_the_summary_reports_lost_records(
     folder: RunFolder, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(metrics, "_MOST_BUFFERED", 1000)
+    monkeypatch.setattr(sinks, "_MOST_BUFFERED", 1000)
     recorder = Recorder([MetricsWriter(folder.metrics)])
     for step in range(1, 21):
         recorder.record(training(step))

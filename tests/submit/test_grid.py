@@ -9,7 +9,8 @@ import yaml
 
 from launcher.cli import main as cli
 from launcher.config.resolved import as_mapping
-from launcher.records.metrics import EndRecord, EvalRecord, MetricsWriter, StartRecord
+from launcher.records.metrics import EndRecord, EvalRecord, StartRecord
+from launcher.records.sinks import MetricsWriter
 from launcher_lab.cli.curve import expand
 
 # sbatch writes the script of job N to job-N.sh; `queue` has the numbers of waiting and running jobs

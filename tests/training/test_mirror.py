@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
@@ -188,3 +189,17 @@ def test_a_mirror_that_does_not_respond_at_the_start_is_refused(
     monkeypatch.setattr(LocalFileSystem, "exists", lambda *_: time.sleep(1))
     with pytest.raises(UserError, match=r"cannot be used \(TimeoutError: no response within 0 s\)"):
         Mirror(f"file://{tmp_path}/bucket")
+
+
+@pytest.mark.parametrize("key", ["../../outside", "a/../../../outside", "..\\outside", "/outside"])
+def test_a_key_that_leads_out_of_the_run_folder_is_refused(tmp_path: Path, key: str) -> None:
+    system = fsspec.filesystem("memory")
+    system.pipe_file("/bucket/first/config.yaml", b"")
+    hostile = f"/bucket/first/{key}"
+    system.store[hostile] = type(system.store["/bucket/first/config.yaml"])(system, hostile, b"written")
+    try:
+        with pytest.raises(UserError, match=r"is not the mirror of a run: the name .*outside' leads out of its folder"):
+            Mirror("memory://bucket/first").fetch(tmp_path / "runs" / "first")
+    finally:
+        system.store.clear()
+    assert [*tmp_path.rglob("*")] == [tmp_path / "runs"]

@@ -1,6 +1,7 @@
 """List the images of one archive: tar, zip, Parquet and Arrow files; imports no torch."""
 
 import importlib
+import io
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -14,12 +15,13 @@ import numpy as np
 from launcher.config.schema import Columns
 from launcher.data.folder import is_remote, problem
 from launcher.data.listing import is_image
-from launcher.data.sources.tar import read_members
+from launcher.data.sources.tar import BoundedReads, read_members
 from launcher.errors import Problem, UserError, first_few
 
 _ROWS = 256
 _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)
 _MOST_OF_A_CLASS = 1000
+_MOST_OF_A_DIRECTORY, _MOST_OF_A_FILE = 1 << 30, 1 << 62  # bytes; a zip file of ten million files, and what int64 holds
 NO_COLUMNS = Columns(None, None, None, "|")
 # Column names that are tried in turn if none is set.
 _IMAGE, _LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("label", "labels", "class", "target")
@@ -103,10 +105,11 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     """List a zip file of class folders."""
     listing = Listing()
     try:
-        with zipfile.ZipFile(file) as opened:
+        with zipfile.ZipFile(BoundedReads(file, _MOST_OF_A_DIRECTORY)) as opened:
             members = [one for one in opened.infolist() if is_image(PurePosixPath(one.filename).name)]
     except zipfile.BadZipFile as error:
         raise problem(archive, f"is not a complete zip file ({error}); download it again") from None
+    end = file.seek(0, io.SEEK_END)
     for member in members:
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise problem(archive, f"{member.filename} is encrypted, or not deflated; write another zip file")
@@ -115,6 +118,8 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
         lengths = np.frombuffer(file.read(_LOCAL_HEADER)[_LENGTHS], "<u2")
         start = member.header_offset + _LOCAL_HEADER + int(lengths.sum())
         deflated = member.compress_size if member.compress_type == zipfile.ZIP_DEFLATED else 0
+        if start + member.compress_size > end or member.file_size >= _MOST_OF_A_FILE:
+            raise problem(archive, f"states a wrong place or length of {member.filename}; download it again")
         listing.add(member.filename, None, start, member.file_size, deflated)
     return listing
 

@@ -63,7 +63,8 @@ def packed_source(files: Files, path: str, split: str, report: Report, columns: 
         name = _chosen(path, of_split.values(), split)
         archives = [file for file in archives if of_split[file] == name]
     what = f"listing {split or 'all'} images"
-    listings = [*in_threads(partial(_listing, files, columns), archives, report=report, what=what)]
+    listed = [*in_threads(partial(_listing, files, columns), archives, report=report, what=what)]
+    listings = [listing for listing, _ in listed]
     images = _by_folder(listings)
     names = [*images] if is_divided else [_chosen(path, images, split)]
     chosen = {key: place for name in names for key, place in images.get(name, {}).items()}
@@ -71,7 +72,7 @@ def packed_source(files: Files, path: str, split: str, report: Report, columns: 
         where = f".../{split}/CLASS/NAME" if split and not is_divided else ".../CLASS/NAME"
         raise problem(path, f"contains no images ({' '.join(EXTENSIONS)}) at {where}; set another file")
     copied = [is_remote(file) or file.endswith(".parquet") for file in archives]
-    versions = [files.version(file) if copy else "" for file, copy in zip(archives, copied, strict=True)]
+    versions = [version * copy for (_, version), copy in zip(listed, copied, strict=True)]
     order = listings[0].order if all(listing.order == listings[0].order for listing in listings) else []
     return _source(path, split, [*map(Archive, archives, versions)], chosen, order)
 
@@ -150,8 +151,8 @@ def name_in_class(file: str, label: str) -> str:
     return "/".join(parts[start:])
 
 
-def _listing(files: Files, columns: Columns, file: str) -> Listing:
-    """List an archive, or read the listing that was stored for the same version of it.
+def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
+    """List an archive, or read the listing that was stored for the same version of it; return the version too.
 
     Raises UserError if it cannot be read.
     """
@@ -167,4 +168,5 @@ def _listing(files: Files, columns: Columns, file: str) -> Listing:
             message = f"cannot be read ({type(error).__name__}: {error}); download it again, or retry"
             raise problem(file, message) from None
 
-    return cached("listings", [_VERSION, file, files.version(file), asdict(columns)], Listing, listing)
+    version = files.version(file)
+    return cached("listings", [_VERSION, file, version, asdict(columns)], Listing, listing), version

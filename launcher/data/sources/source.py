@@ -1,5 +1,6 @@
 """Read files on this machine or in a bucket, through fsspec; imports no torch."""
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +22,15 @@ _PAUSES = (1.0, 4.0, 16.0)
 # After these seconds of attempts there is no further one; some file systems retry for minutes themselves.
 _SECONDS = 20.0
 
+_AHEAD = 1 << 24  # bytes per read of a whole file
+
 _REMEDY = "; finished images are kept: run the same command to resume"
 
 # What file systems call the checksum or time of a file.
-_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "LastModified", "mtime", "created")
+_VERSIONS = (
+    *("ETag", "etag", "md5Hash", "blob_id", "Content-MD5", "Digest", "Last-Modified", "LastModified"),
+    *("mtime", "modified", "created"),
+)
 
 T = TypeVar("T")
 
@@ -72,6 +78,8 @@ class Files:
     def version(self, file: str) -> str:
         """Return what changes with the content of a file: its size, and its checksum or time.
 
+        A file without both is read, and its SHA-256 is computed.
+
         Raises UserError if it cannot be read.
         """
         if not is_remote(self.url):
@@ -81,7 +89,19 @@ class Files:
             info = _retried(partial(self.system().info, file))
         except Exception as error:
             raise self.unreachable(error) from None
-        return f"{info['size']}-{next((info[key] for key in _VERSIONS if info.get(key)), '')}"
+        stamp = next((info[key] for key in _VERSIONS if info.get(key)), None) or self._digest(file)
+        return f"{info['size']}-{stamp}"
+
+    def _digest(self, file: str) -> str:
+        digest = hashlib.sha256()
+        with self.open(file, _AHEAD) as opened:
+            try:
+                while chunk := opened.read(_AHEAD):
+                    digest.update(chunk)
+            # note: file systems raise arbitrary errors
+            except Exception as error:
+                raise self.unreachable(error) from None
+        return digest.hexdigest()
 
     def open(self, file: str, ahead: int) -> BinaryIO:
         """Open a file to read and seek in; remote files are read `ahead` bytes at a time."""

@@ -5,12 +5,13 @@ images alone, and the development kit their classes: a number for each image in 
 numbers to WordNet ids. Imports no torch.
 """
 
+import errno
 import io
 import itertools
 import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,8 +29,25 @@ AHEAD = 1 << 22
 ARCHIVES = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
-_MOST_BYTES = 1 << 26  # of a file in the development kit
+_MOST_BYTES = 1 << 26  # of a header, and of a file in the development kit
 _AHEAD_OF_CLASSES = 1 << 16
+
+
+class BoundedReads:
+    """A file that refuses long single reads, since the headers of an archive may state any length of others."""
+
+    def __init__(self, file: BinaryIO, most: int):
+        self._file, self._most = file, most
+
+    def read(self, size: int = -1) -> bytes:
+        """Read up to `size` bytes, or the rest; raise OSError if they are more than the most."""
+        content = b"" if size > self._most else self._file.read(size if size >= 0 else self._most + 1)
+        if max(size, len(content)) > self._most:
+            raise OSError(errno.EFBIG, f"a header of more than {self._most:,} bytes")
+        return content
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
 
 
 def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None = None) -> Iterator[Piece]:
@@ -44,7 +62,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
             message = "is compressed, so single images cannot be read from it; decompress it to a plain .tar"
             raise problem(archive, message)
         file.seek(start)
-        with tarfile.TarFile(fileobj=file, mode="r") as tar:
+        with tarfile.TarFile(fileobj=BoundedReads(file, _MOST_BYTES), mode="r") as tar:
             while (header := tar.next()) is not None and (end is None or header.offset < end):
                 # note: after a member of negative size, tarfile may read the same header forever
                 if tar.offset <= header.offset:

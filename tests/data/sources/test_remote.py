@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import os
 import re
 import shutil
 import sys
@@ -20,13 +21,15 @@ from launcher.data.folder import scan
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
+from launcher.data.sources.copies import local_copy
 from launcher.data.sources.find import open_source
+from launcher.data.sources.pieces import Piece
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.commands import refused
 
 from ..conftest import make_loaders, same, stream, words_for
-from .downloads import contents, report, write_downloads
+from .downloads import contents, report, webdataset, write_downloads
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -34,6 +37,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
     failures: dict[str, int]
     ranges = True
+    is_dated = True
 
     def send_head(self):  # type: ignore[no-untyped-def]
         name = Path(self.path).name
@@ -52,6 +56,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         self.wfile.write(path.read_bytes()[first : last + 1] if self.command == "GET" else b"")
         return None
 
+    def send_header(self, keyword: str, value: str) -> None:
+        if self.is_dated or keyword != "Last-Modified":
+            super().send_header(keyword, value)
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -62,8 +70,10 @@ class Server(http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serve(folder: Path, failures: dict[str, int] | None = None, *, ranges: bool = True) -> Iterator[str]:
-    handler = type("Serving", (Handler,), {"failures": failures or {}, "ranges": ranges})
+def serve(
+    folder: Path, failures: dict[str, int] | None = None, *, ranges: bool = True, is_dated: bool = True
+) -> Iterator[str]:
+    handler = type("Serving", (Handler,), {"failures": failures or {}, "ranges": ranges, "is_dated": is_dated})
     with Server(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -154,6 +164,28 @@ def test_a_failed_read_is_retried(image_folder: Path) -> None:
     here = contents(scan(image_folder, "val"))
     with serve(image_folder, {"0.jpg": 3, "5.jpg": 1}) as url:
         assert contents(open_source(url, "val", report)) == here
+
+
+@pytest.mark.parametrize("is_dated", [True, False])
+def test_a_changed_shard_of_a_server_without_checksums_is_read_again(
+    image_folder: Path, tmp_path: Path, is_dated: bool
+) -> None:
+    def copied() -> tuple[Piece, list[bytes]]:
+        source = open_source(url, "val", report)
+        return source.piece(0), [source.piece(number).read() for number in range(len(source.files))]
+
+    webdataset(image_folder, tmp_path)
+    with serve(tmp_path, is_dated=is_dated) as url:
+        first, old = copied()
+        shard, size = tmp_path / Path(first.file).name, first.size or 0
+        data = bytearray(shard.read_bytes())
+        data[first.start + size - 9 : first.start + size] = bytes(9)
+        shard.write_bytes(data)
+        os.utime(shard, (1e9, 1e9))
+        new = copied()[1]
+        assert new == [old[0][:-9] + bytes(9), *old[1:]]
+        with pytest.raises(UserError, match="has changed since it was listed"):
+            local_copy(first.file, first.version.replace("-", "-0"))
 
 
 def test_failed_reads_of_headers_are_retried(tmp_path: Path) -> None:
