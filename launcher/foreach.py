@@ -1,12 +1,14 @@
 """Operate on many tensors in few kernel launches: torch's foreach functions take tensors of one dtype."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-_INTEGERS = {1: torch.int8, 2: torch.int16}
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
@@ -20,30 +22,6 @@ def by_dtype(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 def gradients_of(weights: Iterable[Tensor]) -> list[Tensor]:
     """Return the gradients that are not None."""
     return [weight.grad for weight in weights if weight.grad is not None]
-
-
-class _Cast(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        context.set_materialize_grads(False)
-        context.dtype = tensors[0].dtype
-        return tuple(_copies(tensors, dtype))
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        copies = iter(_copies([one for one in gradients if one is not None], context.dtype))
-        return None, *(None if one is None else next(copies) for one in gradients)
-
-
-def cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """Cast tensors of one dtype, and in the backward pass their gradients back, both in few launches."""
-    return _Cast.apply(dtype, *tensors) if tensors else []
-
-
-def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, list(tensors))
-    return copies
 
 
 class Snapshot:
@@ -74,4 +52,5 @@ def _as_integers(tensor: Tensor) -> Tensor:
     """View the memory as integers; values of 8 bytes become two of 4 bytes, for one launch with the others."""
     values = tensor.detach()
     # note: torch cannot view a tensor of shape [] as two values
-    return (values if values.ndim else values[None]).view(_INTEGERS.get(values.element_size(), torch.int32))
+    integers = {1: torch.int8, 2: torch.int16}
+    return (values if values.ndim else values[None]).view(integers.get(values.element_size(), torch.int32))

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 import yaml
 from pydantic.fields import FieldInfo
 
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
@@ -77,9 +77,8 @@ def section(prefix: str, group: str, schemas: list[type]) -> Iterator[str]:
 
 
 def algorithms() -> Iterator[str]:
-    for name, hint in hints(Algorithms).items():
+    for name, schema in declarations().items():
         option = read(CONF / "algorithms" / f"{name}.yaml")
-        (schema,) = options(hint)
         yield f"### {name}\n\n{option.description}\n"
         yield table(f"algorithms.{name}.", schema, [option]) if option.values else "No values: on or off.\n"
 

@@ -64,7 +64,7 @@ OPTIMIZERS = options("optimizer")
 def small_config(name: str, *words: str) -> RunConfig:
     """Compose a recipe, or one algorithm that acts early on a few images; three steps per epoch, a record every two."""
     chosen = [f"algorithms=[{name}]"] if name in ALGORITHMS else [f"recipe={name}"]
-    on = compose(chosen).config.algorithms.active()
+    on = compose(chosen).config.algorithms
     early = [word for algorithm in ("ema", "sam", name) if algorithm in on for word in EARLY.get(algorithm, [])]
     size = ["batch_size=12", "dataset.train_samples=36", "schedule.warmup=0ba", "epochs=2"]
     rare = ["eval_every=2ep", "checkpoint.every=2ep", "logger.interval=2ba", "logger.tensorboard=false"]

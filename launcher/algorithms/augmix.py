@@ -1,18 +1,37 @@
 """AugMix (Hendrycks et al. 2020) without its consistency loss: chains of operations averaged with random weights."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.image_operations import ARRAYS, Choice, apply
-from launcher.algorithms.randaugment import SETS, chosen, magnitudes
-from launcher.config.batch_algorithms import AugMixConfig
+from launcher.algorithms.randaugment import COMPLETE, SETS, chosen, magnitudes
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class AugMixConfig(
+    AlgorithmConfig, change_batch=-20, excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE)
+):
+    severity: Annotated[float, Field(gt=0, le=10)]
+    width: Count
+    depth: Literal[-1] | Count
+    alpha: Positive
+
 
 _SET = SETS["safe"]
 _LONGEST = 3

@@ -1,24 +1,29 @@
 """The points of the training loop at which an algorithm can act; each algorithm is one file in this folder."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.data.batch import Batch, Moment
-from launcher.models.build import Surgery
-from launcher.plan.plan import Plan
+from launcher.models.surgery import Surgery
 from launcher.plugins import Complete
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    from launcher.plan.plan import Plan
 
 ConfigT = TypeVar("ConfigT", bound=AlgorithmConfig, covariant=True)
 # Computes the mean loss of logits [B, classes] and targets.
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[["Tensor", "Tensor"], "Tensor"]
 
 
 class Gradients(Protocol):
@@ -46,7 +51,7 @@ class Transform:
 
 
 # A transform with its arrays on the device.
-Sent = tuple[Transform, list[Tensor]]
+Sent = tuple[Transform, list["Tensor"]]
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,10 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     """One algorithm, which acts at the points of the loop whose methods it overrides; here each does nothing.
 
     Steps that are captured repeat the operations of an earlier step for which `acts_at` returns the same.
-    `values` is the algorithm's declaration in `launcher.config.algorithms`: the class of this name with `Config`.
+    `values` is the algorithm's declaration in the same file: the class of this name with `Config`.
     Random numbers only come from `launcher.randomness`, keyed by the batch's moment and sample indices.
     """
 
-    # repeats in an export the change that evaluation sees; None: evaluation sees no change
-    surgery: ClassVar[Surgery | None] = None
     # whether `before_step` changes which parameters learn
     changes_learning_parameters = False
     # whether some passes of `compute_gradients` do not update batch-norm statistics
@@ -100,9 +103,9 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; keep parameter names if possible."""
 
-    def surgery_values(self) -> dict[str, Any] | None:
-        """Return the keywords of `surgery.change`; None if the unchanged network evaluates to the same."""
-        return dict(vars(self.values))
+    def surgery(self) -> Surgery | None:
+        """Return the change by which an export evaluates to the same; None if the unchanged network does."""
+        return None
 
     def change_loss(self, loss: Loss) -> Loss:
         """Return the loss to train on, for targets as `change_batch` makes them."""

@@ -1,13 +1,30 @@
 """Channels last: images and weights in NHWC memory order, the layout of tensor cores (PyTorch memory formats)."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-import torch
-from torch import nn
+from dataclasses import replace
+from typing import Literal, Self
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.algorithms import ChannelsLastConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
+from launcher.later import nn, torch
+
+
+@dataclass(frozen=True, config=STRICT)
+class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
+    """Keep images and weights in channels-last memory order; no values."""
+
+    in_channels_last = True
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "step" and values is None:
+            return "algorithms.channels_last=on: faster memory order for convolutions"
+        return None
 
 
 class ChannelsLast(Algorithm[ChannelsLastConfig]):

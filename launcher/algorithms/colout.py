@@ -1,14 +1,43 @@
 """ColOut (MosaicML Composer, 2021): drop random rows and columns, which shrinks and slightly warps images."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-from torch import Tensor
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.batch_algorithms import ColOutConfig, length_after_colout
+from launcher.algorithms.progressive_resizing import ProgressiveResizingConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def length_after_colout(length: int, dropped: float) -> int:
+    """Return the rows or columns that ColOut keeps: floor((1 - dropped) * length)."""
+    return int((1 - dropped) * length)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ColOutConfig(AlgorithmConfig, change_batch=-10):
+    rows: Annotated[float, Field(ge=0, lt=1)]
+    columns: Annotated[float, Field(ge=0, lt=1)]
+    order: Literal["before_resizing", "after_resizing"]
+
+    def place(self, point: str) -> int | None:
+        """Return a place after progressive resizing with `order: after_resizing`."""
+        after = point == "change_batch" and self.order == "after_resizing"
+        return ProgressiveResizingConfig.places[point] + 5 if after else super().place(point)
+
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        return length_after_colout(size[0], self.rows), length_after_colout(size[1], self.columns)
 
 
 def draw_kept(length: int, drop_rate: float, random: np.random.Generator) -> np.ndarray:

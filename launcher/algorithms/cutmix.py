@@ -1,15 +1,39 @@
 """CutMix (Yun et al. 2019): replace a box of each image by that of another, and mix targets by area."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Size, Transform
 from launcher.algorithms.cutout import erase
-from launcher.algorithms.mixup import Mixing
-from launcher.config.batch_algorithms import CutMixConfig
+from launcher.algorithms.mixup import Mixing, MixingConfig, MixUpConfig
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
+from launcher.errors import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class CutMixConfig(MixingConfig, change_batch=70):
+    needs_classes = "a part of an image does not have that part of its numbers"
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        yield from super().problems(plan)
+        mixup = plan.config.algorithms.get("mixup")
+        if isinstance(mixup, MixUpConfig) and mixup.probability + self.probability > 1:
+            message = (
+                f"MixUp (probability {mixup.probability:g}) and CutMix share the batches: their probabilities "
+                f"must sum to at most 1, such as algorithms.mixup.probability=0.5 algorithms.cutmix.probability=0.5"
+            )
+            yield Problem(message, "probability", self.probability)
 
 
 def box(height: int, width: int, area: float, row: int, column: int) -> tuple[int, int, int, int]:
@@ -27,8 +51,8 @@ class CutMix(Mixing[CutMixConfig]):
     """Replaces one box for all images of a rank, whose area is a fraction z ~ Beta(alpha, alpha)."""
 
     def range_start(self) -> float:
-        mixup = self.context.plan.config.algorithms.mixup
-        return mixup.probability if mixup else 0.0
+        mixup = self.context.plan.config.algorithms.get("mixup")
+        return mixup.probability if isinstance(mixup, MixUpConfig) else 0.0
 
     def mixture(self, draws: np.random.Generator, samples: int, size: Size) -> Transform:
         (height, width), area = size, draws.beta(self.values.alpha, self.values.alpha)

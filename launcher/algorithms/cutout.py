@@ -1,15 +1,28 @@
 """CutOut (DeVries & Taylor 2017): blank a square of each image."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.batch_algorithms import CutOutConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class CutOutConfig(AlgorithmConfig, change_batch=20):
+    size: Annotated[float, Field(gt=0, le=1)]
 
 
 def erase(images: Tensor, boxes: Tensor, fill: Tensor | float = 0.0) -> Tensor:

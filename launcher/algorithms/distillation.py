@@ -1,15 +1,39 @@
 """Distillation (Hinton et al. 2015; Touvron et al. 2021, DeiT): train also towards a teacher's outputs."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import ForwardAlgorithm, Loss
 from launcher.algorithms.progressive_resizing import interpolate
-from launcher.config.algorithms import DistillationConfig
+from launcher.config.declaration import RunPlan, TeachingConfig
+from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Batch, constant, one_hot
+from launcher.errors import Problem
+from launcher.later import F, nn, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10):
+    form: Literal["soft", "hard"]
+    temperature: Positive
+    weight: Annotated[float, Field(gt=0, le=1)]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        task = plan.config.task
+        if self.teacher is None:
+            yield Problem("set a run folder, an export, or a model of timm such as resnet50", "teacher", None)
+        if task.labelled != "class":
+            message = f"needs one class per image, which task={task.name} has not; set algorithms.distillation=off"
+            yield Problem(message, "form", self.form)
 
 
 def divergence(outputs: Tensor, probabilities: Tensor, temperature: float) -> Tensor:
@@ -25,7 +49,7 @@ class Distillation(ForwardAlgorithm[DistillationConfig]):
     pass serves all passes of a step.
     """
 
-    @torch.no_grad()
+    @no_grad
     def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
         # note: micro-batches, to need no more memory than the step
         parts = [self._outputs(images) for images in batch.images.chunk(self.context.plan.accumulation)]

@@ -1,23 +1,53 @@
 """Exponential moving average of the weights (Polyak & Juditsky 1992), which is evaluated and saved."""
 
-from abc import abstractmethod
-from typing import Any, TypeVar
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import EMAConfig, SWAConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Duration, Within
 from launcher.data.batch import Moment
 from launcher.foreach import Snapshot, by_dtype
+from launcher.later import nn, no_grad, torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_MUCH_OF_THE_START = 0.05
 # One of so many updates of a run starts the average: a dropped one leaves that to the next.
 _FIRST_UPDATES = 10
 
-AveragingT = TypeVar("AveragingT", EMAConfig, SWAConfig)
+
+@dataclass(frozen=True, config=STRICT)
+class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weights=10):
+    half_life: Annotated[Duration, Within(0.05)]
+    update_interval: Annotated[Duration, Within(0.01)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % plan.every(self.update_interval) == 0
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        first = plan.every(self.update_interval)
+        half_life, tenth = max(1, plan.steps(self.half_life)), max(1, plan.total_steps // 10)
+        remaining = 2 ** ((first - plan.total_steps) / half_life)
+        if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
+            shorter = f"algorithms.ema.half_life={tenth}ba, a tenth of the steps"
+            yield (
+                f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
+                f"{remaining:.0%} of the weights of step {first} after {plan.total_steps} steps; set "
+                f"{shorter if tenth < half_life else 'algorithms.ema=off'}"
+            )
 
 
-@torch.no_grad()
+AveragingT = TypeVar("AveragingT", bound=AlgorithmConfig)
+
+
+@no_grad
 def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate: float | Tensor) -> None:
     """Set `average = (1 - rate) * average + rate * weights` in place; counters are copied.
 
@@ -26,7 +56,7 @@ def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate:
     averaged = by_dtype(average[name] for name in weights)
     for old, new in zip(averaged, by_dtype(weights.values()), strict=True):
         if new[0].is_floating_point():
-            torch._foreach_lerp_(old, new, [rate] * len(old) if isinstance(rate, Tensor) else rate)
+            torch._foreach_lerp_(old, new, [rate] * len(old) if isinstance(rate, torch.Tensor) else rate)
         else:
             torch._foreach_copy_(old, new)
 

@@ -1,6 +1,5 @@
 """Call the active algorithms at each point of the loop, in the order of their declarations."""
 
-import importlib
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,27 +12,22 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
+from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.errors import Problem, UserError
-from launcher.models.build import Surgery
+from launcher.models.surgery import Surgery
 
 
-def class_of(name: str, declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
-    """Return the class in an algorithm's file: it has the algorithm's name without underscores, in any case.
+def class_of(declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:
+    """Return the class of an algorithm's code.
 
-    Raises UserError if the file has none, or its methods are not those of the points that it declares.
+    Raises UserError if its file has none, or its methods are not those of the points that it declares.
     """
-    module = importlib.import_module(f"launcher.algorithms.{name}")
-    classes = {
-        key.lower(): one for key, one in vars(module).items() if isinstance(one, type) and issubclass(one, Algorithm)
-    }
-    if (kind := classes.get(name.replace("_", ""))) is None:
-        message = f"{module.__file__} has no class of this name on Algorithm; write it"
-        raise UserError(Problem(message, f"algorithms.{name}", "on"))
+    kind: type[Algorithm[AlgorithmConfig]] = code_of(declaration)
     for point in sorted(points_of(kind) ^ declaration.places.keys(), key=POINTS.index):
         has, lacks = (declaration, kind) if point in declaration.places else (kind, declaration)
         message = f"{has.__name__} has {point}, but {lacks.__name__} has not; add it there, or remove it here"
-        raise UserError(Problem(message, f"algorithms.{name}", "on"))
+        raise UserError(Problem(message, f"algorithms.{declaration.name}", "on"))
     return kind
 
 
@@ -45,8 +39,8 @@ def points_of(kind: type[Algorithm[AlgorithmConfig]]) -> set[str]:
 
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
     """Return the active algorithms by name, bound to the run; raises as `class_of`."""
-    active = context.plan.config.algorithms.active().items()
-    return {name: class_of(name, type(values))(values, context) for name, values in active}
+    active = context.plan.config.algorithms.items()
+    return {name: class_of(type(values))(values, context) for name, values in active}
 
 
 class Engine:
@@ -77,12 +71,8 @@ class Engine:
 
     def surgeries(self) -> dict[str, Surgery]:
         """Return by name and in order the changes of the model that evaluation sees."""
-        surgeries = {}
-        for name in self._acting["change_model"]:
-            surgery, values = self.active[name].surgery, self.active[name].surgery_values()
-            if surgery is not None and values is not None:
-                surgeries[name] = replace(surgery, values=values)
-        return surgeries
+        surgeries = {name: self.active[name].surgery() for name in self._acting["change_model"]}
+        return {name: surgery for name, surgery in surgeries.items() if surgery is not None}
 
     def change_loss(self, loss: Loss) -> Loss:
         for algorithm in self._at("change_loss"):

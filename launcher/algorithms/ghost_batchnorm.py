@@ -1,13 +1,31 @@
 """Ghost batch norm (Hoffer et al. 2017): compute batch-norm statistics over small chunks of the batch in training."""
 
-from functools import cache
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import GhostBatchNormConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Count
+from launcher.errors import Problem
+from launcher.later import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
+    ghost_batch_size: Count
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
+            message = f"must be at most the {plan.rank_batch // plan.accumulation} images of one forward pass"
+            yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
 
 @cache

@@ -1,12 +1,27 @@
 """Gradient clipping: by the global norm (Pascanu et al. 2013), by value, or adaptively (Brock et al. 2021)."""
 
-import torch
-from torch import Tensor, nn
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import GradientClippingConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Moment
 from launcher.foreach import gradients_of
+from launcher.later import nn, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class GradientClippingConfig(AlgorithmConfig, change_gradients=10):
+    kind: Literal["norm", "value", "adaptive"]
+    threshold: Positive
+
 
 _SMALLEST_WEIGHT_NORM = 1e-3
 _SMALLEST_GRADIENT_NORM = 1e-6
@@ -21,7 +36,7 @@ def unit_norms(tensors: list[Tensor]) -> list[Tensor]:
     ]
 
 
-@torch.no_grad()
+@no_grad
 def clip_adaptively(weights: list[Tensor], gradients: list[Tensor], threshold: float) -> None:
     """Scale the gradient of each unit down to norm `threshold * max(|w|, 1e-3)`, in place."""
     factors, norms = unit_norms(weights), unit_norms(gradients)

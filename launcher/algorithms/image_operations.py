@@ -6,16 +6,20 @@ All arithmetic is elementwise: GPUs may round matrix products and convolutions o
 AutoAugment (Cubuk et al. 2019) for the operations, Pillow's ImageOps and ImageEnhance for the pixels.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from launcher.data.batch import constant
+from launcher.later import F, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Colour = tuple[float, float, float]
 

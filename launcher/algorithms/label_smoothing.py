@@ -1,12 +1,26 @@
 """Label smoothing (Szegedy et al. 2015): mix targets with the uniform distribution over classes, only in training."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.batch_algorithms import LabelSmoothingConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, Probability
 from launcher.data.batch import Batch, one_hot
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
+    smoothing: Probability
+
+    needs_classes = "numbers have no uniform distribution to mix them with"
 
 
 def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:

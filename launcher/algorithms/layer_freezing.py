@@ -1,10 +1,30 @@
 """Layer freezing (Raghu et al. 2017, Brock et al. 2017): the first layers stop learning, more and more of them."""
 
-from torch import nn
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import LayerFreezingConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT
 from launcher.data.batch import Moment
+from launcher.later import nn
+
+_LEVELS = 4
+
+
+@dataclass(frozen=True, config=STRICT)
+class LayerFreezingConfig(AlgorithmConfig, before_step=10):
+    start: Annotated[float, Field(ge=0, lt=1)]
+    final_fraction: Annotated[float, Field(ge=0, le=1)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        """Return a level that rises by one per quarter of the freezing, from 1 on; 0 before its start."""
+        done = (step / plan.total_steps - self.start) / (1 - self.start)
+        return (done > 0) + sum(_LEVELS * done > level + 0.5 for level in range(_LEVELS))
 
 
 def frozen_layers(layers: int, progress: float, start: float, final_fraction: float) -> int:

@@ -1,16 +1,42 @@
 """MixUp (Zhang et al. 2018): blend each image and its target with another sample of the batch."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
-from torch import Tensor
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.batch_algorithms import MixingConfig, MixUpConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Positive, Probability
 from launcher.data.batch import Batch, one_hot
+from launcher.errors import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class MixingConfig(AlgorithmConfig):
+    alpha: Positive
+    probability: Probability
+    smoothed: Literal["both", "first"]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.smoothed == "first" and plan.config.task.labelled != "class":
+            message = f"needs one class an image, unlike task={plan.config.task.name}; set both"
+            yield Problem(message, "smoothed", "first")
+
+
+@dataclass(frozen=True, config=STRICT)
+class MixUpConfig(MixingConfig, change_batch=60):
+    """No further values."""
+
 
 MixingT = TypeVar("MixingT", bound=MixingConfig)
 

@@ -1,18 +1,71 @@
 """RandAugment (Cubuk et al. 2020): apply `depth` random operations of one of five published sets to each image."""
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
-from launcher.config.batch_algorithms import RandAugmentConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, NotNegative
 from launcher.data.batch import Batch, constant
+from launcher.errors import Problem
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Severity = Annotated[float, Field(ge=0, le=10)]
+# Why it cannot be combined with another one.
+COMPLETE = "both are complete augmentation policies; use one"
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
+    """A list of severities has one for each of equal parts of the run."""
+
+    severity: Severity | Annotated[list[Severity], Field(min_length=2)]
+    depth: Annotated[int, Field(ge=0)]
+    operations: Literal["all", "original", "safe", "timm_increasing", "autoaugment"]
+    probability: Annotated[float, Field(gt=0, le=1)]
+    severity_distribution: Literal["uniform", "normal", "fixed"]
+    severity_deviation: NotNegative
+    where: Literal["device", "loader"]
+
+    def place(self, point: str) -> int | None:
+        acts = (point == "change_image") == (self.where == "loader")
+        return super().place(point) if acts else None
+
+    def at_step(self, plan: RunPlan, step: int) -> Self:
+        """Return the values of a step, with one severity."""
+        return (
+            replace(self, severity=self.following(plan, step)["severity"]) if isinstance(self.severity, list) else self
+        )
+
+    def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
+        if not isinstance(self.severity, list):
+            return {}
+        return {"severity": self.severity[plan.part(step, len(self.severity))]}
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if isinstance(self.severity, list) and self.where == "loader":
+            message = "needs where=device, since loader workers do not know the step"
+            yield Problem(message, "severity", self.severity)
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "data" and values is not None and values.where == "loader":
+            return "algorithms.randaugment.where=device: augments whole batches on the device"
+        return None
+
 
 # Computes magnitudes [B] from levels [B] as fractions of the highest, signs [B] of -1 or 1, and the size in pixels.
 Magnitudes = Callable[[np.ndarray, np.ndarray, int], np.ndarray]

@@ -1,18 +1,36 @@
 """Random erasing (Zhong et al. 2017): blank a rectangle of some images, or fill it with noise."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase
-from launcher.config.batch_algorithms import RandomErasingConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, FractionRange, PositiveRange, Probability
 from launcher.data.batch import Batch
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class RandomErasingConfig(
+    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each image; use one"}
+):
+    probability: Probability
+    area: FractionRange
+    ratio: PositiveRange
+    fill: Literal["zero", "noise"]
+
 
 _TRIES = 10
 

@@ -1,10 +1,20 @@
 """Repeated augmentation (Hoffer et al. 2020, Berman et al. 2019): several augmentations of each image in a batch."""
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.batch_algorithms import RepeatedAugmentationConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
 from launcher.data.batch import Moment
+
+
+@dataclass(frozen=True, config=STRICT)
+class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
+    repeats: Annotated[int, Field(ge=2)]
 
 
 def repeat(order: np.ndarray, repeats: int, batch_size: int) -> np.ndarray:

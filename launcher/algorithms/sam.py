@@ -1,12 +1,37 @@
 """Sharpness-aware minimization (Foret et al. 2021): use the gradient at the worst nearby point."""
 
-import torch
-from torch import Tensor, nn
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Context, Gradients
-from launcher.config.algorithms import SAMConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
 from launcher.foreach import gradients_of
+from launcher.later import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class SAMConfig(AlgorithmConfig, compute_gradients=10):
+    rho: Positive
+    interval: Count
+    epsilon: Positive
+    batchnorm: Literal["once", "both_passes"]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % self.interval == 0
+
+    @classmethod
+    def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
+        if bound == "step" and values is not None and values.interval < 10:
+            return f"algorithms.sam.interval=10: a second gradient every 10 steps instead of every {values.interval}"
+        return None
 
 
 class SAM(Algorithm[SAMConfig]):

@@ -1,17 +1,46 @@
 """Selective backprop (Jiang et al. 2019): train on the samples of a batch with high losses."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import ForwardAlgorithm, Loss
-from launcher.config.batch_algorithms import SelectiveBackpropConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Count, Probability
 from launcher.data.batch import Batch, one_hot, to_device
-from launcher.rank.group import broadcast_first
+from launcher.errors import Problem
+from launcher.later import F, nn, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class SelectiveBackpropConfig(
+    AlgorithmConfig,
+    change_batch=40,
+    excludes={"sam": "SAM needs the same batch in both passes, but selective backprop selects samples in each"},
+):
+    start: Probability
+    end: Probability
+    keep: Annotated[float, Field(gt=0, le=1)]
+    interval: Count
+    scale: Annotated[float, Field(gt=0, le=1)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        progress = step / plan.total_steps
+        return (self.start <= progress) & (progress < self.end) & ((step + 1) % self.interval == 0)
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.start >= self.end:
+            yield Problem(f"must be greater than start ({self.start:g})", "end", self.end)
 
 
 def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:
@@ -24,7 +53,7 @@ def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generat
     return draws.choice(samples, count, replace=False, p=weights / weights.sum())
 
 
-@torch.no_grad()
+@no_grad
 def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss, scale: float) -> Tensor:
     """Return the losses [B] of images [B, C, H, W], resized by `scale`, and class weights [B, classes].
 
@@ -43,6 +72,8 @@ class SelectiveBackprop(ForwardAlgorithm[SelectiveBackpropConfig]):
     """Keeps a fraction `keep` of every `interval`-th batch between `start` and `end`, and all of the others."""
 
     def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        from launcher.rank.group import broadcast_first
+
         moment, accumulation = batch.moment, self.context.plan.accumulation
         # note: the same on all ranks, and micro-batches of equal size
         count = max(1, int(self.values.keep * len(batch.images)) // accumulation) * accumulation

@@ -1,59 +1,41 @@
 """Squeeze-and-excitation (Hu et al. 2018): weight each channel by a function of the means of all channels."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
-from launcher.config.algorithms import SqueezeExciteConfig
-from launcher.models.build import Surgery
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, Count
+from launcher.later import nn, torch
+from launcher.models.surgery import Surgery
+
+if TYPE_CHECKING:
+    pass
 
 
-class SqueezeExcite2d(nn.Module):
-    """Computes `x * sigmoid(W2 relu(W1 mean(x)))` of [B, C, H, W] with the mean over H and W, and `latent` units."""
-
-    def __init__(self, channels: int, latent: int):
-        super().__init__()
-        # note: skip_init does not use the global generator; `change_model` draws the weights by their names
-        self.squeeze = nn.utils.skip_init(nn.Linear, channels, latent, bias=False)
-        self.excite = nn.utils.skip_init(nn.Linear, latent, channels, bias=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        scale: Tensor = self.excite(self.squeeze(images.mean((2, 3))).relu()).sigmoid()
-        return images * scale[:, :, None, None].to(images.dtype)
-
-
-def excite(conv: nn.Module, _: Any, output: Tensor) -> Tensor:
-    """Apply the squeeze-excite block of a convolution, as its forward hook."""
-    excited: Tensor = conv.get_submodule("squeeze_excite")(output)
-    return excited
-
-
-def squeeze_excite(network: nn.Module, *, latent_channels: int, min_channels: int) -> dict[str, SqueezeExcite2d]:
-    """Add uninitialized blocks after convolutions with at least `min_channels` inputs and outputs.
-
-    Returns the block of each convolution; its parameters are `<conv>.squeeze_excite.*`.
-    """
-    blocks = {}
-    for name, conv in list(network.named_modules()):
-        if isinstance(conv, nn.Conv2d) and min(conv.in_channels, conv.out_channels) >= min_channels:
-            blocks[name] = SqueezeExcite2d(conv.out_channels, latent_channels).to(conv.weight.device)
-            conv.add_module("squeeze_excite", blocks[name])
-            conv.register_forward_hook(excite)
-    return blocks
+@dataclass(frozen=True, config=STRICT)
+class SqueezeExciteConfig(AlgorithmConfig, change_model=10):
+    latent_channels: Count
+    min_channels: Count
 
 
 class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
     needs = "convolution with that many channels"
-    surgery = Surgery(squeeze_excite, parts=(SqueezeExcite2d, excite))
 
     def change_model(self, model: nn.Module) -> None:
-        for name, block in squeeze_excite(model, **asdict(self.values)).items():
+        for name, block in self.surgery().change(model, **asdict(self.values)).items():
             key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
             generator = torch.Generator().manual_seed(key)
             for linear in (block.squeeze, block.excite):
                 nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
+
+    def surgery(self) -> Surgery:
+        from launcher.algorithms.squeeze_excite_layers import SqueezeExcite2d, excite, squeeze_excite
+
+        return Surgery(squeeze_excite, asdict(self.values), parts=(SqueezeExcite2d, excite))

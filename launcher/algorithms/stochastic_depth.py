@@ -1,17 +1,30 @@
 """Stochastic depth (Huang et al. 2016) per sample: drop residual branches at random in training."""
 
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-from torchvision.models import resnet
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
-from launcher.config.algorithms import StochasticDepthConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
-from launcher.models.build import Surgery
+from launcher.later import nn, torch
 from launcher.models.checkpointing import is_recomputing
+from launcher.models.surgery import Surgery
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
+    drop_rate: Annotated[float, Field(ge=0, lt=1)]
+    distribution: Literal["linear", "linear_from_zero", "uniform"]
+    keep_scaling: Literal["evaluation", "training"]
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
@@ -23,6 +36,8 @@ def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
 
 def last_layers(network: nn.Module) -> list[nn.Module]:
     """Return the last layer of each residual branch, in the order of depth."""
+    from torchvision.models import resnet
+
     blocks = [module for module in network.modules() if isinstance(module, resnet.BasicBlock | resnet.Bottleneck)]
     return [block.bn3 if isinstance(block, resnet.Bottleneck) else block.bn2 for block in blocks]
 
@@ -69,7 +84,6 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
     """Draws for every epoch, sample and block whether to keep the block's branch."""
 
     needs = "residual block of torchvision; timm's models have model.drop_path_rate=0.1 instead"
-    surgery = Surgery(scale_branches, parts=(drop_rates, last_layers, scale_branch))
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
@@ -83,10 +97,10 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         for layer, drop in zip(layers, self._drops, strict=True):
             layer.register_forward_hook(drop)
 
-    def surgery_values(self) -> dict[str, Any] | None:
-        if self.values.keep_scaling == "training":
-            return None
-        return {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
+    def surgery(self) -> Surgery | None:
+        values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
+        repeated = Surgery(scale_branches, values, parts=(drop_rates, last_layers, scale_branch))
+        return None if self.values.keep_scaling == "training" else repeated
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment

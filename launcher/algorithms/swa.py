@@ -1,9 +1,35 @@
 """Stochastic weight averaging (Izmailov et al. 2018): the mean of the weights at the end of training."""
 
-from torch import Tensor
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.ema import Averaging
-from launcher.config.algorithms import SWAConfig
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Duration, Within
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class SWAConfig(
+    AlgorithmConfig,
+    change_model=70,
+    after_step=20,
+    evaluation_weights=20,
+    excludes={"ema": "both replace the weights to evaluate and save; use one"},
+):
+    start: Annotated[Duration, Within(0.7)]
+    update_interval: Annotated[Duration, Within(0.05)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        start, interval = plan.every(self.start), plan.every(self.update_interval)
+        if interval % plan.steps_per_epoch == 0:
+            start = -(-start // plan.steps_per_epoch) * plan.steps_per_epoch
+        return (step + 1 >= start) & ((step + 1 - start) % interval == 0)
 
 
 class SWA(Averaging[SWAConfig]):

@@ -1,16 +1,28 @@
 """TrivialAugment (Müller & Hutter 2021), wide space: apply one random operation of random strength to each image."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import Annotated
 
 import numpy as np
-import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.image_operations import Choice, apply
-from launcher.algorithms.randaugment import chosen
-from launcher.config.batch_algorithms import TrivialAugmentConfig
+from launcher.algorithms.randaugment import COMPLETE, chosen
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
+from launcher.later import torch
+
+
+@dataclass(frozen=True, config=STRICT)
+class TrivialAugmentConfig(AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}):
+    bins: Annotated[int, Field(ge=2)]
+
 
 # Largest magnitude of either sign; for enhancements the largest deviation from 1.
 _ENHANCEMENTS = ("brightness", "color", "contrast", "sharpness")

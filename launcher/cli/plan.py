@@ -115,7 +115,7 @@ def _shown_steps(plan: Plan) -> list[int]:
 
 def _stages(plan: Plan) -> list[dict[str, float]]:
     """Return the stages of a run: epochs, image size, values that follow the run, share of the compute (of pixels)."""
-    values = plan.config.algorithms.active()
+    values = plan.config.algorithms
     lists = [len(getattr(own, key)) for own in values.values() for key in own.following(plan, 0)]
 
     def at(step: int) -> dict[str, float]:

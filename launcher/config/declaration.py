@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, AnyPath
+from launcher.config.models import timm_architectures
 from launcher.errors import Problem
 
 if TYPE_CHECKING:
@@ -77,18 +81,22 @@ class Declaration:
 class AlgorithmConfig(Declaration):
     """Declaration of an algorithm: its values are the fields of a frozen dataclass.
 
+    name: that of its file if the class has it without underscores, else that of the class in lower case.
     places: its place at each point of the loop where it acts, in ascending order.
     needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
     needs_classes: why it has no meaning for numbers of an image.
     """
 
+    name: ClassVar[str]
     places: ClassVar[Mapping[str, int]] = {}
     needs_pretrained: ClassVar[bool] = False
     in_channels_last: ClassVar[bool] = False
     needs_classes: ClassVar[str | None] = None
 
     def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:
+        file, own = cls.__module__.rpartition(".")[2], cls.__name__.removesuffix("Config").lower()
+        cls.name = file if file.replace("_", "") == own else own
         cls.places, cls.excludes = places, excludes or {}
 
     def place(self, point: str) -> int | None:
@@ -111,3 +119,21 @@ class AlgorithmConfig(Declaration):
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:
         """Return advice for a run whose bottleneck is data loading or the step; values: None if it is off."""
         return None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TeachingConfig(AlgorithmConfig):
+    """Values of an algorithm that learns from another network: a run folder, an export, or a model of timm."""
+
+    teacher: AnyPath | None
+    teacher_sha256: str | None
+
+    @property
+    def key(self) -> str:
+        """The key of the teacher, for errors."""
+        return f"algorithms.{self.name}.teacher"
+
+    @property
+    def of_timm(self) -> bool:
+        """Return whether the teacher is a model of timm; a path of the same name is written as ./NAME."""
+        return self.teacher in timm_architectures()

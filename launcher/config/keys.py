@@ -8,7 +8,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
+from launcher.config.options import Options
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 
@@ -19,7 +21,9 @@ _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 
 def options(hint: Any) -> list[type]:
-    """Return the dataclasses among a field's types."""
+    """Return the dataclasses among a field's types, or those of its group's options."""
+    if found := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Options)]:
+        return list(dict.fromkeys(found[0].declarations().values()))
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [kind for part in get_args(hint) for kind in options(part)]
@@ -73,11 +77,16 @@ def _types(schema: type) -> dict[str, list[Any]]:
     hints = get_type_hints(schema, include_extras=True)
     types: dict[str, list[Any]] = {}
     for name in (field.name for field in fields(schema)):
-        inner = options(hints[name])
+        inner: list[tuple[str, Any]]
+        if hints[name] is Algorithms:
+            inner = [(f"{name}.{algorithm}", kind) for algorithm, kind in declarations().items()]
+        else:
+            inner = [(name, option) for option in options(hints[name])]
         types.setdefault(name, []).extend([] if inner else [hints[name]])
-        for option in inner:
-            for key, inner_types in _types(option).items():
-                types.setdefault(f"{name}.{key}", []).extend(inner_types)
+        for prefix, kind in inner:
+            types.setdefault(prefix, [])
+            for key, inner_types in _types(kind).items():
+                types.setdefault(f"{prefix}.{key}", []).extend(inner_types)
     return types
 
 

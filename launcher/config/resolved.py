@@ -41,9 +41,9 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:
-    """Return plain nested values without inactive algorithms."""
+    """Return plain nested values."""
     values = asdict(config)
-    values["algorithms"] = {name: inner for name, inner in values["algorithms"].items() if inner is not None}
+    values["algorithms"] = dict(values["algorithms"])
     return values
 
 

@@ -25,6 +25,7 @@ _EXPECTED = {
     "string_type": "text",
     "list_type": "a list such as [a,b]",
     "dataclass_type": "a mapping of values",
+    "dict_type": "a mapping of values",
     "model_attributes_type": "a mapping of values",
     "finite_number": "a finite number",
 }

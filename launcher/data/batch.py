@@ -1,18 +1,24 @@
 """Batches, their normalization, and their copies to the device, which overlap with the step."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _ALIGNMENT = 16  # bytes, a multiple of every dtype's size
 
 # images, targets and indices of a `Batch`
-Loaded = tuple[Tensor, Tensor, np.ndarray]
+Loaded = tuple["Tensor", "Tensor", np.ndarray]
 
 
 @dataclass(frozen=True)

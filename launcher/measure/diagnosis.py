@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import psutil
 
+from launcher.config.algorithms import declarations
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader, TorchvisionLoader
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
@@ -113,8 +114,8 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
 
 
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
-    active = config.algorithms.active()
-    for name, kind in config.algorithms.declarations().items():
+    active = config.algorithms
+    for name, kind in declarations().items():
         if line := kind.advice(active.get(name), bound):
             yield line
 

@@ -5,7 +5,6 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +17,7 @@ from launcher.config.keys import nearest
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
+from launcher.models.surgery import Surgery
 from launcher.models.vision_transformer import VisionTransformer
 from launcher.randomness import key
 
@@ -31,19 +31,6 @@ FORBIDDEN = {
 }
 _KEYS = ("drop_rate", "drop_path_rate", "img_size", "global_pool")
 _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
-
-
-@dataclass(frozen=True)
-class Surgery:
-    """How an export repeats an algorithm's change of a library's network.
-
-    `change(network, **values)` applies it in place, before weights are loaded; `values` must be JSON values. Its source
-    and that of `parts`, in this order, may use only each other and the imports of `launcher.weights.standalone`.
-    """
-
-    change: Callable[..., Any]
-    values: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[Callable[..., Any], ...] = ()
 
 
 def build_model(model: schema.Model, classes: int, loss: schema.Loss, seed: int) -> nn.Module:

@@ -4,16 +4,16 @@ The recomputation uses the same random numbers and does not update batch norm's 
 weights are unchanged.
 """
 
-from functools import cache
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
-from torchvision.models.resnet import BasicBlock, Bottleneck
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import Problem, UserError
-from launcher.models.vision_transformer import Block
+from launcher.later import nn, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def is_recomputing() -> bool:
@@ -27,6 +27,10 @@ def checkpoint_activations(network: nn.Module) -> None:
 
     Raises UserError if the network does not support it.
     """
+    from torchvision.models.resnet import BasicBlock, Bottleneck
+
+    from launcher.models.vision_transformer import Block
+
     kinds = (BasicBlock, Bottleneck, Block)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
@@ -60,7 +64,7 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     def forward(self: Any, images: Tensor) -> Any:
         if not self.training:
             return kind.forward(self, images)
-        return checkpoint(kind.forward, self, images, use_reentrant=False)
+        return torch.utils.checkpoint.checkpoint(kind.forward, self, images, use_reentrant=False)
 
     return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward})
 

@@ -87,7 +87,7 @@ def _weights(plan: Plan) -> Iterator[Problem]:
         yield Problem(
             f"has no weights for this model; set {own}a file, a run folder or an export", "model.weights", weights
         )
-    needing = [f"algorithms.{name}" for name, one in config.algorithms.active().items() if one.needs_pretrained]
+    needing = [f"algorithms.{name}" for name, one in config.algorithms.items() if one.needs_pretrained]
     factors = {"backbone_lr": rates.backbone_lr, "layer_decay": rates.layer_decay}
     needing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
     if config.model.weights is None and needing:
@@ -115,7 +115,7 @@ def _checkpointing(plan: Plan) -> Iterator[Problem]:
 
 
 def _declared(plan: Plan) -> Iterator[Problem]:
-    active, optimizer = plan.config.algorithms.active(), plan.config.optimizer
+    active, optimizer = plan.config.algorithms, plan.config.optimizer
     yield from (*plan.config.task.problems(plan), *optimizer.problems(plan))
     for name, values in active.items():
         if values.needs_classes and plan.config.task.labelled == "numbers":
@@ -140,7 +140,7 @@ def _device_decoding(plan: Plan) -> Iterator[Problem]:
     loader, config = plan.config.dataloader, plan.config
     if loader.name != "torchvision" or loader.decode != "gpu":
         return
-    active = config.algorithms.active().items()
+    active = config.algorithms.items()
     reasons = {
         "dataloader.dct_scaling=false": "nvJPEG decodes at full size alone" if loader.dct_scaling else "",
         "cuda_graphs=off": "decoding during a capture would break it" if config.cuda_graphs != "off" else "",
@@ -211,7 +211,7 @@ def _batch_norm(plan: Plan) -> Iterator[str]:
 
 
 def _of_declarations(plan: Plan) -> Iterator[str]:
-    for declaration in (plan.config.optimizer, *plan.config.algorithms.active().values()):
+    for declaration in (plan.config.optimizer, *plan.config.algorithms.values()):
         yield from declaration.notes(plan)
 
 

@@ -224,7 +224,7 @@ class Plan:
     def _resizing(self) -> list[AlgorithmConfig]:
         """The algorithms that change the size of images, in their order."""
         algorithms = self.config.algorithms
-        active = [algorithms.active().get(name) for name in algorithms.acting("change_batch")]
+        active = [algorithms.get(name) for name in algorithms.acting("change_batch")]
         return [one for one in active if one and type(one).size_after is not AlgorithmConfig.size_after]
 
     def loaded_size(self, step: int) -> int:

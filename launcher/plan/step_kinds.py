@@ -47,7 +47,7 @@ def step_kinds(plan: Plan) -> dict[StepKind, Sequence[int]]:
 def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     kinds: dict[StepKind, Sequence[int]] = {}
     optimizer = plan.config.optimizer
-    active: dict[str, Declaration] = {**plan.config.algorithms.active(), optimizer.name: optimizer}
+    active: dict[str, Declaration] = {**plan.config.algorithms, optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
     for steps in plan.of_equal_size(range(plan.total_steps)):
         if not periodic:

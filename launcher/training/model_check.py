@@ -103,7 +103,7 @@ def _batch_norm(plan: Plan, network: nn.Module) -> Iterator[Problem]:
 def _changing_size(plan: Plan) -> list[str]:
     """Return the words that turn off the algorithms that change the image size during the run."""
     size, last = (plan.train_size, plan.train_size), plan.total_steps - 1
-    active = plan.config.algorithms.active().items()
+    active = plan.config.algorithms.items()
     return [f"algorithms.{n}=off" for n, v in active if v.size_after(plan, 0, size) != v.size_after(plan, last, size)]
 
 

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context, Teacher
 from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import TEACHER
 from launcher.config.resolved import portable
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
-from launcher.models.build import Surgery, build_model, model_surgeries
+from launcher.models.build import build_model, model_surgeries
+from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder
 
@@ -56,7 +56,7 @@ def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
     assert values is not None
     if values.teacher_sha256 not in (None, digest):
         message = f"{origin} is another teacher than that of this run (teacher_sha256={values.teacher_sha256})"
-        raise UserError(Problem(f"{message}; restore its file, or start a new run", TEACHER, values.teacher))
+        raise UserError(Problem(f"{message}; restore its file, or start a new run", values.key, values.teacher))
     return digest
 
 

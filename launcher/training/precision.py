@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
-from launcher.foreach import cast
 
 # Up to this size the last stage has single pixels, for which PyTorch's bf16 convolution on a CPU computes wrong
 # gradients: those of weights that only see padding are uninitialized memory instead of zero.
@@ -41,11 +42,35 @@ class Precision:
             for name, weight in layer.named_parameters(recurse=False)
             if weight.requires_grad
         }
-        return dict(zip(names.values(), cast(list(names), self.dtype), strict=True))
+        return dict(zip(names.values(), _cast(list(names), self.dtype), strict=True))
 
     def scaler(self) -> LossScaler:
         """Return a loss scaler, which is only enabled for float16."""
         return LossScaler(self.device_type, enabled=self.dtype == torch.float16)
+
+
+class _Cast(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+        context.set_materialize_grads(False)
+        context.dtype = tensors[0].dtype
+        return tuple(_copies(tensors, dtype))
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        copies = iter(_copies([one for one in gradients if one is not None], context.dtype))
+        return None, *(None if one is None else next(copies) for one in gradients)
+
+
+def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
+    """Cast tensors of one dtype, and in the backward pass their gradients back, both in few launches."""
+    return _Cast.apply(dtype, *tensors) if tensors else []
+
+
+def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
+    torch._foreach_copy_(copies, list(tensors))
+    return copies
 
 
 class LossScaler(torch.amp.GradScaler):

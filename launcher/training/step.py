@@ -166,9 +166,8 @@ class TrainStep:
 
         def by_graphs(batch: Batch) -> Sequence[Tensor]:
             algorithms = self.plan.config.algorithms
-            active = algorithms.active()
             inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
-            kind = tuple(active[name].acts_at(self.plan, batch.moment.step) for name in inside)
+            kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
             return captured(
                 kind, lambda x, y: function(replace(batch, images=x, targets=y)), batch.images, batch.targets
             )

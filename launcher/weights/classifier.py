@@ -25,7 +25,8 @@ from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
-from launcher.models.build import Surgery, model_surgeries
+from launcher.models.build import model_surgeries
+from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from launcher.config import schema
 from launcher.config.models import VisionTransformerModel
-from launcher.models.build import Surgery
+from launcher.models.surgery import Surgery
 from launcher.models.vision_transformer import PARTS
 from launcher.weights.card import CARD, WEIGHTS
 

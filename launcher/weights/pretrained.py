@@ -83,11 +83,11 @@ def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[st
     if trained is None:
         return config, []
     ours, theirs = surgery_of(config), surgery_of(trained)
-    names = [n for n in Algorithms.declarations() if ours.get(n) != theirs.get(n)]
+    names = [n for n in sorted({*config.algorithms, *trained.algorithms}) if ours.get(n) != theirs.get(n)]
     changes: dict[str, tuple[Any, Any]] = {}
     for name in names:
-        changes |= _changes(f"algorithms.{name}", getattr(config.algorithms, name), getattr(trained.algorithms, name))
-    model, algorithms = config.model, {name: getattr(trained.algorithms, name) for name in names}
+        changes |= _changes(f"algorithms.{name}", config.algorithms.get(name), trained.algorithms.get(name))
+    model, taken = config.model, {name: trained.algorithms.get(name) for name in names}
     if isinstance(model, TorchvisionModel) and isinstance(trained.model, TorchvisionModel):
         changes |= _changes("model", replace(trained.model, activation=model.activation), trained.model)
         model = replace(model, activation=trained.model.activation)
@@ -98,7 +98,7 @@ def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[st
         if key in typed or (before in (ON, OFF) and (listed or any(one.startswith(f"{key}.") for one in typed)))
     ]:
         raise UserError(*problems)
-    config = replace(config, model=model, algorithms=replace(config.algorithms, **algorithms))
+    config = replace(config, model=model, algorithms=Algorithms.of({**config.algorithms, **taken}))
     return config, [f"{key}={after}" for key, (_, after) in changes.items()]
 
 

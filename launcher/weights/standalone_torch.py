@@ -21,7 +21,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torchvision.models import get_model
-from torchvision.models import resnet as resnet  # note: for surgeries
 
 from launcher.weights.standalone import CARD, CLASSES, FOLDER, in_unit, main, prepare
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from launcher import atomic
-from launcher.config.algorithms import TEACHER
+from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
@@ -28,7 +28,7 @@ def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeigh
     assert values.teacher is not None
     if not values.of_timm and not Path(values.teacher).exists():
         message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
-        raise UserError(Problem(message, TEACHER, values.teacher))
+        raise UserError(Problem(message, values.key, values.teacher))
     own = _of_timm(values.teacher) if values.of_timm else None
     if own and not with_weights:
         return SourceWeights(values.teacher, {}, config=own)
@@ -39,10 +39,10 @@ def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeigh
         plain = ("model.weights", None)
         texts = (one.message if one.key in plain else f"{one.key} {one.message}" for one in error.problems)
         pairs = zip(error.problems, texts, strict=True)
-        raise UserError(*(replace(one, message=t, key=TEACHER, value=values.teacher) for one, t in pairs)) from None
+        raise UserError(*(replace(one, message=t, key=values.key, value=values.teacher) for one, t in pairs)) from None
     if (trained := own or source.config) is None:
         message = "has weights without a config; set a run folder or an export"
-        raise UserError(Problem(message, TEACHER, values.teacher))
+        raise UserError(Problem(message, values.key, values.teacher))
     return replace(source, config=trained)
 
 
@@ -79,10 +79,12 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
         reason = next((f"has other classes: number {n} is {its} there and {our} here" for n, its, our in different), "")
     if reason:
         message = f"{reason}; set a teacher of the same classes in the same order"
-        raise UserError(Problem(message, TEACHER, values.teacher))
+        raise UserError(Problem(message, values.key, values.teacher))
     digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
     path = values.teacher if values.of_timm else str(Path(values.teacher).absolute())
-    return replace(config, algorithms=config.algorithms.taught_by(path, digest)), _note(config, own)
+    taught = replace(values, teacher=path, teacher_sha256=digest)
+    algorithms = Algorithms.of({**config.algorithms, values.name: taught})
+    return replace(config, algorithms=algorithms), _note(config, own)
 
 
 def copy_teacher(config: RunConfig, path: Path) -> None:

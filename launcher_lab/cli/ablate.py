@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     _check_several(arguments.overrides)
     composed = expand(arguments.overrides)[0].composed
-    variants = ablation.grid(list(composed.config.algorithms.active()), arguments.more)
+    variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     ordered = [cell for row in cells.values() for cell in row]
     if arguments.run and (code := _train_missing(ordered)) != 0:

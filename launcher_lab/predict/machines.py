@@ -144,7 +144,7 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
     # note: without workers the rank loads
     workers = (own if loader.workers == "auto" else max(1, loader.workers)) * (machine.gpus or 1)
-    of_images = [one for one in plan.config.algorithms.active().values() if one.place("change_image") is not None]
+    of_images = [one for one in plan.config.algorithms.values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
     decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf
     return min(

@@ -101,7 +101,7 @@ class Rates:
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
         name = "fused" if config.compile != "off" else "eager"
-        channels_last = any(one.in_channels_last for one in config.algorithms.active().values())
+        channels_last = any(one.in_channels_last for one in config.algorithms.values())
         stack = self.values["stacks"][name]
         works = counted.fused if name == "fused" else counted.eager
         arithmetic = memory = 0.0

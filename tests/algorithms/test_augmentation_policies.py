@@ -85,7 +85,7 @@ def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> No
             f"algorithms.randaugment.severity_distribution={distribution}",
         ]
         severity = 10 if distribution == "uniform" else 7
-        values = compose([*words, f"algorithms.randaugment.severity={severity}"]).config.algorithms.randaugment
+        values = compose([*words, f"algorithms.randaugment.severity={severity}"]).config.algorithms["randaugment"]
         choice = randaugment.choose(values, np.arange(40_000), seed=1, epoch=0, size=224)[0]
         counts = np.bincount(choice.operations, minlength=13)
         assert stats.chisquare(counts).pvalue > 1e-4
@@ -101,7 +101,7 @@ def factors(name: str, operations: str, severity: float, *, distribution: str = 
         f"algorithms.randaugment.severity={severity}",
         f"algorithms.randaugment.severity_distribution={distribution}",
     ]
-    values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
+    values = compose(["algorithms.randaugment=on", *words]).config.algorithms["randaugment"]
     choice = randaugment.choose(values, np.arange(100_000), seed=6, epoch=0, size=224)[0]
     drawn: np.ndarray = choice.magnitudes[choice.operations == list(randaugment.SETS[operations]).index(name)]
     return drawn
@@ -160,7 +160,7 @@ def timm_name(name: str) -> str:
 
 @pytest.mark.parametrize(("recipe", "text"), [("timm_a2", "rand-m7-mstd0.5-inc1"), ("timm_a3", "rand-m6-mstd0.5-inc1")])
 def test_the_recipes_of_timm_draw_as_timm_does(recipe: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = compose([f"recipe={recipe}"]).config.algorithms.randaugment
+    values = compose([f"recipe={recipe}"]).config.algorithms["randaugment"]
     names = randaugment.SETS[values.operations]
     theirs = {operation.name: operation for operation in timm_operations.rand_augment_transform(text).ops}
     assert set(map(timm_name, names)) == theirs.keys()
@@ -199,7 +199,7 @@ def test_the_set_autoaugment_has_the_magnitudes_of_its_code(level: int) -> None:
     }
     signed = {name for name in expected if name.startswith(("rotate", "shear", "translate"))}
     words = [*AUTOAUGMENT, f"algorithms.randaugment.severity={level}", "algorithms.randaugment.depth=2"]
-    values = compose(["algorithms.randaugment=on", *words]).config.algorithms.randaugment
+    values = compose(["algorithms.randaugment=on", *words]).config.algorithms["randaugment"]
     names = randaugment.SETS["autoaugment"]
     assert (set(names), len(names)) == (expected.keys(), 16)
     for choice in randaugment.choose(values, np.arange(20_000), seed=3, epoch=0, size=224):
@@ -255,7 +255,7 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
 
 
 def test_weights_of_augmix_sum_to_one_and_a_weight_of_0_keeps_images() -> None:
-    values = compose(["algorithms.augmix=on"]).config.algorithms.augmix
+    values = compose(["algorithms.augmix=on"]).config.algorithms["augmix"]
     weights, _ = augmix.choose(values, np.arange(500), seed=3, epoch=0, size=SIZE)
     np.testing.assert_allclose(weights[1:].sum(0), 1)
     assert stats.kstest(weights[0], "uniform").pvalue > 1e-4

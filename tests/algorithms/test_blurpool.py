@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import resnet50
 
-from launcher.algorithms.blurpool import BlurConv2d, BlurMaxPool2d, binomial_filter, blur
+from launcher.algorithms.blurpool_layers import BlurConv2d, BlurMaxPool2d, binomial_filter, blur
 
 
 def blurred(images: Tensor) -> Tensor:

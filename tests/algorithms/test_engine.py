@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.algorithms.base import Context, ForwardAlgorithm
 from launcher.algorithms.engine import Engine, class_of
-from launcher.algorithms.sam import SAM
-from launcher.config.algorithms import Algorithms, SAMConfig
+from launcher.algorithms.sam import SAM, SAMConfig
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.declaration import NORMALIZE, POINTS
 from launcher.data.batch import Batch, Moment, forget_constants, normalize
@@ -22,12 +22,12 @@ from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from tests.networks import tiny
 
-ALGORITHMS = Algorithms.declarations()
+ALGORITHMS = declarations()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_an_algorithm_overrides_exactly_its_declared_points(name: str) -> None:
-    assert class_of(name, ALGORITHMS[name]).__name__ + "Config" == ALGORITHMS[name].__name__
+    assert class_of(ALGORITHMS[name]).__name__ + "Config" == ALGORITHMS[name].__name__
 
 
 class Undeclared(SAM):
@@ -44,7 +44,7 @@ class Unwritten(ForwardAlgorithm[SAMConfig]):
     [
         (Undeclared, {"compute_gradients": 10}, "Undeclared has before_step, but SAMConfig has not; add it there, or"),
         (SAM, {"compute_gradients": 10, "after_step": 1}, "SAMConfig has after_step, but SAM has not; add it there"),
-        (None, {}, "/sam.py has no class of this name on Algorithm; write it"),
+        (None, {}, "/sam.py has no class SAM for SAMConfig; write it"),
         (
             Unwritten,
             {"compute_gradients": 10, "change_batch": 1},
@@ -183,7 +183,7 @@ def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
     assert prepared.images.is_cuda
     assert prepared.images.dtype is torch.bfloat16
     # note: AugMix sums its chains in float32
-    assert copies.longest_float32 < images.numel() or config.algorithms.augmix
+    assert copies.longest_float32 < images.numel() or config.algorithms["augmix"]
     assert prepared.targets.is_cuda
     # note: one for all draws, and in the first step one for the fill colour of timm's and AutoAugment's sets
     without_draws = {NORMALIZE, "progressive_resizing", "label_smoothing", "channels_last"}

@@ -1,15 +1,15 @@
-"""Only the file and the declaration of an algorithm contain its name."""
+"""Only the file of an algorithm contains its name."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = ("launcher/algorithms/", "launcher/config/algorithms.py", "launcher/config/batch_algorithms.py")
-NAMES = re.compile(rf"\b({'|'.join(Algorithms.declarations())})\b")
+OWN = ("launcher/algorithms/",)
+NAMES = re.compile(rf"\b({'|'.join(declarations())})\b")
 EXAMPLE = "an example in a help text or an error"
 # file and name -> why the name is allowed
 ALLOWED = {

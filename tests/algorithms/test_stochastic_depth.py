@@ -22,7 +22,7 @@ def test_drop_rates_rise_linearly_to_the_last_block() -> None:
 
 
 def test_the_recipes_of_timm_have_timms_drop_rates() -> None:
-    values = compose(["recipe=timm_a1"]).config.algorithms.stochastic_depth
+    values = compose(["recipe=timm_a1"]).config.algorithms["stochastic_depth"]
     assert values is not None
     theirs = [
         getattr(module.drop_path, "drop_prob", 0.0)

@@ -41,4 +41,7 @@ def test_every_command_plans_and_trains(here: Here) -> None:
         here(*words, *SHORT, f"run_name={number}")
     config = read(here.folder / "runs" / "2" / "config.yaml")
     assert config.recipe == "finetune"
-    assert config.algorithms.blurpool == read(here.folder / "runs/mild-imagenet-1120-1/config.yaml").algorithms.blurpool
+    assert (
+        config.algorithms["blurpool"]
+        == read(here.folder / "runs/mild-imagenet-1120-1/config.yaml").algorithms["blurpool"]
+    )

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from launcher.cli.main import main
 from launcher.config import resolved
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys
 from launcher.config.yaml_file import as_yaml, read_mapping
@@ -43,7 +43,7 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS | st.integers(), inner, max_size=3)
 )
 KEYS = st.one_of(
-    st.sampled_from([*all_keys(), *(f"algorithms.{name}" for name in vars(Algorithms)["__dataclass_fields__"])]),
+    st.sampled_from([*all_keys(), *(f"algorithms.{name}" for name in declarations())]),
     TEXTS,
     st.just(".".join("a" * 30)),
 )

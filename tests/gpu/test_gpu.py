@@ -46,7 +46,7 @@ def build(device: torch.device, *words: str) -> Trainer:
         if device.type == "cuda"
         else ["batch_size=2", "dataset.native_size=32"]
     )
-    active = compose([*words, *WORDS, *size]).config.algorithms.active()
+    active = compose([*words, *WORDS, *size]).config.algorithms
     early = [word for name, word in EARLY.items() if name in active]
     return build_trainer(compose([*words, *WORDS, *size, *early]).config, Ranks(0, 1, 0, 1, device))
 

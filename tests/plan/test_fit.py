@@ -51,7 +51,7 @@ def test_at_any_length_every_duration_is_within_the_run(
     values = {"epochs": epochs, "schedule.warmup": warmup, "schedule.dilate": dilate}
     values |= {"algorithms.ema.half_life": half_life, "algorithms.backbone_freezing.until": until}
     run = plan(*ALGORITHMS, samples=samples, **values)
-    total, ema, freezing = run.total_steps, run.config.algorithms.ema, run.config.algorithms.backbone_freezing
+    total, ema, freezing = run.total_steps, run.config.algorithms["ema"], run.config.algorithms["backbone_freezing"]
     assert run.warmup_steps < total
     assert run.every(ema.half_life) < total
     assert run.every(ema.update_interval) <= max(1, total // 50)
@@ -92,7 +92,7 @@ def test_recipes_for_ones_own_images_fit_any_run(name: str, epochs: int, samples
     values = {"epochs": epochs, **({"schedule.warmup": warmup} if warmup else {})}
     config = with_values(composed(f"recipe={name}", "model.weights=torchvision"), values)
     run = fitted(Plan(config, 1, samples))
-    ema = run.config.algorithms.ema
+    ema = run.config.algorithms["ema"]
     check(run, {})
     assert run.warmup_steps < run.total_steps
     assert run.every(ema.half_life) < run.total_steps

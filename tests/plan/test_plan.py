@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.plan.checks import check, notes
@@ -148,7 +148,7 @@ def test_incompatible_algorithms_are_refused_with_the_reason(first: str, second:
 
 
 def test_every_excluded_name_is_an_algorithm() -> None:
-    algorithms = Algorithms.declarations()
+    algorithms = declarations()
     assert {name for one in algorithms.values() for name in one.excludes} <= algorithms.keys()
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import SAMConfig
+from launcher.algorithms.sam import SAMConfig
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.plan.plan import Plan
@@ -124,7 +124,7 @@ def test_an_optimizer_acts_at_its_steps(name: str, key: str, first: int) -> None
 )
 def test_many_steps_at_once_have_the_kinds_of_single_ones(words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = plan(words, "epochs=24")
-    active = {**run.config.algorithms.active(), run.config.optimizer.name: run.config.optimizer}
+    active = {**run.config.algorithms, run.config.optimizer.name: run.config.optimizer}
     single = [[(name, own.acts_at(run, step)) for name, own in active.items()] for step in range(run.total_steps)]
     named = [[(name, level) for name, level in one if level] for one in single]
     monkeypatch.setattr("launcher.plan.step_kinds._AT_ONCE", 50)

@@ -57,7 +57,7 @@ def test_efficienttrain_has_ten_stages_with_parts_of_longer_runs(
 ) -> None:
     """Stage i has epochs R i / 10 to R (i + 1) / 10 of a cosine of R = int(E (224 / size)^2) epochs, and severity i."""
     config = compose([f"recipe={name}"]).config
-    plan, randaugment, trained = Plan(config, 8, IMAGES), config.algorithms.randaugment, 0.0
+    plan, randaugment, trained = Plan(config, 8, IMAGES), config.algorithms["randaugment"], 0.0
     assert randaugment is not None
     for stage, size in enumerate(sizes):
         epochs = int(equivalent * (224 / size) ** 2)
@@ -132,7 +132,7 @@ def composers_size(full: int, epoch: int, epochs: int, *, initial: float, delay:
 )
 def test_published_sizes_of_every_epoch_are_composers(name: str, epochs: int, initial: float, delay: float) -> None:
     plan = Plan(compose([f"recipe={name}", f"epochs={epochs}", "fidelity=published"]).config, 8, IMAGES)
-    resizing = plan.config.algorithms.progressive_resizing
+    resizing = plan.config.algorithms["progressive_resizing"]
     sizes = [composers_size(176, e, epochs, initial=initial, delay=delay, finetune=0.2) for e in range(epochs)]
     seen = [int((1 - 0.05) * size) for size in sizes] if name == "hot" else sizes
     for last in (0, 624):
@@ -154,7 +154,7 @@ def test_ffcv_evaluates_the_central_224_of_256(name: str) -> None:
 
 
 def test_torchvisions_averaged_weights_have_the_half_life_of_its_decay() -> None:
-    ema = compose(["recipe=pytorch_blog"]).config.algorithms.ema
+    ema = compose(["recipe=pytorch_blog"]).config.algorithms["ema"]
     decay = 1 - (1 - 0.99998) * (8 * 128 * 32 / 600)
     assert 2 ** (-32 / float(ema.half_life.removesuffix("ba"))) == pytest.approx(decay, abs=1e-7)
 

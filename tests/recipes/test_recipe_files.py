@@ -3,12 +3,11 @@
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 
 from launcher.config import recipes
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.schema import GROUPS
 from launcher.plan.checks import check
@@ -64,7 +63,7 @@ def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> 
     assert set(GROUPS) - recipe.chosen.keys() - {"launch", "logger", "task"} == optional
     stated = recipe.values.get("algorithms", {})
     for algorithm in recipe.chosen.get("algorithms", []):
-        names = {field.name for field in fields(get_args(get_type_hints(Algorithms)[algorithm])[0])} - {"stages"}
+        names = {field.name for field in fields(declarations()[algorithm])} - {"stages"}
         assert names == set(stated.pop(algorithm, {})) - {"stages"}, algorithm
     assert not stated
 

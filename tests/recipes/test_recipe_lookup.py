@@ -82,7 +82,7 @@ def test_the_error_of_an_invalid_recipe_shows_file_and_fault(folder: Path, text:
     ("epochs", "delay"), [(1, 11 / 16), (19, 11 / 16), (21, 17 / 24), (37, 29 / 40), (73, 65 / 88), (999, 65 / 88)]
 )
 def test_another_length_takes_the_values_of_the_nearest(epochs: int, delay: float) -> None:
-    resizing = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config.algorithms.progressive_resizing
+    resizing = compose(["recipe=ffcv_rn50", f"epochs={epochs}"]).config.algorithms["progressive_resizing"]
     assert resizing.delay == pytest.approx(delay, abs=1e-6)
 
 

@@ -37,7 +37,7 @@ def test_each_optimizer_resumes_to_the_same_bits(name: str, precision: str, tmp_
     ("recipe", "precision"), [("mild", "fp32"), ("medium", "fp32"), ("hot", "fp32"), ("hot", "bf16"), ("hot", "fp16")]
 )
 def test_each_recipe_resumes_to_the_same_bits(recipe: str, precision: str, tmp_path: Path) -> None:
-    on = compose([f"recipe={recipe}"]).config.algorithms.active()
+    on = compose([f"recipe={recipe}"]).config.algorithms
     words = [
         f"recipe={recipe}",
         f"precision={precision}",

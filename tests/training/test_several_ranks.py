@@ -39,7 +39,7 @@ Differing = Callable[[int], list[dict[str, list[str]]]]
 def config_of(name: str) -> RunConfig:
     """Return the config of a recipe or a single algorithm that acts early, on a few images."""
     words = OTHERS.get(name, [f"recipe={name}" if name in RECIPES else f"algorithms=[{name}]"])
-    on = compose(words).config.algorithms.active()
+    on = compose(words).config.algorithms
     early = [word for algorithm in ("ema", "sam", name) if algorithm in on for word in EARLY.get(algorithm, [])]
     size = ["batch_size=12", "dataset.train_samples=24", "schedule.warmup=0ba"]
     return compose([*SMALL, *size, *words, *early]).config

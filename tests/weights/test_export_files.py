@@ -17,7 +17,7 @@ from torchvision.models import get_model
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
-from launcher.config.algorithms import Algorithms
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import decode
@@ -33,7 +33,7 @@ VIT = ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "mo
 CASES = {
     **{
         name: [f"algorithms=[{name}]"]
-        for name, algorithm in Algorithms.declarations().items()
+        for name, algorithm in declarations().items()
         if "change_model" in algorithm.places
     },
     "plain": ["algorithms=[]"],

@@ -28,12 +28,12 @@ from tests.made_runs import MakeRun
 
 def test_the_grid_composes_and_keeps_the_recipes_values() -> None:
     hot = compose(["recipe=hot"]).config
-    variants = {variant.name: variant for variant in grid(list(hot.algorithms.active()))}
-    assert len(variants) == 2 + 2 * len(hot.algorithms.active())
+    variants = {variant.name: variant for variant in grid(list(hot.algorithms))}
+    assert len(variants) == 2 + 2 * len(hot.algorithms)
     for variant in variants.values():
-        active = compose(["recipe=hot", *variant.words]).config.algorithms.active()
+        active = compose(["recipe=hot", *variant.words]).config.algorithms
         kind, _, name = variant.name.partition(" ")
-        everything = hot.algorithms.active()
+        everything = hot.algorithms
         expected = {
             "all": everything,
             "none": {},
@@ -50,7 +50,7 @@ def test_with_adds_a_row_per_value_and_each_row_composes() -> None:
         for name in ("colout", "optimizer.lr=0.1", "optimizer.lr=0.2", "loss=cross_entropy image.scale=[0.3,1.0]")
     ]
     configs = [compose(["recipe=mild", *row.words]).config for row in rows]
-    assert configs[0].algorithms.active().keys() == {*compose(["recipe=mild"]).config.algorithms.active(), "colout"}
+    assert configs[0].algorithms.keys() == {*compose(["recipe=mild"]).config.algorithms, "colout"}
     assert [config.optimizer.lr for config in configs] == [2.048, 0.1, 0.2, 2.048]
     assert (configs[3].loss.name, configs[3].image.scale) == ("cross_entropy", [0.3, 1.0])
 

@@ -1,0 +1,85 @@
+"""Find the options of a group: each is one file of the group's package, with its values and its code."""
+
+import json
+import re
+import sys
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Annotated, Any, Union, get_args, get_type_hints
+
+from pydantic import Field, TypeAdapter
+from pydantic_core import CoreSchema, core_schema
+
+from launcher import paths
+from launcher.errors import UserError
+from launcher.plugins import registered
+
+
+@dataclass(frozen=True)
+class Options:
+    """Annotation of a group's field in the run config: it holds the values of one option, the class with their `name`.
+
+    group: in conf/. folder: the package of the options. base: what the classes of their values extend. plugins: the
+    entry points by which installed packages add options.
+    """
+
+    group: str
+    folder: str
+    base: type[Any]
+    plugins: str | None = None
+
+    def declarations(self) -> dict[str, type[Any]]:
+        """Return the class of the values of each option by name, sorted."""
+        kinds = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
+        kinds += registered(self.plugins).values() if self.plugins else ()
+        return dict(sorted((name, kind) for kind in kinds for name in get_args(get_type_hints(kind)["name"])))
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validated)
+
+    def _validated(self, values: Any) -> Any:
+        if isinstance(values, self.base):
+            return values
+        return from_json(_one_of(tuple(self.declarations().values())), values)
+
+
+def modules(group: str, folder: str) -> list[ModuleType]:
+    """Import the files of a package that have the name of an option in conf/, or that name without its last number."""
+    names = sorted({re.sub(r"\d+$", "", path.stem) for path in (paths.CONF / group).glob("*.yaml")})
+    return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
+
+
+def classes(module: ModuleType, base: type[Any]) -> list[type[Any]]:
+    """Return the classes that a module defines on a base."""
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base)]
+    return [kind for kind in kinds if kind.__module__ == module.__name__]
+
+
+def code_of(kind: type[Any]) -> Any:
+    """Return the code of an option: what its file has under the name of the class of its values, without `Config`.
+
+    Raises UserError if there is none.
+    """
+    name, module = kind.__name__.removesuffix("Config"), sys.modules[kind.__module__]
+    if (code := getattr(module, name, None)) is None:
+        raise UserError(f"{module.__file__} has no class {name} for {kind.__name__}; write it")
+    return code
+
+
+def from_json(adapter: TypeAdapter[Any], values: Any) -> Any:
+    """Return typed values; pydantic adds their errors to those of the whole config.
+
+    Raises ValidationError.
+    """
+    # note: strict types accept a mapping as a dataclass only in JSON
+    return adapter.validate_json(json.dumps(values))
+
+
+@cache
+def _one_of(kinds: tuple[type[Any], ...]) -> TypeAdapter[Any]:
+    alternatives: Any = Union[kinds]  # noqa: UP007
+    union: Any = Annotated[alternatives, Field(discriminator="name")]
+    return TypeAdapter(union if len({*kinds}) > 1 else alternatives)
