@@ -95,7 +95,7 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace every network of a config by a tiny one."""
     from tests.networks import tiny
 
-    monkeypatch.setattr("launcher.models.build.get_model", tiny)
+    monkeypatch.setattr("launcher.models.resnet.library_network", tiny)
 
 
 @pytest.fixture

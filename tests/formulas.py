@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from launcher.config.choices import OptimizerConfig
 from launcher.config.compose import compose
-from launcher.config.schema import Optimizer
 from launcher.optimizers.base import build_optimizer, set_lr
 
 PEAK = 0.1
@@ -17,13 +17,13 @@ PEAK = 0.1
 Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
 
 
-def packaged(name: str, **values: Any) -> Optimizer:
+def packaged(name: str, **values: Any) -> OptimizerConfig:
     """Return the packaged values of an optimizer, with some changed."""
     return replace(_values(name), lr=PEAK, scale_lr="off", **values)
 
 
 @cache
-def _values(name: str) -> Optimizer:
+def _values(name: str) -> OptimizerConfig:
     return compose([f"optimizer={name}"]).config.optimizer
 
 
@@ -38,7 +38,7 @@ def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
         parameter.grad = scale * torch.randn_like(parameter)
 
 
-def assert_follows(config: Optimizer, formula: Formula, *, tolerance: float = 1e-5, steps: int = 5) -> nn.Module:
+def assert_follows(config: OptimizerConfig, formula: Formula, *, tolerance: float = 1e-5, steps: int = 5) -> nn.Module:
     """Check that steps at a changing learning rate equal a formula in float64, and return the model."""
     model = small_model()
     built = build_optimizer(config, model, PEAK)

@@ -7,7 +7,7 @@ import torchvision.models
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
-from launcher.models import build
+from launcher.models import resnet
 
 _CHANNELS = 32
 
@@ -35,7 +35,7 @@ def tiny(
 
 def use_tiny() -> None:
     """Replace every network of a config by the tiny one, in this process and its forks."""
-    build.get_model = tiny
+    resnet.library_network = tiny
 
 
 def use_tiny_of_torchvision() -> None:

@@ -144,7 +144,7 @@ class Here(Train):
             restored.enter_context(patch.object(Trainer, "advance", advanced))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
             restored.enter_context(patch("launcher.records.learning_curve.draw_curve", _undrawn))
-            restored.enter_context(patch("launcher.models.build.get_model", networks.tiny))
+            restored.enter_context(patch("launcher.models.resnet.library_network", networks.tiny))
             os.chdir(self.folder)
             exit_code, output, errors = execute(*words)
         assert exit_code == code, f"{output}\n{errors}"

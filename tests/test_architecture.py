@@ -29,6 +29,7 @@ TORCH_FREE = (
     *("measure/diagnosis.py", "rank/signs.py", "weights/card.py", "atomic.py", "cache.py", "console.py", "errors.py"),
     *(
         "plugins.py",
+        "later.py",
         "probe.py",
         "paths.py",
         "randomness.py",
@@ -192,6 +193,22 @@ def test_errors_are_reported_before_torch_is_imported(
 ) -> None:
     code, _, errors, slow = outputs[str(words)]
     assert (code, message in errors, slow) == (2, True, []), errors
+
+
+def test_the_values_of_all_options_are_read_without_torch() -> None:
+    code = "import sys, launcher.config.keys as keys; keys.all_keys(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_a_module_imported_later_is_the_module_itself() -> None:
+    code = """
+from launcher.later import F, nn, torch
+assert F.relu(torch.ones(1)) == 1
+import torch as now, torch.nn.functional
+assert (now, now.nn, now.nn.functional) == (torch, nn, F)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_rank_imports_no_library_that_few_runs_need() -> None:

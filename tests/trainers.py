@@ -80,7 +80,7 @@ def teacher(config: RunConfig) -> Teacher | None:
     """Return a network that differs from the run's, at another size and normalization, for a run with a teacher."""
     if config.algorithms.teaching is None:
         return None
-    with patch("launcher.models.build.get_model", tiny):
+    with patch("launcher.models.resnet.library_network", tiny):
         known = teacher_of(replace(config, algorithms=compose(["algorithms=[]"]).config.algorithms))
     for parameter in known.network.parameters():
         parameter.add_(0.01)
@@ -89,7 +89,7 @@ def teacher(config: RunConfig) -> Teacher | None:
 
 def build(*words: str) -> Trainer:
     config = compose(["schedule.warmup=0ba", *SMALL, *words]).config
-    with patch("launcher.models.build.get_model", tiny):
+    with patch("launcher.models.resnet.library_network", tiny):
         run = alone(config)
     if run.config.schedule.warmup != "0ba":
         raise AssertionError("a warmup would hide the effect of a step")

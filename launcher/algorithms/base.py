@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.data.batch import Batch, Moment
-from launcher.models.surgery import Surgery
 from launcher.plugins import Complete
 
 if TYPE_CHECKING:

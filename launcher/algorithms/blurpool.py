@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
+from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn
-from launcher.models.surgery import Surgery
 
 if TYPE_CHECKING:
     pass
@@ -29,7 +29,9 @@ class BlurPool(Algorithm[BlurPoolConfig]):
     needs = "strided convolution with that many inputs, and no max pooling"
 
     def change_model(self, model: nn.Module) -> None:
-        self.surgery().change(model, **asdict(self.values))
+        from launcher.algorithms.blurpool_layers import blur_pool
+
+        blur_pool(model, **asdict(self.values))
 
     def surgery(self) -> Surgery:
         from launcher.algorithms.blurpool_layers import BlurConv2d, BlurMaxPool2d, binomial_filter, blur, blur_pool

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
+from launcher.config.choices import Surgery
 from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
 from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.errors import Problem, UserError
-from launcher.models.surgery import Surgery
 
 
 def class_of(declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConfig]]:

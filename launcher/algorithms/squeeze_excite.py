@@ -10,10 +10,10 @@ from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
+from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch
-from launcher.models.surgery import Surgery
 
 if TYPE_CHECKING:
     pass

@@ -9,12 +9,12 @@ from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
 from launcher.later import nn, torch
 from launcher.models.checkpointing import is_recomputing
-from launcher.models.surgery import Surgery
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,7 +16,7 @@ from launcher import paths, randomness
 from launcher.config import recipes
 from launcher.config.compose import DATA_FOLDER, compose, dataset_at
 from launcher.config.overrides import parse
-from launcher.config.schema import RunConfig, TorchvisionModel
+from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder, is_remote
@@ -24,6 +24,7 @@ from launcher.data.inspection import inspect_data
 from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
+from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
 _SMALL, _FINETUNE = "small", "finetune"

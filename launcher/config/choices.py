@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import field
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import Declaration, RunPlan
-from launcher.config.fields import STRICT, Count, Duration, Fraction, NotNegative, OnePerClass, Positive, Probability
-from launcher.errors import Problem
+from launcher.config.declaration import Declaration
+from launcher.config.fields import (
+    STRICT,
+    AnyPath,
+    Count,
+    Duration,
+    Fraction,
+    NotNegative,
+    OnePerClass,
+    Positive,
+    Probability,
+    Within,
+)
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from launcher.config.schema import RunConfig
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -39,136 +53,6 @@ class OptimizerConfig(Declaration):
     name: str
 
 
-@dataclass(frozen=True, config=STRICT)
-class MomentumConfig(OptimizerConfig):
-    momentum: Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class NesterovConfig(MomentumConfig):
-    nesterov: bool
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.nesterov and not self.momentum:
-            message = "needs momentum above 0; set optimizer.nesterov=false for plain SGD"
-            yield Problem(message, "optimizer.nesterov", self.nesterov)
-
-
-@dataclass(frozen=True, config=STRICT)
-class SGDConfig(NesterovConfig):
-    name: Literal["sgd"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class DecoupledSGDConfig(NesterovConfig):
-    name: Literal["decoupled_sgd"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class LARSConfig(MomentumConfig):
-    name: Literal["lars"]
-    trust_coefficient: Positive
-    epsilon: NotNegative
-
-
-@dataclass(frozen=True, config=STRICT)
-class LionConfig(OptimizerConfig):
-    name: Literal["lion"]
-    beta1: Beta
-    beta2: Beta
-
-
-@dataclass(frozen=True, config=STRICT)
-class AdamConfig(OptimizerConfig):
-    beta1: Beta
-    beta2: Beta
-    epsilon: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class AdamWConfig(AdamConfig):
-    name: Literal["adamw"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class NAdamWConfig(AdamConfig):
-    name: Literal["nadamw"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class LAMBConfig(AdamConfig):
-    name: Literal["lamb"]
-    max_grad_norm: Positive | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class MuonConfig(AdamConfig):
-    """Muon's momentum and iterations for matrices and convolutions; the betas are AdamW's, for the others."""
-
-    name: Literal["muon"]
-    momentum: Beta
-    nesterov: bool
-    iterations: Count
-
-
-@dataclass(frozen=True, config=STRICT)
-class SOAPConfig(AdamConfig):
-    """`beta2` also averages the Kronecker factors; each `interval` steps update their bases, up to size `max_side`."""
-
-    name: Literal["soap"]
-    interval: Count
-    max_side: Count
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return step % self.interval == 0
-
-
-@dataclass(frozen=True, config=STRICT)
-class ShampooConfig(AdamConfig):
-    """`beta2` also averages the factors of blocks up to `max_side`, whose roots change every `interval` steps.
-
-    `epsilon` is added to the factors and in Adam's step.
-    """
-
-    name: Literal["shampoo"]
-    interval: Count
-    max_side: Count
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return (step + 1) % self.interval == 0
-
-
-@dataclass(frozen=True, config=STRICT)
-class ScheduleFreeAdamWConfig(AdamConfig):
-    """Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
-
-    `bias_correction` divides the second moment by 1 - beta2^k, as the authors' library does, or multiplies the learning
-    rate, also for weight decay, by its root, as their submission to AlgoPerf does.
-    Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
-    """
-
-    excludes: ClassVar[Mapping[str, str]] = {
-        "evaluation_weights": "both replace the weights to evaluate and save; use one"
-    }
-
-    name: Literal["schedule_free_adamw"]
-    beta1: Annotated[float, Field(gt=0, lt=1)]
-    step_power: NotNegative
-    lr_power: NotNegative
-    bias_correction: Literal["second_moment", "learning_rate"]
-    statistics_interval: Count
-
-    def acts_at(self, plan: RunPlan, step: int) -> int:
-        return step % self.statistics_interval == 0
-
-    def notes(self, plan: RunPlan) -> Iterator[str]:
-        if (schedule := plan.config.schedule.name) != "constant":
-            yield (
-                f"optimizer={self.name} averages weights instead of a schedule; with schedule={schedule} the learning "
-                "rate also decays; with schedule=constant it does not"
-            )
-
-
 def by_name(*declarations: type[Any]) -> Any:
     """Return the type of a group of options, discriminated by `name`."""
     if len(declarations) == 1:
@@ -182,10 +66,123 @@ def declared(base: type[Any]) -> Iterator[type[Any]]:
         yield from declared(declaration) if declaration.__subclasses__() else [declaration]
 
 
-if TYPE_CHECKING:
-    Optimizer = OptimizerConfig
-else:
-    Optimizer = by_name(*declared(OptimizerConfig))
+class Clock(NamedTuple):
+    """A place in a schedule, in steps: `at` of `total`, of which the first `warmup` warm up.
+
+    stair: how many steps have the same value. steps: the number of steps of a duration.
+    """
+
+    at: float
+    total: float
+    warmup: float
+    stair: int
+    steps: Callable[[str], int]
+
+    @property
+    def done(self) -> float:
+        """The completed fraction of what follows the warmup."""
+        return (self.at - self.warmup) / max(1, self.total - self.warmup)
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScheduleConfig(Declaration):
+    """Values of all schedules: linear warmup from `warmup_start` (a fraction of the learning rate), and dilation.
+
+    With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the peak
+    learning rate, otherwise the first one after the warmup.
+    `dilate` multiplies the run's length and every time in the schedule (MosaicML methodology). With `fit` durations in
+    epochs or batches that are long for the run, also those of algorithms, become fractions of it.
+    """
+
+    warmup: Annotated[Duration, Within(0.1)]
+    warmup_start: Probability
+    warmup_includes_peak: bool
+    dilate: Positive
+    fit: Literal["on", "off"]
+    granularity: Literal["step", "epoch"]
+    name: str
+
+    @property
+    def counts_compute(self) -> bool:
+        """Whether its time is the pixels that the run has processed, not its steps."""
+        return False
+
+    def multiplier(self, clock: Clock) -> float:
+        """Return the multiplier of the peak learning rate, in [0, 1].
+
+        A warmup that includes its peak goes (e + 1) / warmup through the epochs.
+        """
+        if clock.at >= clock.warmup:
+            return self.after_warmup(clock)
+        # note: EfficientTrain's warmup goes from 0 to the peak, both included
+        length = max(1, clock.warmup - self.counts_compute)
+        reached = min(1.0, (clock.at + clock.stair * self.warmup_includes_peak) / length)
+        return self.warmup_start + (1 - self.warmup_start) * reached
+
+    def after_warmup(self, clock: Clock) -> float:
+        """Return the multiplier after the warmup, as a pure function of the place."""
+        raise NotImplementedError
+
+
+@plain_dataclass(frozen=True)
+class Surgery:
+    """How an export repeats an algorithm's change of a library's network.
+
+    `change(network, **values)` applies it in place, before weights are loaded; `values` must be JSON values. Its source
+    and that of `parts`, in this order, may use only each other and the imports of `launcher.weights.standalone`.
+    """
+
+    change: Callable[..., Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Callable[..., Any], ...] = ()
+
+
+# The libraries with pretrained weights for their own models: values of `model.weights`.
+LIBRARIES = ("torchvision", "timm")
+Setting = bool | int | float | str | list[int] | None
+
+
+@dataclass(frozen=True, config=STRICT)
+class ModelConfig(Declaration):
+    """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory.
+
+    library: that of the network, or model.py. has_batch_norm: false if it has none. draws: its layers draw random
+    numbers from torch's generators.
+    """
+
+    library: ClassVar[str]
+    has_batch_norm: ClassVar[bool] = True
+    draws: ClassVar[bool] = False
+
+    name: str
+    architecture: str
+    weights: AnyPath | None
+    weights_sha256: str | None
+    checkpointing: Literal["on", "off"]
+
+    def keywords(self) -> dict[str, Setting]:
+        """Return the keywords of the network's constructor besides the number of classes."""
+        return {}
+
+    def network(self, classes: int, seed: int) -> nn.Module:
+        """Build the network of `classes` outputs with initial weights; torch's generators are those of the seed.
+
+        Raises UserError if it cannot be built from these values.
+        """
+        raise NotImplementedError
+
+    def surgeries(self) -> dict[str, Surgery]:
+        """Return the changes by name that `network` makes to the library's network, besides its weights."""
+        return {}
+
+    def source(self) -> Sequence[Callable[..., Any]]:
+        """Return the functions and classes that an export writes for a network in no library; it calls the last."""
+        return ()
+
+    @classmethod
+    def instead_of(cls, word: str) -> str | None:
+        """Return what to type for a word that is no option; None if it means nothing here."""
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)

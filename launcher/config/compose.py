@@ -11,9 +11,8 @@ from launcher import paths
 from launcher.config import recipes
 from launcher.config.fields import expanded
 from launcher.config.groups import files, options
-from launcher.config.keys import did_you_mean
+from launcher.config.keys import did_you_mean, kinds
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
-from launcher.config.models import timm_architectures
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
@@ -226,6 +225,5 @@ def _no_option(group: str, value: Any) -> str | None:
     names = options(group)
     if value in names:
         return None
-    if group == "model" and value in timm_architectures():
-        return f"no such model; type model=timm model.architecture={value}"
-    return f"no such {group}; {did_you_mean(str(value), names)}"
+    hints = [hint for kind in kinds(group) if (hint := getattr(kind, "instead_of", lambda word: None)(str(value)))]
+    return f"no such {group}; {hints[0] if hints else did_you_mean(str(value), names)}"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath
-from launcher.config.models import timm_architectures
 from launcher.errors import Problem
 
 if TYPE_CHECKING:
@@ -48,6 +47,9 @@ class RunPlan(Protocol):
     def rank_batch(self) -> int: ...
     @property
     def accumulation(self) -> int: ...
+    @property
+    def epochs(self) -> int: ...
+    def schedule_steps(self, duration: str) -> int: ...
     def steps(self, duration: str) -> int: ...
     def every(self, duration: str) -> int: ...
     def part(self, step: int, parts: int) -> int: ...
@@ -55,7 +57,7 @@ class RunPlan(Protocol):
 
 
 class Declaration:
-    """Base of algorithms, optimizers and tasks: when they act, which values are invalid, and what to note.
+    """Base of algorithms, optimizers, schedules and tasks: when they act, which values are invalid, and what to note.
 
     excludes: incompatible algorithms (for an optimizer: points of the loop), each with the reason.
     """
@@ -132,8 +134,3 @@ class TeachingConfig(AlgorithmConfig):
     def key(self) -> str:
         """The key of the teacher, for errors."""
         return f"algorithms.{self.name}.teacher"
-
-    @property
-    def of_timm(self) -> bool:
-        """Return whether the teacher is a model of timm; a path of the same name is written as ./NAME."""
-        return self.teacher in timm_architectures()

@@ -21,12 +21,19 @@ _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 
 def options(hint: Any) -> list[type]:
-    """Return the dataclasses among a field's types, or those of its group's options."""
+    """Return the dataclasses among a field's types, or those of its group's options, or of all algorithms."""
+    if hint is Algorithms:
+        return [*declarations().values()]
     if found := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Options)]:
         return list(dict.fromkeys(found[0].declarations().values()))
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [kind for part in get_args(hint) for kind in options(part)]
+
+
+def kinds(group: str) -> list[type]:
+    """Return the classes of values of a group's options."""
+    return options(get_type_hints(RunConfig, include_extras=True)[group])
 
 
 def choices(key: str) -> list[str]:

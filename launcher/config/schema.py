@@ -8,7 +8,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import BCE, CrossEntropy, Errors, Huber, Jsonl, Optimizer, Records, TensorBoard, by_name
+from launcher.config.choices import (
+    BCE,
+    CrossEntropy,
+    Errors,
+    Huber,
+    Jsonl,
+    ModelConfig,
+    OptimizerConfig,
+    Records,
+    ScheduleConfig,
+    TensorBoard,
+    by_name,
+)
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -23,8 +35,7 @@ from launcher.config.fields import (
     Target,
     Url,
 )
-from launcher.config.models import TimmModel, TorchvisionModel, VisionTransformerModel
-from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
+from launcher.config.options import Options
 from launcher.config.tasks import Task
 from launcher.plugins import LOGGERS, registered
 
@@ -222,8 +233,6 @@ class NonFinite:
     lr_factor: Positive
 
 
-Model = Annotated[TorchvisionModel | TimmModel | VisionTransformerModel, Field(discriminator="name")]
-Schedule = Annotated[Cosine | Linear | Polynomial | MultiStep | Constant, Field(discriminator="name")]
 Loss = Annotated[CrossEntropy | BCE | Errors | Huber, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
 if TYPE_CHECKING:
@@ -255,11 +264,11 @@ class RunConfig:
     runs: AnyPath
     run_name: FolderName | None
     image: Image
-    model: Model
+    model: Annotated[ModelConfig, Options("model", "models", ModelConfig)]
     dataset: Dataset
     dataloader: Dataloader
-    optimizer: Optimizer
-    schedule: Schedule
+    optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
+    schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
     loss: Loss
     task: Task
     algorithms: Algorithms

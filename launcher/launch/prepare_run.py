@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.cache import cached, source_digest
+from launcher.config.choices import LIBRARIES
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.models import LIBRARIES, TorchvisionModel
 from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
@@ -23,6 +23,7 @@ from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
+from launcher.models.resnet import TorchvisionModel
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder

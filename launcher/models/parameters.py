@@ -1,10 +1,16 @@
 """Classify the parameters of a network by their layer and shape, independent of the model."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor, nn
+from launcher.later import nn, torch
+from launcher.randomness import key
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # matrix, convolution: weights of linear layers and of convolutions, except the head's
 # head: weights of the last layer
@@ -101,9 +107,14 @@ def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kin
     if parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_")):
         return "matrix"  # note: nn.MultiheadAttention and recurrent layers have these
     # note: a normalisation has a `weight` per channel, as has PReLU; that of layer scale is called gamma
-    if isinstance(weight, Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU):
+    if isinstance(weight, torch.Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU):
         return "norm"
     if parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")):
         return "bias"
     # note: scales of channels or heads end in dimensions of one
     return "embedding" if parameter.ndim == 2 or (parameter.ndim > 2 and parameter.shape[-1] > 1) else "scale"
+
+
+def generator_of(seed: int, name: str) -> torch.Generator:
+    """Return the generator of a parameter's initial weights."""
+    return torch.Generator().manual_seed(key(seed, f"initialization of {name}"))

@@ -1,13 +1,27 @@
-"""AdamW, NAdamW and LAMB: optimizers with Adam's moments."""
+"""Adam's settings and moments, for the optimizers that have them."""
+
+from __future__ import annotations
 
 import math
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-from torch import Tensor, nn
+from pydantic.dataclasses import dataclass
 
-from launcher.config.choices import AdamConfig, AdamWConfig, LAMBConfig, NAdamWConfig
-from launcher.optimizers.base import MaskedOptimizer, Rate, trust_ratios
+from launcher.config.choices import Beta, OptimizerConfig
+from launcher.config.fields import STRICT, Positive
+from launcher.later import torch
+from launcher.optimizers.base import MaskedOptimizer, Rate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class AdamConfig(OptimizerConfig):
+    beta1: Beta
+    beta2: Beta
+    epsilon: Positive
+
 
 Values = TypeVar("Values", bound=AdamConfig)
 
@@ -86,52 +100,3 @@ class Adam(MaskedOptimizer[Values]):
         torch._foreach_mul_(scales, 1 - beta1**steps)
         ahead = list(torch._foreach_lerp(averages, gradients, 1 - beta1))
         return ahead, list(torch._foreach_div(ahead, scales))
-
-
-class AdamW(Adam[AdamWConfig]):
-    """AdamW (Loshchilov & Hutter 2019), as torch.optim computes it."""
-
-
-class NAdamW(Adam[NAdamWConfig]):
-    """Adam with decoupled decay and Nesterov momentum, as in AlgoPerf's baseline (Choi et al. 2019, table 1).
-
-    With Adam's moments m and v of t steps, gradient g and weight decay c:
-
-        n = (beta1 * m + (1 - beta1) * g) / (1 - beta1^t)
-        w = w - lr * (n / (sqrt(v / (1 - beta2^t)) + eps) + c * w)
-
-    torch.optim's NAdam is the version of Dozat 2016, with a schedule for the momentum.
-    """
-
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        steps = self._count(group, parameters[0].device)
-        _, directions = self._nadam(parameters, gradients, steps)
-        self._subtract(parameters, directions, group["lr"], group["weight_decay"])
-
-
-class LAMB(Adam[LAMBConfig]):
-    """LAMB (You et al. 2020): Adam's direction, scaled to the norm of each tensor's weights if they have decay.
-
-    With Adam's direction r without decay, of gradients clipped to the global norm `max_grad_norm` (null: not), and
-    weight decay c:
-
-        u = r + c * w
-        w = w - lr * |w| / |u| * u       (w - lr * r where c = 0; the ratio is 1 where one of the norms is 0)
-    """
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter that has a gradient."""
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        limit = self.values.max_grad_norm
-        self._clip = None
-        if limit is not None and gradients:
-            self._clip = (nn.utils.get_total_norm(gradients) / limit).clamp(min=1.0).float()
-        super().step()
-
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        directions = self._direction(parameters, gradients, group, self.values.beta1, corrected=True)
-        if group["weight_decay"]:
-            torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-            torch._foreach_mul_(directions, trust_ratios(parameters, directions))
-        self._subtract(parameters, directions, group["lr"])

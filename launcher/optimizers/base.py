@@ -4,27 +4,34 @@ Optimizers of libraries read the step number or the learning rate on the host, a
 These update weights and state by PyTorch's fused kernels, which process many tensors per launch.
 """
 
-import pkgutil
-from abc import abstractmethod
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
-from importlib import import_module
-from typing import Any, ClassVar, Generic, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, Union
 
-import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
-
-from launcher import optimizers
 from launcher.config.choices import OptimizerConfig
+from launcher.config.options import code_of
+from launcher.later import nn, no_grad, torch
 from launcher.models.parameters import KERNELS, layer_depths, owned_parameters, parameter_kinds, parameters_of_head
+from launcher.plugins import Complete
 
-Rate = float | Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+else:
+
+    class Optimizer:
+        """Stands for torch's class, which is added when one is built: every command reads the values in these files."""
+
+
+Rate = Union[float, "Tensor"]
 Values = TypeVar("Values", bound=OptimizerConfig)
-_NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 
 
-class MaskedOptimizer(Optimizer, Generic[Values]):
+class MaskedOptimizer(Complete, ABC, Optimizer, Generic[Values]):
     """An optimizer whose step changes no bit of weights and state if `found_inf`, float32 [] on the device, is 1.
 
     groups: parameters with their `weight_decay`. lr: the peak of the schedule at first; a number, or float32 [] on the
@@ -35,6 +42,11 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
     capturable: ClassVar[bool] = True
     # Whether only `before_gradients` updates the running statistics of batch norm.
     updates_statistics: ClassVar[bool] = False
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Return one on torch's `Optimizer`; raise UserError if the class lacks a method."""
+        kind: type[Self] = _on_torch(cls)
+        return super().__new__(kind)
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, values: Values):
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
@@ -59,7 +71,7 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         """Return the state dict to evaluate and save, or None for the model's."""
         return None
 
-    @torch.no_grad()
+    @no_grad
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
@@ -71,12 +83,12 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         """Update the parameters of a group, and their state."""
 
     def _state(
-        self, parameters: list[Tensor], name: str, start: Callable[[Tensor], Tensor] = torch.zeros_like
+        self, parameters: list[Tensor], name: str, start: Callable[[Tensor], Tensor] | None = None
     ) -> list[Tensor]:
-        """Return a state of each parameter by name, with the initial value `start(parameter)`."""
+        """Return a state of each parameter by name, with the initial value `start(parameter)`, or zeros."""
         for parameter in parameters:
             if name not in self.state[parameter]:
-                self.state[parameter][name] = start(parameter)
+                self.state[parameter][name] = (start or torch.zeros_like)(parameter)
         return [self.state[parameter][name] for parameter in parameters]
 
     def _count(self, group: dict[str, Any], device: torch.device) -> Tensor:
@@ -124,6 +136,13 @@ class MaskedOptimizer(Optimizer, Generic[Values]):
         )
 
 
+@cache
+def _on_torch(kind: Any) -> Any:
+    if issubclass(kind, torch.optim.Optimizer):
+        return kind
+    return type(kind)(kind.__name__, (kind, torch.optim.Optimizer), {"__module__": kind.__module__})
+
+
 def trust_ratios(
     weights: list[Tensor], directions: list[Tensor], *, trust: float = 1.0, decay: float = 0.0, eps: float = 0.0
 ) -> list[Tensor]:
@@ -151,20 +170,8 @@ def unstacked(stacked: Tensor, like: list[Tensor]) -> list[Tensor]:
 
 def build_optimizer(config: OptimizerConfig, model: nn.Module, lr: float) -> MaskedOptimizer[Any]:
     """Build the config's optimizer for all parameters of the model; `lr` is the peak of the schedule."""
-    kind = class_of(config)
+    kind: type[MaskedOptimizer[Any]] = code_of(type(config))
     return kind(_parameter_groups(model, config, kind.separate_parameters(model)), lr, config)
-
-
-def class_of(config: OptimizerConfig) -> type[MaskedOptimizer[Any]]:
-    """Return the class with the name of the config's class, without `Config`, from the files of this folder.
-
-    Raises LookupError if there is no such class.
-    """
-    name = type(config).__name__.removesuffix("Config")
-    for module in pkgutil.iter_modules(optimizers.__path__, f"{optimizers.__name__}."):
-        if (kind := getattr(import_module(module.name), name, None)) is not None:
-            return kind  # type: ignore[no-any-return]
-    raise LookupError(f"launcher/optimizers/ has no class {name}")
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
@@ -173,7 +180,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
         factor, before = group.get("lr_factor"), group["lr"]
         if factor is None:
             group["lr"] = lr
-        elif isinstance(lr, Tensor) and isinstance(before, Tensor) and before.device == lr.device:
+        elif isinstance(lr, torch.Tensor) and isinstance(before, torch.Tensor) and before.device == lr.device:
             # note: captured steps read it at the same address
             torch.mul(lr, factor, out=before)
         else:
@@ -209,7 +216,8 @@ def undecayed(model: nn.Module, rule: str) -> list[str]:
         case "vectors":
             return [name for name, parameter in model.named_parameters() if parameter.ndim <= 1]
         case "norms":
-            return [name for name, _, module in owned_parameters(model) if isinstance(module, _NORMS)]
+            norms = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+            return [name for name, _, module in owned_parameters(model) if isinstance(module, norms)]
         case "all_but_kernels":
             return [name for name, kind in parameter_kinds(model).items() if kind not in KERNELS]
         case "bn_names":

@@ -1,17 +1,33 @@
 """Muon: orthogonal matrices as steps; weights of the same shape are updated together."""
 
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Literal
 
-from launcher.config.choices import MuonConfig
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import Beta
+from launcher.config.fields import STRICT, Count
+from launcher.later import nn, torch
 from launcher.models.parameters import parameter_kinds
-from launcher.optimizers.adam import Adam
+from launcher.optimizers.adam import Adam, AdamConfig
 from launcher.optimizers.base import by_shape, unstacked
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # From Jordan et al. 2024, with a steep slope at zero: singular values become 0.7 to 1.2.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+
+
+@dataclass(frozen=True, config=STRICT)
+class MuonConfig(AdamConfig):
+    """Muon's momentum and iterations for matrices and convolutions; the betas are AdamW's, for the others."""
+
+    name: Literal["muon"]
+    momentum: Beta
+    nesterov: bool
+    iterations: Count
 
 
 class Muon(Adam[MuonConfig]):

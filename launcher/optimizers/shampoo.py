@@ -1,4 +1,4 @@
-"""Distributed Shampoo, and SOAP: steps in the bases of the gradients' factors, one for each dimension of a tensor."""
+"""Distributed Shampoo: steps in the bases of the gradients' factors, one for each dimension of a tensor."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from pydantic.dataclasses import dataclass
 
-from launcher.config.choices import ShampooConfig, SOAPConfig
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT, Count
+from launcher.later import nn, torch
 from launcher.models.parameters import fused_projections
-from launcher.optimizers.adam import Adam, Values
+from launcher.optimizers.adam import Adam, AdamConfig, Values
 from launcher.optimizers.base import by_shape, unstacked
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Of the norm by which grafting divides, as in the submission to AlgoPerf.
 _TINY = 1e-16
@@ -35,6 +38,21 @@ class Preconditioned(Adam[Values]):
         taken = torch.ones_like(finite) if self.found_inf is None else (self.found_inf == 0).expand_as(finite)
         self._count_failures((~finite & taken).sum())
         return finite & taken
+
+
+@dataclass(frozen=True, config=STRICT)
+class ShampooConfig(AdamConfig):
+    """`beta2` also averages the factors of blocks up to `max_side`, whose roots change every `interval` steps.
+
+    `epsilon` is added to the factors and in Adam's step.
+    """
+
+    name: Literal["shampoo"]
+    interval: Count
+    max_side: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return (step + 1) % self.interval == 0
 
 
 class Shampoo(Preconditioned[ShampooConfig]):
@@ -115,63 +133,7 @@ class Shampoo(Preconditioned[ShampooConfig]):
         return unstacked(directions, weights)
 
 
-class SOAP(Preconditioned[SOAPConfig]):
-    """SOAP (Vyas et al. 2024): Adam in the eigenbasis of Shampoo's factors, one for each dimension of a tensor.
-
-    With gradient g, weight decay c, and Q for the bases of all dimensions, so that Q'g is g in them:
-
-        m = beta1 * m + (1 - beta1) * g,  v = beta2 * v + (1 - beta2) * (Q'g)^2
-        w = w - lr * (Q (Q'm / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps)) + c * w)
-        F = beta2 * F + (1 - beta2) * G G'        for each dimension, with g as a matrix G of this dimension
-
-    Every `interval` steps of the run each basis takes a step of orthogonal iteration, Q = qr(F Q), ordered by the
-    diagonal of Q'FQ. Bases start as the identity, that is as Adam: the published code starts with the eigenvectors of
-    the first gradient, which needs synchronization. Vectors, and dimensions longer than `max_side`, keep the identity.
-    A basis that cannot be computed keeps its last value.
-    """
-
-    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        beta1, beta2 = self.values.beta1, self.values.beta2
-        steps = self._count(group, parameters[0].device)
-        for weights, weight_gradients in by_shape(parameters, gradients):
-            averages, squares = self._moments(weights)
-            self._average(averages, weight_gradients, 1 - beta1)
-            bases = list(self._bases(weights, self.values.max_side))
-            stacked, average = torch.stack(weight_gradients), torch.stack(averages)
-            self._average(squares, unstacked(times(stacked, bases).square(), squares), 1 - beta2)
-            scale = (torch.stack(squares) / (1 - beta2**steps)).sqrt_().add_(self.values.epsilon).mul_(1 - beta1**steps)
-            direction = times(times(average, bases).div_(scale), [(dim, basis.mT) for dim, basis in bases])
-            for dim, basis in bases:
-                factors = self._state(weights, f"factor_{dim}", partial(zeros, basis.shape[-1]))
-                self._average(factors, list(outer_products(stacked, dim).unbind()), 1 - beta2)
-                if self.step_number % self.values.interval == 0:
-                    own = self._state(weights, f"basis_{dim}")
-                    self._rotate_basis(own, squares, torch.stack(factors), basis, dim)
-            self._subtract(weights, unstacked(direction, weights), group["lr"], group["weight_decay"])
-
-    def _bases(self, parameters: list[Tensor], max_length: int) -> Iterator[tuple[int, Tensor]]:
-        """Yield the dimensions (from 1) with bases of parameters of one shape, and those bases [n, length, length]."""
-        shape = parameters[0].shape
-        if len(shape) > 1:
-            for dim, length in enumerate(shape, 1):
-                if 1 < length <= max_length:
-                    yield dim, torch.stack(self._state(parameters, f"basis_{dim}", partial(_eye, length)))
-
-    def _rotate_basis(
-        self, bases: list[Tensor], squares: list[Tensor], factors: Tensor, basis: Tensor, dim: int
-    ) -> None:
-        order = (basis * (factors @ basis)).sum(1).argsort(dim=-1, descending=True, stable=True)
-        ordered = basis.gather(2, order[:, None, :].expand_as(basis))
-        now = torch.linalg.qr(factors @ ordered).Q
-        valid = self._valid(now)
-        torch._foreach_copy_(bases, list(torch.where(valid, now, basis).unbind()))
-        order = torch.where(valid[:, 0], order, torch.arange(order.shape[1], device=order.device))
-        stacked = torch.stack(squares)
-        index = order.view(len(order), *(-1 if other == dim else 1 for other in range(1, stacked.ndim)))
-        torch._foreach_copy_(squares, list(stacked.gather(dim, index.expand_as(stacked)).unbind()))
-
-
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class Layout:
     """The shape of a tensor with joined dimensions, and its blocks as slices of a stack of such tensors."""
 
@@ -205,6 +167,11 @@ def merged(shape: Sequence[int], longest: int) -> list[int]:
     return lengths or [1]
 
 
+def eye(length: int, like: Tensor) -> Tensor:
+    """Return the identity matrix."""
+    return torch.eye(length, dtype=like.dtype, device=like.device)
+
+
 def zeros(length: int, like: Tensor) -> Tensor:
     """Return a matrix of zeros."""
     return like.new_zeros(length, length)
@@ -225,24 +192,20 @@ def times(tensors: Tensor, matrices: list[tuple[int, Tensor]]) -> Tensor:
     return tensors
 
 
-def _eye(length: int, like: Tensor) -> Tensor:
-    return torch.eye(length, dtype=like.dtype, device=like.device)
-
-
 def inverse_roots(matrices: Tensor, exponents: Tensor, epsilon: float) -> Tensor:
     """Return powers [n, d, d] of matrices whose least eigenvalue is `epsilon` or more after a shift; ranks share them.
 
     Powers that cannot be computed are not finite. exponents: [n], negative.
     """
-    ranks = dist.get_world_size() if dist.is_initialized() else 1
-    own = slice(dist.get_rank() if ranks > 1 else 0, None, ranks)
+    ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+    own = slice(torch.distributed.get_rank() if ranks > 1 else 0, None, ranks)
     roots = torch.zeros_like(matrices)
     with full_precision():
         values, vectors = _eigen(matrices[own])
         values = (values - values[:, :1].clamp(max=0) + epsilon) ** exponents[own, None]
         roots[own] = vectors * values[:, None] @ vectors.mT
     if ranks > 1:
-        dist.all_reduce(roots)
+        torch.distributed.all_reduce(roots)
     return roots
 
 
@@ -270,7 +233,7 @@ def _eigen_alone(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return failed
     # note: the shift makes the rank full and changes no eigenvector
     largest = matrix.double().abs().max().clamp(min=torch.finfo(torch.float32).tiny)
-    shifted = matrix / largest + _eye(len(matrix), largest)
+    shifted = matrix / largest + eye(len(matrix), largest)
     for candidate, scale, shift in ((matrix, 1.0, 0.0), (shifted, largest, 1.0)):
         with suppress(torch.linalg.LinAlgError):
             values, vectors = torch.linalg.eigh(candidate)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from launcher.config.choices import LIBRARIES
 from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
-from launcher.config.models import LIBRARIES, VisionTransformerModel
 from launcher.config.resolved import as_mapping
-from launcher.config.schedules import MultiStep
 from launcher.config.schema import FFCVLoader
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
@@ -22,7 +21,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _batch, _task, _warmup, _milestones, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
+        _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
         _small_files,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
@@ -69,15 +68,6 @@ def _warmup(plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "schedule.warmup", f"{number:g}{unit}")
 
 
-def _milestones(plan: Plan) -> Iterator[Problem]:
-    schedule = plan.config.schedule
-    if isinstance(schedule, MultiStep):
-        late = [m for m in schedule.milestones if plan.schedule_steps(m) >= plan.total_steps > 0]
-        if late:
-            message = f"{', '.join(late)} is past the end of the run ({plan.epochs} epochs); remove it or train longer"
-            yield Problem(message, "schedule.milestones", schedule.milestones)
-
-
 def _weights(plan: Plan) -> Iterator[Problem]:
     """Require pretrained weights for algorithms that preserve them, and a library's weights for its own models."""
     config, rates = plan.config, plan.config.optimizer
@@ -116,7 +106,8 @@ def _checkpointing(plan: Plan) -> Iterator[Problem]:
 
 def _declared(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms, plan.config.optimizer
-    yield from (*plan.config.task.problems(plan), *optimizer.problems(plan))
+    for declaration in (plan.config.task, optimizer, plan.config.schedule):
+        yield from declaration.problems(plan)
     for name, values in active.items():
         if values.needs_classes and plan.config.task.labelled == "numbers":
             message = (
@@ -206,12 +197,12 @@ def _partial_batch(plan: Plan) -> Iterator[str]:
 
 def _batch_norm(plan: Plan) -> Iterator[str]:
     images = plan.rank_batch // plan.accumulation
-    if images < _FEW_IMAGES and not isinstance(plan.config.model, VisionTransformerModel):
+    if images < _FEW_IMAGES and plan.config.model.has_batch_norm:
         yield f"batch norm uses only {images} images per forward pass"
 
 
 def _of_declarations(plan: Plan) -> Iterator[str]:
-    for declaration in (plan.config.optimizer, *plan.config.algorithms.values()):
+    for declaration in (plan.config.optimizer, plan.config.schedule, *plan.config.algorithms.values()):
         yield from declaration.notes(plan)
 
 

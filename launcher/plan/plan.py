@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
+from launcher.config.choices import Clock
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
-from launcher.config.schedules import Constant, Cosine, Linear, MultiStep, Polynomial
 from launcher.config.schema import FFCVLoader, Launch, RunConfig
 from launcher.config.validate import validate
 
@@ -100,54 +100,26 @@ class Plan:
     def lr_multiplier(self, step: int) -> float:
         """Return the multiplier of the peak learning rate at a zero-based optimizer step, in [0, 1].
 
-        With `granularity: epoch` all steps of an epoch have the value of its first; a warmup that includes its peak
-        goes (e + 1) / warmup through the epochs. Cosine: Loshchilov & Hutter 2017, to the end of the run; the last step
-        is one short of the final value. Polynomial: its time runs from the peak, which a warmup that includes it
-        reaches a step earlier, as in NVIDIA's MLPerf entries.
+        With `granularity: epoch` all steps of an epoch have the value of its first.
         """
         schedule = self.config.schedule
         stair = self.steps_per_epoch if schedule.granularity == "epoch" else 1
-        at, total, warmup = self._clock(step // stair * stair)
-        if at < warmup:
-            # note: EfficientTrain's warmup goes from 0 to the peak, both included
-            reached = min(1.0, (at + stair * schedule.warmup_includes_peak) / max(1, warmup - self._counts_compute))
-            return schedule.warmup_start + (1 - schedule.warmup_start) * reached
-        done = (at - warmup) / max(1, total - warmup)
-        match schedule:
-            case Cosine():
-                done = at / total if schedule.counts_warmup else done
-                return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
-            case Linear():
-                return 1 + (schedule.final - 1) * done
-            case Polynomial():
-                # note: a warmup that includes its peak ends there, so the next step already decays
-                done += schedule.warmup_includes_peak * stair / max(1, total - warmup)
-                return float(schedule.final + (1 - schedule.final) * (1 - done) ** schedule.power)
-            case MultiStep():
-                passed = sum(at >= self.schedule_steps(milestone) for milestone in schedule.milestones)
-                return float(schedule.gamma**passed)
-            case Constant():
-                return 1.0
+        return schedule.multiplier(Clock(*self._clock(step // stair * stair), stair, self.schedule_steps))
 
     def _clock(self, step: int) -> tuple[float, float, float]:
         """Return a step's place in the schedule, the schedule's length and its warmup, in steps.
 
         With `progress: compute` those of a run whose images all have the size of the step.
         """
-        if not self._counts_compute:
+        if not self.config.schedule.counts_compute:
             return step, self.total_steps, self.warmup_steps
         warmup, total = self.config.schedule.warmup, self.pixels / self.image_size(step) ** 2
         length = self.schedule_steps(warmup) * (total / self.total_steps if warmup.endswith("dur") else 1)
         return self.progress(step) * total, total, length
 
-    @cached_property
-    def _counts_compute(self) -> bool:
-        schedule = self.config.schedule
-        return isinstance(schedule, Cosine) and schedule.progress == "compute"
-
     def progress(self, step: int) -> float:
         """Return the fraction of the run before a step: of its steps, or of its pixels with `progress: compute`."""
-        if not self._counts_compute or step >= self.total_steps:
+        if not self.config.schedule.counts_compute or step >= self.total_steps:
             return step / self.total_steps
         first, size, pixels = self._segments[bisect_right(self._segments, step, key=lambda segment: segment[0]) - 1]
         return (pixels + (step - first) * size**2) / self.pixels
@@ -249,7 +221,7 @@ class Plan:
 
     @cached_property
     def warmup_steps(self) -> int:
-        if self._counts_compute:
+        if self.config.schedule.counts_compute:
             return bisect_left(
                 range(self.total_steps), True, key=lambda step: self._clock(step)[0] >= self._clock(step)[2]
             )

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context, Teacher
 from launcher.algorithms.engine import Engine
+from launcher.config.choices import Surgery
 from launcher.config.resolved import portable
 from launcher.config.schema import RunConfig
 from launcher.config.validate import validate
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
-from launcher.models.build import build_model, model_surgeries
-from launcher.models.surgery import Surgery
+from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder
 
@@ -29,7 +29,7 @@ def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
     engine = Engine(Context(plan, outputs))
     network = build_model(config.model, outputs, config.loss, config.seed)
     engine.change_model(network)
-    return network, model_surgeries(config.model) | engine.surgeries()
+    return network, config.model.surgeries() | engine.surgeries()
 
 
 def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -> Teacher:

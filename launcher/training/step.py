@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
-from launcher.config.models import TimmModel
 from launcher.data.batch import Batch, Moment, normalize
 from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
@@ -89,8 +88,8 @@ class TrainStep:
 
         images: uint8 [B, 3, H, W], on the device; targets: labels, there; indices: int64 [B] on the CPU.
         """
-        if isinstance(self.plan.config.model, TimmModel):
-            # note: timm's dropout and stochastic depth draw from torch's generators
+        if self.plan.config.model.draws:
+            # note: such as timm's dropout and stochastic depth
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self._choose_parameters(moment)
         batch = self.prepare(Batch(images, targets, indices, moment))

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
+from launcher.config.choices import Surgery
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig, TorchvisionLoader
 from launcher.data.batch import normalize
@@ -25,8 +26,6 @@ from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
-from launcher.models.build import model_surgeries
-from launcher.models.surgery import Surgery
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
@@ -93,7 +92,7 @@ def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[
 def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Return the values of each surgery of the run's network by name; the config has its number of classes."""
     engine = Engine(Context(plan_for(config, 1), config.task.outputs(config.dataset)))
-    return {name: surgery.values for name, surgery in (model_surgeries(config.model) | engine.surgeries()).items()}
+    return {name: surgery.values for name, surgery in (config.model.surgeries() | engine.surgeries()).items()}
 
 
 def model_card(

@@ -13,10 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from launcher.config import schema
-from launcher.config.models import VisionTransformerModel
-from launcher.models.surgery import Surgery
-from launcher.models.vision_transformer import PARTS
+from launcher.config.choices import ModelConfig, Surgery
 from launcher.weights.card import CARD, WEIGHTS
 
 MODEL = "model.py"
@@ -36,21 +33,25 @@ _NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 def write_export(
-    weights: Mapping[str, Tensor], folder: Path, card: Mapping[str, Any], surgeries: Mapping[str, Surgery]
+    weights: Mapping[str, Tensor],
+    folder: Path,
+    card: Mapping[str, Any],
+    surgeries: Mapping[str, Surgery],
+    network: Sequence[Callable[..., Any]] = (),
 ) -> None:
     """Write the three files into an existing folder.
 
     Without surgeries the weights also load into the library's own network and compute the same there. With surgeries
     every tensor name starts with the names of the surgeries: the library's network refuses the file, and only model.py
     loads it. The file's metadata contain the architecture and the surgeries.
-    card: JSON values; at least those of `network_card`, `classes`, and `surgery` with its values by name.
+    card: JSON values; at least those of `network_card`, `classes`, and `surgery` with its values by name. network: the
+    `source` of a model that is in no library.
     """
     prefix = _prefix(surgeries)
     tensors = {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
     # note: safetensors' save_file makes files that only their owner can read
     (folder / WEIGHTS).write_bytes(save(tensors, metadata))
-    network = PARTS if card["library"] == VisionTransformerModel.library else ()
     (folder / MODEL).write_text(model_source(surgeries, network), encoding="utf-8")
     write_card(folder, card)
 
@@ -60,7 +61,7 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     (folder / CARD).write_text(json.dumps(dict(card), indent=2) + "\n", encoding="utf-8")
 
 
-def network_card(model: schema.Model, classes: int, *, changed: bool) -> dict[str, Any]:
+def network_card(model: ModelConfig, classes: int, *, changed: bool) -> dict[str, Any]:
     """Return the card's values that describe the network and how to load it; `changed` if there are surgeries."""
     # note: dropout and stochastic depth only act in training
     arguments = {name: value for name, value in model.keywords().items() if "drop" not in name}

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model_weights
 
-from launcher.config.models import LIBRARIES, BaseModel, TimmModel
+from launcher.config.choices import LIBRARIES, ModelConfig
 from launcher.config.schema import RunConfig
 from launcher.errors import is_of_the_machine
+from launcher.models.timm import TimmModel
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.weights.card import CARD, find_weights, problem, read_card
@@ -47,7 +48,7 @@ class SourceWeights:
     config: RunConfig | None = None
 
 
-def load_weights(model: BaseModel) -> SourceWeights:
+def load_weights(model: ModelConfig) -> SourceWeights:
     """Load the weights of `model.weights`.
 
     Raises UserError if they do not exist or cannot be read.

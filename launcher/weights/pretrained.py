@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from launcher import atomic
 from launcher.config.algorithms import Algorithms
 from launcher.config.overrides import OFF, ON
-from launcher.config.schema import RunConfig, TorchvisionModel
+from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError, first_few
 from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
+from launcher.models.resnet import TorchvisionModel
 from launcher.plan.plan import plan_for
 from launcher.training.networks import initial_network
 from launcher.weights.card import problem

@@ -13,6 +13,7 @@ from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.models.timm import timm_architectures
 from launcher.plan.plan import plan_for
 from launcher.training.networks import check_teacher, initial_network, teacher_file, teacher_of
 from launcher.weights.load import SourceWeights, load_weights
@@ -26,10 +27,11 @@ def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeigh
     values = config.algorithms.teaching
     assert values is not None
     assert values.teacher is not None
-    if not values.of_timm and not Path(values.teacher).exists():
+    of_timm = values.teacher in timm_architectures()
+    if not of_timm and not Path(values.teacher).exists():
         message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
         raise UserError(Problem(message, values.key, values.teacher))
-    own = _of_timm(values.teacher) if values.of_timm else None
+    own = _of_timm(values.teacher) if of_timm else None
     if own and not with_weights:
         return SourceWeights(values.teacher, {}, config=own)
     try:
@@ -81,7 +83,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
         message = f"{reason}; set a teacher of the same classes in the same order"
         raise UserError(Problem(message, values.key, values.teacher))
     digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
-    path = values.teacher if values.of_timm else str(Path(values.teacher).absolute())
+    path = values.teacher if values.teacher in timm_architectures() else str(Path(values.teacher).absolute())
     taught = replace(values, teacher=path, teacher_sha256=digest)
     algorithms = Algorithms.of({**config.algorithms, values.name: taught})
     return replace(config, algorithms=algorithms), _note(config, own)

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from rich.table import Table
 
+from launcher.config.choices import ScheduleConfig
 from launcher.config.compose import compose
-from launcher.config.schedules import Constant, Warmup
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts
 from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here
 from launcher.plan.plan import Plan
+from launcher.schedules.constant import Constant
 from launcher_lab.study.report import COLOURS, GREY, drawing, write_file
 
 EXAMPLES = [
@@ -74,7 +75,7 @@ def _unused(runs: Path) -> Path:
 
 def _at_constant_rate(config: RunConfig) -> RunConfig:
     """Return the config without warmup, decay and scaling of the learning rate."""
-    common = {field.name: getattr(config.schedule, field.name) for field in fields(Warmup)}
+    common = {field.name: getattr(config.schedule, field.name) for field in fields(ScheduleConfig)}
     schedule = Constant(**{**common, "warmup": "0ba"}, name="constant")
     return replace(config, schedule=schedule, optimizer=replace(config.optimizer, scale_lr="off"))
 

@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.choices import DecoupledSGDConfig, LARSConfig, SGDConfig
 from launcher.config.resolved import read
-from launcher.config.schedules import Polynomial
 from launcher.errors import UserError
+from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
+from launcher.optimizers.lars import LARSConfig
+from launcher.optimizers.sgd import SGDConfig
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.run_folder import RunFolder, existing
+from launcher.schedules.polynomial import Polynomial
 from launcher_lab.study.runs import quality
 
 EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]

@@ -15,7 +15,7 @@ from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.errors import UserError
-from launcher.optimizers.sgd import DecoupledSGD
+from launcher.optimizers.decoupled_sgd import DecoupledSGD
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks

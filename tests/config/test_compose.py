@@ -49,7 +49,7 @@ def test_a_value_of_an_algorithm_turns_it_on() -> None:
 def test_a_list_turns_on_exactly_its_algorithms_and_keeps_the_recipes_values() -> None:
     algorithms = compose(["recipe=mild", "algorithms=[label_smoothing,cutmix]"]).config.algorithms
     assert set(algorithms) == {"label_smoothing", "cutmix"}
-    assert algorithms.label_smoothing.smoothing == 0.08
+    assert algorithms["label_smoothing"].smoothing == 0.08
 
 
 def test_off_then_a_value_is_on() -> None:
@@ -116,8 +116,8 @@ def test_interpolation_refers_to_other_keys() -> None:
 def test_fidelity_sets_every_published_variant_but_not_over_the_command_line() -> None:
     algorithms = compose(["recipe=hot", "fidelity=published", "algorithms.sam.batchnorm=once"]).config.algorithms
     assert algorithms["mixup"].smoothed == "first"
-    assert algorithms.progressive_resizing.interpolation == "nearest"
-    assert algorithms.progressive_resizing.granularity == "epoch"
+    assert algorithms["progressive_resizing"].interpolation == "nearest"
+    assert algorithms["progressive_resizing"].granularity == "epoch"
     assert algorithms["sam"].batchnorm == "once"
 
 

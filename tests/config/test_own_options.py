@@ -61,9 +61,9 @@ def test_own_values_and_an_own_variant_of_an_algorithm() -> None:
     own("conf/algorithms/gentle.yaml", "# @package algorithms.sam\ndefaults: [sam, _self_]\nrho: 0.05\n")
     algorithms = composed("algorithms=[ema,gentle]").config.algorithms
     assert algorithms["ema"].half_life == "7ba"
-    assert (algorithms["sam"].rho, algorithms.sam.interval) == (0.05, 10)
+    assert (algorithms["sam"].rho, algorithms["sam"].interval) == (0.05, 10)
     added = composed("recipe=mild", "algorithms.gentle=on", "algorithms.sam.interval=3").config.algorithms
-    assert (added.sam.rho, added.sam.interval) == (0.05, 3)
+    assert (added["sam"].rho, added["sam"].interval) == (0.05, 3)
     assert composed("algorithms=[gentle]", "algorithms.sam=off").config.algorithms.get("sam") is None
 
 

@@ -153,7 +153,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPath
 
         # note: everything but the C++ compiler, which takes minutes
         monkeypatch.setattr("launcher.training.compiled.BACKEND", "aot_eager")
-        monkeypatch.setattr("launcher.models.build.get_model", tiny)
+        monkeypatch.setattr("launcher.models.resnet.library_network", tiny)
     yield
     torch._dynamo.reset()
 

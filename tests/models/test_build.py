@@ -6,15 +6,15 @@ import torch
 from torch import nn
 from torchvision.models import get_model
 
-from launcher.config import schema
 from launcher.config.compose import compose
 from launcher.models.build import build_model
+from launcher.models.resnet import TorchvisionModel
 
 CROSS_ENTROPY = compose([]).config.loss
 BCE = compose(["loss=bce"]).config.loss
 
 
-def settings(**values) -> schema.TorchvisionModel:
+def settings(**values) -> TorchvisionModel:
     return replace(compose(["model=resnet18"]).config.model, **values)
 
 

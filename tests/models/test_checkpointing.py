@@ -50,7 +50,7 @@ def test_weights_and_statistics_are_bit_equal_to_a_run_without_checkpointing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     block = Bottleneck if name == "bottlenecks" else BasicBlock
-    monkeypatch.setattr("launcher.models.build.get_model", partial(tiny, block=block))
+    monkeypatch.setattr("launcher.models.resnet.library_network", partial(tiny, block=block))
     plain, checkpointed = (trainer(*CASES[name], f"model.checkpointing={word}") for word in ("off", "on"))
     (losses, calls), (same, more) = computed(plain), computed(checkpointed)
     assert losses == same

@@ -8,9 +8,9 @@ import timm
 import torch
 
 from launcher.config.compose import compose
-from launcher.config.models import timm_architectures
 from launcher.errors import UserError
 from launcher.models.build import build_model
+from launcher.models.timm import timm_architectures
 from launcher.training import checkpoint
 from launcher.training.trainer import Trainer
 from launcher.weights.export_files import network_card, write_export

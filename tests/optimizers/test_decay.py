@@ -28,7 +28,7 @@ def test_vectors_have_decay_only_without_a_rule(name, no_decay):
     assert decays(model, packaged(name, weight_decay=0.5, no_decay=no_decay)) == expected
 
 
-def decays(model: nn.Module, config: choices.Optimizer) -> dict[str, float]:
+def decays(model: nn.Module, config: choices.OptimizerConfig) -> dict[str, float]:
     """Return the weight decay of each parameter by name."""
     groups = build_optimizer(config, model, PEAK).param_groups
     by_id = {id(p): group["weight_decay"] for group in groups for p in group["params"]}

@@ -12,9 +12,9 @@ from timm.scheduler import CosineLRScheduler
 from torch import nn
 from torch.nn import functional as F
 
-from launcher.config.choices import LAMBConfig
 from launcher.config.compose import compose
 from launcher.data.crops import centre_boxes, centre_cut, cut
+from launcher.optimizers.lamb import LAMBConfig
 from launcher.plan.plan import Plan
 from tests.commands import output_of
 

@@ -29,7 +29,7 @@ EVERY += ["algorithms.selective_backprop.start=0.0", "algorithms.selective_backp
 def test_auto_weights_come_from_the_training_images() -> None:
     assert build(*AUTO).state_dict()["class_weights"] == pytest.approx([33 / 40] * 3 + [33 / 30] * 7)
     words = ["dataloader=synthetic", "loss.class_weights=auto", *(word for word in SMALL if "workers" not in word)]
-    with patch("launcher.models.build.get_model", tiny):
+    with patch("launcher.models.resnet.library_network", tiny):
         synthetic = alone(compose([*words, "dataset.train_samples=40"]).config)
     assert synthetic.state_dict()["class_weights"] == [1.0] * 10
     assert build().state_dict()["class_weights"] is None

@@ -21,7 +21,7 @@ from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import decode
-from launcher.models.build import build_model, model_surgeries
+from launcher.models.build import build_model
 from launcher.plan.plan import Plan
 from launcher.weights.export_files import module_source, network_card, write_export
 from tests.forked import python
@@ -107,7 +107,7 @@ def make_case(name: str, folder: Path, images: Tensor) -> None:
     network = build_model(config.model, 6, config.loss, config.seed)
     engine.change_model(network)
     fill(network)
-    surgeries = model_surgeries(config.model) | engine.surgeries()
+    surgeries = config.model.surgeries() | engine.surgeries()
     card = {
         **network_card(config.model, 6, changed=bool(surgeries)),
         "classes": list("abcdef"),
@@ -115,7 +115,7 @@ def make_case(name: str, folder: Path, images: Tensor) -> None:
         "flip_average": False,
     }
     folder.mkdir()
-    write_export(network.state_dict(), folder, card, surgeries)
+    write_export(network.state_dict(), folder, card, surgeries, config.model.source())
     torch.save(network.eval()(images), folder / "expected.pt")
 
 

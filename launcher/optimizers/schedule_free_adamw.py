@@ -1,13 +1,51 @@
 """Schedule-Free AdamW (Defazio et al. 2024): an average of the weights instead of a schedule."""
 
-from collections.abc import Callable
-from typing import Any
+from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from launcher.config.choices import ScheduleFreeAdamWConfig
-from launcher.optimizers.adam import Adam
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT, Count, NotNegative
+from launcher.later import nn, no_grad, torch
+from launcher.optimizers.adam import Adam, AdamConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class ScheduleFreeAdamWConfig(AdamConfig):
+    """Step k (from 1) has weight k^`step_power` * lr^`lr_power` in the average, which is evaluated and saved.
+
+    `bias_correction` divides the second moment by 1 - beta2^k, as the authors' library does, or multiplies the learning
+    rate, also for weight decay, by its root, as their submission to AlgoPerf does.
+    Every `statistics_interval` steps a forward pass with the averaged weights updates the statistics of batch norm.
+    """
+
+    excludes: ClassVar[Mapping[str, str]] = {
+        "evaluation_weights": "both replace the weights to evaluate and save; use one"
+    }
+
+    name: Literal["schedule_free_adamw"]
+    beta1: Annotated[float, Field(gt=0, lt=1)]
+    step_power: NotNegative
+    lr_power: NotNegative
+    bias_correction: Literal["second_moment", "learning_rate"]
+    statistics_interval: Count
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        return step % self.statistics_interval == 0
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        if (schedule := plan.config.schedule.name) != "constant":
+            yield (
+                f"optimizer={self.name} averages weights instead of a schedule; with schedule={schedule} the learning "
+                "rate also decays; with schedule=constant it does not"
+            )
 
 
 class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
@@ -41,7 +79,7 @@ class ScheduleFreeAdamW(Adam[ScheduleFreeAdamWConfig]):
             if parameters:
                 torch._foreach_copy_(parameters, before)
 
-    @torch.no_grad()
+    @no_grad
     def evaluation_weights(self, model: nn.Module) -> dict[str, Tensor]:
         """Return the model's state dict with the averages x as weights."""
         state = dict(model.state_dict())

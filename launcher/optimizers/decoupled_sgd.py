@@ -1,0 +1,43 @@
+"""SGD with momentum, and weight decay outside of the gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT
+from launcher.later import torch
+from launcher.optimizers.momentum import Momentum, NesterovConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecoupledSGDConfig(NesterovConfig):
+    name: Literal["decoupled_sgd"]
+
+
+class DecoupledSGD(Momentum[DecoupledSGDConfig]):
+    """SGD with momentum and weight decay outside of the gradient (SGDW, Loshchilov & Hutter 2019).
+
+    With gradient g, momentum m and peak learning rate lr0:
+
+        b = m * b + g          (b = g at the first step)
+        w = w * (1 - lr / lr0 * weight_decay)
+        w = w - lr * b         (Nesterov: lr * (g + m * b))
+
+    The decay follows the schedule's multiplier, not the magnitude of the learning rate. lr0 is the constructor's `lr`,
+    saved as `peak_lr` of the groups.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, values: DecoupledSGDConfig):
+        super().__init__([{"peak_lr": lr * group.get("lr_factor", 1.0), **group} for group in groups], lr, values)
+
+    def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
+        rate = group["weight_decay"] / group["peak_lr"] if group["peak_lr"] else 0.0
+        lr = group["lr"] if self.found_inf is None else group["lr"] * (1 - self.found_inf)
+        if rate:
+            torch._foreach_mul_(parameters, 1 - rate * lr)
+        self._descend(parameters, gradients, group["lr"], nesterov=self.values.nesterov)
