@@ -105,7 +105,7 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
         if prepared.pretrained:
             prepared.pretrained.write(folder.initial)
         write_teacher(config, folder)
-        (folder.path / REQUEST).write_text(json.dumps([seconds, time.time()]))
+        (folder.path / REQUEST).write_text(json.dumps([seconds, time.monotonic()]))
         once = replace(config.launch, max_restarts=0)
         code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
         if code != 0:

@@ -50,7 +50,8 @@ class StepProfiler:
     def __init__(self, run: Trainer, seconds: float, requested_at: float):
         self.run, self._seconds, self._timer = run, seconds, StepTimer(run)
         compile_run(run)
-        self._start_seconds = time.time() - requested_at
+        # note: the monotonic clock is the same in all processes
+        self._start_seconds = time.monotonic() - requested_at
         kinds = step_kinds(run.plan)
         chosen = step_samples(kinds)
         common = [sample for sample in chosen if sample.kind.acting == common_acting(kinds)]

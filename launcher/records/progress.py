@@ -106,7 +106,8 @@ class ProgressView(TerminalView):
             self._live.update(self._bar, completed=step, description=f"step {step:,}/{self._total_steps:,}")
 
     def _show_training(self, row: Row) -> None:
-        if self._live is None and row["time"] - self._printed < _SECONDS:
+        # note: the clock may have been set back since the ranks' last start
+        if self._live is None and 0 <= row["time"] - self._printed < _SECONDS:
             return
         spent = row["train_seconds"] + self._evaluation_seconds
         left = (self._total_steps - row["step"]) * spent / max(1, row["step"])

@@ -1,6 +1,5 @@
 """Write the records of a run while it trains; only rank 0 writes."""
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
@@ -37,7 +36,7 @@ class MetricLogger:
             start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
             primary = trainer.config.task.primary
             self.record(
-                metrics.StartRecord(0, time.time(), *start, primary.name, primary.better, trainer.class_weights)
+                metrics.StartRecord(0, metrics.now(), *start, primary.name, primary.better, trainer.class_weights)
             )
 
     def __enter__(self) -> Self:
@@ -50,7 +49,7 @@ class MetricLogger:
         """Record that the run is back at an earlier checkpoint: records of later steps, also pending ones, are void."""
         self._pending.clear()
         trainer = self._trainer
-        self.record(metrics.ResumeRecord(trainer.next_step, time.time(), trainer.ranks.world_size))
+        self.record(metrics.ResumeRecord(trainer.next_step, metrics.now(), trainer.ranks.world_size))
 
     def log_step(self) -> None:
         """Prepare the record of the last steps at the log interval, and the record of a finished epoch."""
@@ -86,7 +85,7 @@ class MetricLogger:
         """Return the values that both records have."""
         return {
             "step": done,
-            "time": time.time(),
+            "time": metrics.now(),
             "loss": means.loss,
             "images_per_second": means.steps * self._trainer.plan.batch_size / means.seconds,
             "data_wait_seconds": means.waited / means.steps,
@@ -98,7 +97,7 @@ class MetricLogger:
         trainer, kind = self._trainer, metrics.HeldOutRecord if held_out else metrics.EvalRecord
         step, clock = trainer.next_step, trainer.clock.seconds("training")
         epoch = step / trainer.plan.steps_per_epoch
-        self.record(kind(step, time.time(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
+        self.record(kind(step, metrics.now(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
         self._warn_of_failures()
 
     def _warn_of_failures(self) -> None:
@@ -118,4 +117,4 @@ class MetricLogger:
         trainer, clock = self._trainer, self._trainer.clock
         seconds = clock.seconds("training"), clock.seconds("evaluation"), clock.seconds("saving")
         early = trainer.ended_by if trainer.next_step < trainer.plan.total_steps else None
-        self.record(metrics.EndRecord(trainer.next_step, time.time(), finished, *seconds, early))
+        self.record(metrics.EndRecord(trainer.next_step, metrics.now(), finished, *seconds, early))

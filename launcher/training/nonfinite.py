@@ -1,12 +1,10 @@
 """Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
 
-import time
-
 from launcher.data.batch import Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import NO_REQUESTS, Requests
-from launcher.records.metrics import NonFiniteRecord
+from launcher.records.metrics import NonFiniteRecord, now
 from launcher.records.run_folder import RunFolder, checkpoint_files, checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.meters import StepOutcome, StepReport
@@ -75,7 +73,7 @@ class NonFiniteGuard:
         if skipped == 1:
             self._save_for_replay(step)
         samples = gather(outcome.indices.tolist())
-        self._logger.record(NonFiniteRecord(step, time.time(), loss, settings.policy, samples))
+        self._logger.record(NonFiniteRecord(step, now(), loss, settings.policy, samples))
         event = f"step {step}: non-finite loss or gradients (loss {loss:.4g})"
         replay = f"inspect it with: train replay {self._folder.path} step={step - skipped + 1}"
         if settings.policy == "stop":

@@ -1,4 +1,5 @@
 import importlib
+import itertools
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import launcher
-from launcher.records.metrics import read_metrics
+from launcher.records.metrics import read_metrics, wall_seconds
 from tests.runs import SMALL, Cold, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
 pytestmark = pytest.mark.system
@@ -57,6 +58,18 @@ def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here)
     here("resume", str(parts))
     assert same(here.decided(whole), here.decided(parts))
     assert results(whole) == results(parts)
+
+
+def test_a_clock_that_is_set_back_changes_no_duration(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(2e9, -3600)
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    here(*SMALL, "run_name=back", stop_after=8, code=143)
+    here("resume", "runs/back")
+    rows = read_metrics(here.folder / "runs" / "back" / "metrics.jsonl")
+    times, end = [row["time"] for row in rows], rows[-1]
+    assert times == sorted(times)
+    assert end["train_seconds"] + end["eval_seconds"] < wall_seconds(rows) < 300
+    assert "finished" in here("ls", "runs").stdout
 
 
 def test_a_run_stopped_before_its_first_step_leaves_no_folder(train: Train) -> None:
