@@ -2,6 +2,7 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -53,6 +54,7 @@ def _forked(command: list[str], pass_fds: list[int], env: dict[str, str]) -> Com
     return Command([*command[2:-1], "0"], Path.cwd(), env, 1, 2, stdin=pass_fds[0])
 
 
+@pytest.mark.skipif(find_spec("ffcv") is None, reason="ratios are to FFCV's own package")
 def test_the_whole_benchmark_runs(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
