@@ -30,7 +30,7 @@ def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise Held(path.read_text(errors="replace").strip() or "another process") from None
+        raise Held(path.read_text(encoding="utf-8", errors="replace").strip() or "another process") from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise DiskError.of(error, path) from None

@@ -67,7 +67,7 @@ def check_output(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise UserError(Problem("its folder does not exist; create it first", "--output", path))
     try:
-        if path.exists() and _MARK not in path.read_text(errors="replace")[:1000]:
+        if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
             raise UserError(Problem("exists and is not such a page; set another name", "--output", path))
     except OSError as error:
         raise UserError(Problem(f"cannot be read: {error.strerror}", "--output", path)) from None

@@ -109,7 +109,7 @@ def _listed(name: str) -> list[str]:
     Raises UserError if the file cannot be read.
     """
     try:
-        text = sys.stdin.read() if name == _STDIN else Path(name).read_text(errors="surrogateescape")
+        text = sys.stdin.read() if name == _STDIN else Path(name).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise UserError(Problem(f"cannot be read ({error.strerror}); pass another file", "--list", name)) from None
     return [line for line in text.splitlines() if line]

@@ -250,7 +250,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     except UserError as error:
         # note: the folder may not be writable
         with suppress(OSError):
-            folder.failure.write_text(f"{error}\n")
+            folder.failure.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
         raise
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation

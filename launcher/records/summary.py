@@ -90,7 +90,7 @@ def _gaps(rows: list[Row]) -> list[tuple[str, str]]:
     gaps = [f"{lost:,} in the middle"] if lost else []
     if rows and not any(row["kind"] == "end" for row in rows):
         gaps.append("the last ones")
-    reason = "the disk was full" + ("" if lost else ", or the run was stopped between two attempts")
+    reason = "the disk was full" + ("" if lost else ", or the run was killed, or stopped between two attempts")
     return [("records lost", f"{' and '.join(gaps)}: {reason}")] if gaps else []
 
 

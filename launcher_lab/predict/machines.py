@@ -178,7 +178,7 @@ def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:
 def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
     """Return the lowest hourly price and spot price over all regions by the machine's name in conf/hardware."""
     prices: dict[str, list[tuple[float | None, float | None]]] = {}
-    with path.open(newline="") as lines:
+    with path.open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             pair = _number(row.get("Price")), _number(row.get("SpotPrice"))
             prices.setdefault(_name(path.parent.name, row.get("InstanceType") or ""), []).append(pair)

@@ -69,8 +69,10 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
     """Return the page; `written` is its date, `axis` its first cost. Text of a run never becomes markup."""
     # note: only `<` could end the script element
     data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return Template((_PAGE / "page.html").read_text()).substitute(
-        title=html.escape(title), script="\n".join((_PAGE / name).read_text() for name in _SCRIPTS), data=data
+    return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        script="\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
+        data=data,
     )
 
 
