@@ -8,8 +8,13 @@ from pathlib import Path
 from typing import Any, Self
 
 EXIT_USER_ERROR = 2
-_NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment|start new thread")
-_MACHINE = re.compile(rf"{_NO_MEMORY.pattern}|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying")
+_NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment")
+# Of Python, of fork in Python, and of OpenMP; with too little memory threads fail too.
+_NO_PROCESS = re.compile(r"start \w+ thread|BlockingIOError.*temporarily unavailable|Thread creation")
+MORE_PROCESSES = "use fewer processes and workers, or raise the limits of processes and memory (ulimit -u, ulimit -v)"
+_MACHINE = re.compile(
+    rf"{_NO_MEMORY.pattern}|{_NO_PROCESS.pattern}|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying"
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,11 @@ def is_of_the_machine(error: Exception) -> bool:
 def is_out_of_memory(text: str) -> bool:
     """Return whether an error's type and message report a lack of memory."""
     return _NO_MEMORY.search(text) is not None
+
+
+def is_out_of_processes(text: str) -> bool:
+    """Return whether an error's type and message, or a log, report that no further process or thread can start."""
+    return _NO_PROCESS.search(text) is not None
 
 
 def one_line(text: str) -> str:

@@ -13,7 +13,16 @@ from types import ModuleType
 from typing import NoReturn
 
 from launcher import __version__, disk, plugins
-from launcher.errors import EXIT_USER_ERROR, FAILED, MachineError, UserError, is_out_of_memory, one_line
+from launcher.errors import (
+    EXIT_USER_ERROR,
+    FAILED,
+    MORE_PROCESSES,
+    MachineError,
+    UserError,
+    is_out_of_memory,
+    is_out_of_processes,
+    one_line,
+)
 from launcher.launch.stopping import StopRequested, on_stop, raise_stop
 from launcher.plugins import registered
 
@@ -108,9 +117,12 @@ def _of_the_machine(error: Exception) -> str | None:
     """Return the message for a failure of the machine; None for an error of the program."""
     if isinstance(error, MachineError):
         return str(error)
+    reason = f"{type(error).__name__}: {error}"
+    if is_out_of_processes(reason) and getattr(error, "filename", None) is None:
+        return f"no further process or thread can start ({reason}); {MORE_PROCESSES}"
     if isinstance(error, OSError) and disk.is_known(error):
         return disk.line(error)
-    if is_out_of_memory(reason := f"{type(error).__name__}: {error}"):
+    if is_out_of_memory(reason):
         return f"not enough memory ({reason}); free some, or raise the limit (ulimit -v)"
     return None
 

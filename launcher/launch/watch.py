@@ -18,7 +18,7 @@ from typing import Self
 import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.errors import EXIT_USER_ERROR, UserError, is_out_of_memory
+from launcher.errors import EXIT_USER_ERROR, MORE_PROCESSES, UserError, is_out_of_memory, is_out_of_processes
 from launcher.launch.hang import HangWatch
 from launcher.rank.main import is_alive, log_file
 from launcher.rank.signs import WRITE_STACKS, done_file
@@ -187,8 +187,11 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path, hung: str | N
         if is_out_of_memory(reason):
             text = "to use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
     else:
-        reason, text = _ending(code), log.read_text(errors="replace") if log.exists() else ""
+        reason, text = _ending(code), log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         text = "\n".join(text.splitlines()[-_LAST_LINES:])
+        if code > 0 and is_out_of_processes(text):
+            message = f"error: rank {rank}: no further process or thread can start; {MORE_PROCESSES} (full log: {log})"
+            return Failure(message, from_outside=True, exit_code=code)
     where = f"host {socket.gethostname()}, process {process.pid}, exit code {code}"
     message = f"error: rank {rank} failed: {reason} ({where})\n{text}\nfull log: {log}"
     return Failure(message, from_outside=code < 0, exit_code=code)

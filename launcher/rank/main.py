@@ -21,7 +21,16 @@ from typing import Any, NoReturn
 import psutil
 
 from launcher import atomic, disk
-from launcher.errors import DONE, EXIT_USER_ERROR, FAILED, MachineError, UserError, one_line
+from launcher.errors import (
+    DONE,
+    EXIT_USER_ERROR,
+    FAILED,
+    MORE_PROCESSES,
+    MachineError,
+    UserError,
+    is_out_of_processes,
+    one_line,
+)
 from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, beat_file, done_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -51,9 +60,13 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
     """Run a rank from start to end; it ends when the launcher, a process id, does."""
     STOP.install()
     die_with(launcher)
-    guard_group(launcher, scratch)
-    name_after(scratch)
-    HEARTBEAT.start(beat_file(scratch, os.getpid()), hang_timeout)
+    try:
+        guard_group(launcher, scratch)
+        name_after(scratch)
+        HEARTBEAT.start(beat_file(scratch, os.getpid()), hang_timeout)
+    except (OSError, RuntimeError) as error:
+        _record(error)
+        os._exit(FAILED)
     code = main(target, run_folder, scratch)
     # note: loader threads and NCCL may block an ordinary exit; all files are written
     os._exit(code)
@@ -105,6 +118,8 @@ def is_alive(process: psutil.Process) -> bool:
 def _record(error: BaseException) -> None:
     """Write elastic's error file, with a finer time and the messages for the user."""
     for_user: dict[str, object] = {}
+    if is_out_of_processes(f"{type(error).__name__}: {error}") and getattr(error, "filename", None) is None:
+        error = MachineError(f"no further process or thread can start ({error}); {MORE_PROCESSES}")
     if isinstance(error, OSError) and disk.is_known(error):
         error = disk.DiskError.of(error, "a file of the run")
     if isinstance(error, UserError):
@@ -146,7 +161,9 @@ def _redirect_output(path: Path) -> None:
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.close(file)
-    sys.stdout = sys.stderr = io.TextIOWrapper(_Log(1, terminal), errors="backslashreplace", write_through=True)
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        _Log(1, terminal), encoding="utf-8", errors="backslashreplace", write_through=True
+    )
 
 
 if __name__ == "__main__":

@@ -47,7 +47,6 @@ def test_a_terminal_without_unicode_gets_all_the_output(
     [
         MemoryError(),
         ImportError("libtorch_cpu.so: failed to map segment from shared object"),
-        RuntimeError("can't start new thread"),
         OSError(12, "Cannot allocate memory"),
     ],
 )
@@ -60,6 +59,23 @@ def test_a_lack_of_memory_is_one_line(
     monkeypatch.setattr(cli, "_run", fail)
     assert cli.main(["ls"]) == 1
     assert capsys.readouterr().err.startswith("error: not enough memory (")
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))]
+)
+def test_a_lack_of_processes_is_one_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["ls"]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith("error: no further process or thread can start (")
+    assert line.count("\n") == 1
+    assert "ulimit -u" in line
 
 
 @pytest.mark.parametrize(
@@ -86,8 +102,8 @@ def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("error: not enough memory (")
-    assert line.endswith("free some, or raise the limit (ulimit -v)")
+    assert line.startswith(("error: not enough memory (", "error: no further process or thread can start ("))
+    assert "ulimit -v)" in line
 
 
 def test_a_rank_without_memory_fails_with_the_keys_to_change(tmp_path: Path) -> None:

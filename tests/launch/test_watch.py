@@ -1,5 +1,6 @@
 """The rank that failed first or hangs, as opposed to the order in which elastic lists failures."""
 
+import errno
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.launch.hang import HangWatch
 from launcher.launch.watch import RankWatch, describe, first_failure
+from launcher.rank import main
 from launcher.rank.signs import WRITE_STACKS, beat_file, done_file
 from tests.runs import wait_for
 
@@ -147,6 +149,36 @@ def test_a_rank_that_hangs_is_ended_after_its_stacks(tmp_path: Path) -> None:
     failure = describe(0, ProcessFailure(0, rank.pid, KILLED, ""), tmp_path, watch.hung[rank.pid])
     assert "rank 0 made no progress for launch.hang_timeout" in failure.message
     assert failure.from_outside
+
+
+def test_a_rank_without_threads_names_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "rank-0.log").write_text("libgomp: Thread creation failed: Resource temporarily unavailable\n")
+    failure = describe(0, failures(tmp_path, (1, None))[0], tmp_path)
+    assert failure.message.startswith("error: rank 0: no further process or thread can start; use fewer processes")
+    assert "\n" not in failure.message
+    assert failure.from_outside
+
+
+@pytest.mark.parametrize(
+    "error", [BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN)), RuntimeError("can't start new thread")]
+)
+def test_a_rank_that_cannot_start_its_guard_leaves_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    for owner, name in ((main.STOP, "install"), (main, "die_with")):
+        monkeypatch.setattr(owner, name, lambda *_: None)
+    monkeypatch.setattr(main, "guard_group", fail)
+    monkeypatch.setattr(main.os, "_exit", sys.exit)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    with pytest.raises(SystemExit, match="1"):
+        main.live("launcher.training.worker:work", tmp_path, 0, tmp_path, None)
+    recorded = json.loads((tmp_path / "error.json").read_text())
+    assert "no further process or thread can start" in recorded["from_outside"]
+    assert "ulimit -u" in recorded["from_outside"]
 
 
 def failures(folder: Path, *ends: tuple[int, float | None]) -> dict[int, ProcessFailure]:
