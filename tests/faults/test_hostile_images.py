@@ -3,6 +3,8 @@
 import io
 import os
 import struct
+import tarfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,9 +18,11 @@ from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan
 from launcher.data.images import Images
+from launcher.data.sources.find import open_source
 from launcher.errors import UserError
 from launcher.measure.diagnosis import image_advice
 from tests.commands import execute, refused
+from tests.data.sources.downloads import report
 from tests.images import png
 
 
@@ -141,3 +145,65 @@ def test_a_very_narrow_image_is_cropped_before_it_is_resized(shape: tuple[int, i
     pixels = centre_cut(np.array(Image.new("RGB", shape, (9, 8, 7))), 256, 224, "bilinear")
     assert pixels.shape == (224, 224, 3)
     assert (pixels == (9, 8, 7)).all()
+
+
+# -- archives
+
+
+def tar_header(name: str, size: int, kind: bytes = tarfile.REGTYPE, link: str = "") -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size, header.type, header.linkname = size, kind, link
+    return header.tobuf(tarfile.GNU_FORMAT)
+
+
+def tar_of(path: Path, *headers: bytes, size: int = 20 << 30) -> Path:
+    """Write an image of class a, then headers, in a sparse file of 20 GB."""
+    with path.open("wb") as file:
+        file.write(tar_header("train/a/good.png", 512) + bytes(512) + b"".join(headers))
+        file.truncate(size)
+    return path
+
+
+def zip_stating(path: Path, **stated: int) -> Path:
+    """Write an image of class a whose 64-bit record in the directory states other values than it has."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("train/a/p.png", png(2, 2, b"\0"))
+    data = bytearray(path.read_bytes())
+    start, end = data.index(b"PK\1\2"), data.index(b"PK\5\6")
+    values = {"size": 80, "compressed": 60, "offset": 0} | stated
+    extra = struct.pack("<HHQQQ", 1, 24, *values.values())
+    struct.pack_into("<IIHH", data, start + 20, 2**32 - 1, 2**32 - 1, len("train/a/p.png"), len(extra))
+    struct.pack_into("<I", data, start + 42, 2**32 - 1)
+    struct.pack_into("<I", data, end + 12, end - start + len(extra))
+    data[end:end] = extra
+    path.write_bytes(data)
+    return path
+
+
+LARGE = 19 << 30
+ARCHIVES: dict[str, Callable[[Path], Path]] = {
+    "pax header": lambda folder: tar_of(folder / "a.tar", tar_header("x", LARGE, tarfile.XHDTYPE)),
+    "long name": lambda folder: tar_of(folder / "a.tar", tar_header("x", LARGE, tarfile.GNUTYPE_LONGNAME)),
+    "long link": lambda folder: tar_of(folder / "a.tar", tar_header("x", LARGE, tarfile.GNUTYPE_LONGLINK)),
+    "zip size": lambda folder: zip_stating(folder / "a.zip", size=2**64 - 1),
+    "zip compressed size": lambda folder: zip_stating(folder / "a.zip", compressed=2**62),
+    "zip offset": lambda folder: zip_stating(folder / "a.zip", offset=2**64 - 2),
+}
+
+
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_an_archive_that_states_impossible_lengths_is_refused(name: str, tmp_path: Path) -> None:
+    path = ARCHIVES[name](tmp_path)
+    with pytest.raises(UserError, match=r"^dataset\.path=\S+: (states a wrong|cannot be read)") as caught:
+        open_source(str(path), "train", report)
+    assert "MemoryError" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_devices_and_links_of_a_tar_file_are_no_images(tmp_path: Path) -> None:
+    kinds = {"c": tarfile.CHRTYPE, "b": tarfile.BLKTYPE, "p": tarfile.FIFOTYPE, "s": tarfile.SYMTYPE}
+    headers = [tar_header(f"train/a/{name}.png", 0, kind, "/etc/passwd") for name, kind in kinds.items()]
+    headers += [tar_header(f"train/a/{name}.png", 0, tarfile.LNKTYPE, f"train/a/{name}.png") for name in "xy"]
+    headers.append(tar_header("train/a/linked.png", 0, tarfile.LNKTYPE, "train/a/good.png"))
+    path = tar_of(tmp_path / "a.tar", *headers, size=1 << 20)
+    assert open_source(str(path), "train", report).files == ["a/good.png", "a/linked.png"]
