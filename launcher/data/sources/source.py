@@ -111,7 +111,7 @@ class Files:
         except Exception as error:
             raise self.unreachable(error) from None
         if cache := getattr(opened, "cache", None):
-            fetch = cache.fetcher
+            fetch = partial(_whole, cache.fetcher, opened.size)
             cache.fetcher = lambda start, end: _retried(partial(fetch, start, end))
         return opened  # type: ignore[no-any-return]
 
@@ -159,7 +159,7 @@ class Files:
 
     def unreachable(self, error: BaseException, remedy: str = "") -> UserError:
         """Return a one-line error for a failure that a retry may fix."""
-        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__:
+        if isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or _is_denied(error):
             return problem(self.url, f"access denied ({error}); check your credentials and permissions")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
         return problem(self.url, f"cannot be read ({reason}){remedy}")
@@ -185,6 +185,14 @@ def _content(piece: Piece) -> bytes | UnreadableImage:
         return reason
 
 
+def _whole(fetch: Callable[[int, int], bytes], size: int, start: int, end: int) -> bytes:
+    """Fetch the bytes [start, end) of a file of `size` bytes; raise OSError if the server sends another number."""
+    content, expected = fetch(start, end), min(end, size) - start
+    if len(content) != expected:
+        raise OSError(f"received {len(content):,} of {expected:,} bytes")
+    return content
+
+
 def _retried(read: Callable[[], T]) -> T:
     """Read, and retry after pauses if a failure may be temporary and fsspec has not retried for longer itself."""
     end = time.monotonic() + _SECONDS
@@ -194,11 +202,16 @@ def _retried(read: Callable[[], T]) -> T:
         except (ValueError, PermissionError):
             # note: a ValueError if the server does not support ranges
             raise
-        except Exception:
-            if time.monotonic() > end:
+        except Exception as error:
+            if time.monotonic() > end or _is_denied(error):
                 raise
             time.sleep(pause)
     return read()
+
+
+def _is_denied(error: BaseException) -> bool:
+    """Return whether a web server refuses access."""
+    return getattr(error, "status", None) in (401, 403)
 
 
 def below(path: str, name: str) -> str:
