@@ -1,6 +1,9 @@
 """Untrusted recipes, resolved configs and command lines: they compose, or every error is one line."""
 
 import io
+import json
+import random
+import shutil
 from collections.abc import Iterator
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import cache
@@ -19,8 +22,11 @@ from launcher.config.compose import compose
 from launcher.config.keys import all_keys
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.errors import UserError
+from launcher.launch import start
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
+from launcher.records.run_folder import create
+from tests.made_runs import append, records
 
 HEADER: dict[str, Any] = {"summary": "anything", "epochs": [1, None], "published": []}
 
@@ -68,7 +74,7 @@ def works_or_prints_errors(*words: str) -> None:
     with redirect_stdout(out), redirect_stderr(errors):
         # note: exceptions other than UserError fail the test
         code = main(words)
-    lines = [line for line in errors.getvalue().splitlines() if not line.startswith("note: skipped: ")]
+    lines = [line for line in errors.getvalue().splitlines() if not line.startswith("note: ")]
     assert code == (2 if lines else 0)
     assert all(line.startswith("error: ") for line in lines)
 
@@ -233,3 +239,60 @@ def words() -> st.SearchStrategy[list[str]]:
 def test_no_override_crashes_show_or_plan(overrides: list[str]) -> None:
     for verb in ("show", "plan"):
         works_or_prints_errors(verb, "--", *overrides)
+
+
+# -- bytes of a run folder and of a recipe
+
+MUTANTS = 4  # of each file; 350 of each were tried by hand
+OF_A_RUN = ("config.yaml", "metrics.jsonl", "attempts.jsonl", "dataset.json", "environment.json")
+
+
+def mutant(data: bytes, draw: random.Random) -> bytes:
+    """Change, remove or repeat some bytes."""
+    mutated = bytearray(data)
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        at = draw.randrange(len(mutated))
+        length = draw.choice((1, 1, 5, 50))
+        change = [
+            bytes([draw.randrange(256)]),
+            bytes([mutated[at] ^ 1 << draw.randrange(8)]),
+            b"",
+            draw.randbytes(length) + mutated[at : at + 1],
+            mutated[at : at + length] * 2,
+            bytes([draw.choice(b"0123456789-.eE\n :{}[],\"'nulltrue")]),
+        ]
+        mutated[at : at + (1 if draw.random() < 0.7 else length)] = draw.choice(change)
+    return bytes(mutated or b"\0")
+
+
+@pytest.fixture(scope="module")
+def run(recipes: Path) -> Path:
+    """Return the folder of a run on the built-in images that was killed after its last evaluation."""
+    folder = create(recipes.parent / "runs", "mutated")
+    words = ["recipe=mild", "dataset=shapes", "dataset.train_samples=96", "dataset.val_samples=50", "launch=cpu"]
+    resolved.write(compose([*words, "model=resnet18", "epochs=2", "batch_size=16"]).config, folder.config)
+    append(folder.metrics, *records([0.5, 0.6], [70.0, 60.0], None))
+    append(folder.attempts, *records([], [], None))
+    folder.dataset.write_text(json.dumps({"identities": ["a" * 64]}))
+    folder.environment.write_text(json.dumps({"command": ["train", "recipe=mild"], "packages": {"torch": "2.11"}}))
+    return folder.path
+
+
+@pytest.mark.parametrize("name", [*OF_A_RUN, "recipe"])
+def test_no_changed_bytes_crash_a_verb(
+    run: Path, recipes: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(start, "_train", lambda *_: 0)
+    if name == "recipe":
+        path, content = recipes / "mine.yaml", (Path(__file__).parents[2] / "recipes" / "mild.yaml").read_bytes()
+        verbs = [["plan", "recipe=mine", "dataset=shapes", "batch_size=16"], ["ls", "recipes"]]
+    else:
+        copy = shutil.copytree(run, tmp_path / "runs" / "copy")
+        path, content = copy / name, (run / name).read_bytes()
+        verbs = [["ls", "runs", str(copy)], ["compare", str(copy), "--json"], ["resume", str(copy)]]
+    for number in range(MUTANTS):
+        path.write_bytes(mutant(content, random.Random(f"{name} {number}")))
+        for words in verbs:
+            works_or_prints_errors(*words)
+    if name == "recipe":
+        path.unlink()

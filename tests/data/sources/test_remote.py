@@ -33,7 +33,10 @@ from .downloads import contents, report, webdataset, write_downloads
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
-    """Serve a folder, including ranges of files; the first `failures` requests of a name get an error."""
+    """Serve a folder, including ranges of files; the first `failures` requests of a name get an error.
+
+    `failures` may have the `status` of the error, and the number of bytes that ranges are `shorter` than stated.
+    """
 
     failures: dict[str, int]
     ranges = True
@@ -43,7 +46,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         name = Path(self.path).name
         if self.failures.get(name, 0) > 0 and self.command == "GET":
             self.failures[name] -= 1
-            return self.send_error(503)
+            return self.send_error(self.failures.get("status", 503))
         requested = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
         path = Path(self.translate_path(self.path))
         if not self.ranges or not requested or not path.is_file():
@@ -51,9 +54,10 @@ class Handler(http.server.SimpleHTTPRequestHandler):
         first, last = int(requested[1]), min(int(requested[2]), path.stat().st_size - 1)
         self.send_response(206)
         self.send_header("Content-Range", f"bytes {first}-{last}/{path.stat().st_size}")
-        self.send_header("Content-Length", str(last - first + 1))
+        end = last + 1 - self.failures.get("shorter", 0)
+        self.send_header("Content-Length", str(end - first))
         self.end_headers()
-        self.wfile.write(path.read_bytes()[first : last + 1] if self.command == "GET" else b"")
+        self.wfile.write(path.read_bytes()[first:end] if self.command == "GET" else b"")
         return None
 
     def send_header(self, keyword: str, value: str) -> None:
@@ -192,6 +196,25 @@ def test_failed_reads_of_headers_are_retried(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, {"ILSVRC2012_img_val.tar": 3}) as url:
         assert len(open_source(url, "val", report).files) == 7
+
+
+def test_denied_access_is_one_line_at_once(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_PAUSES", (100.0,))
+    denied = r"access denied \(403.*\); check your credentials and permissions"
+    with serve(image_folder, {"0.jpg": 1000, "status": 403}) as url, pytest.raises(UserError, match=denied):
+        contents(open_source(url, "val", report))
+
+
+def test_a_short_answer_becomes_no_part_of_a_copy(image_folder: Path, tmp_path: Path) -> None:
+    webdataset(image_folder, tmp_path)
+    failures = {"shorter": 0}
+    with serve(tmp_path, failures) as url:
+        piece = open_source(url, "val", report).piece(0)
+        failures["shorter"] = 9
+        with pytest.raises(UserError, match=r"received [0-9,]+ of [0-9,]+ bytes"):
+            piece.read()
+        failures["shorter"] = 0
+        assert piece.read().startswith(b"\xff\xd8")
 
 
 def test_a_lost_server_is_a_one_line_error_and_the_same_command_resumes(image_folder: Path, tmp_path: Path) -> None:
