@@ -12,9 +12,9 @@ from launcher.data.batch import Batch, to_device
 
 def transformed(algorithm: Any, batch: Batch) -> Batch:
     """Return the batch after the transform of an algorithm, or the same object if it has none for this batch."""
-    height, width = batch.images.shape[-2:]
+    height, width = batch.inputs.shape[-2:]
     transform = algorithm.change_batch(batch, (height, width))
-    return apply_in_turn(on_device([transform], batch.images.device), batch) if transform else batch
+    return apply_in_turn(on_device([transform], batch.inputs.device), batch) if transform else batch
 
 
 def operate(name: str, images: Tensor, magnitudes: Tensor, fill: Colour = BLACK) -> Tensor:

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class AugMixConfig(
-    AlgorithmConfig, change_batch=-20, excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE)
+    AlgorithmConfig,
+    change_batch=-20,
+    excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE),
+    acts_on=("image", "label"),
 ):
     severity: Annotated[float, Field(gt=0, le=10)]
     width: Count
@@ -86,9 +89,9 @@ class AugMix(Algorithm[AugMixConfig]):
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         moment = batch.moment
         weights, rounds = choose(self.values, batch.indices, seed=moment.seed, epoch=moment.epoch, size=size[1])
-        fixed = self.context.fixed_shapes(batch.images.device)
+        fixed = self.context.fixed_shapes(batch.inputs.device)
         arrays = [array for choice in rounds for array in choice.arrays(list(_SET), *size, fixed=fixed)]
         return Transform(
             [weights.astype(np.float32), *arrays],
-            lambda batch, *arrays: replace(batch, images=mix(batch.images, arrays)),
+            lambda batch, *arrays: replace(batch, inputs=mix(batch.inputs, arrays)),
         )

@@ -15,7 +15,7 @@ from launcher.later import nn, torch
 
 
 @dataclass(frozen=True, config=STRICT)
-class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80):
+class ChannelsLastConfig(AlgorithmConfig, change_model=50, change_batch=80, acts_on=("image", "label", "mask")):
     """Keep images and weights in channels-last memory order; no values."""
 
     in_channels_last = True
@@ -35,5 +35,5 @@ class ChannelsLast(Algorithm[ChannelsLastConfig]):
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         return Transform(
-            (), lambda batch: replace(batch, images=batch.images.contiguous(memory_format=torch.channels_last))
+            (), lambda batch: replace(batch, inputs=batch.inputs.contiguous(memory_format=torch.channels_last))
         )

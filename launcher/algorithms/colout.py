@@ -26,7 +26,7 @@ def length_after_colout(length: int, dropped: float) -> int:
 
 
 @dataclass(frozen=True, config=STRICT)
-class ColOutConfig(AlgorithmConfig, change_batch=-10):
+class ColOutConfig(AlgorithmConfig, change_batch=-10, acts_on=("image", "label")):
     rows: Annotated[float, Field(ge=0, lt=1)]
     columns: Annotated[float, Field(ge=0, lt=1)]
     order: Literal["before_resizing", "after_resizing"]
@@ -57,4 +57,4 @@ class ColOut(Algorithm[ColOutConfig]):
         height, width = size
         random = randomness.generator(batch.moment.seed, "colout", batch.moment.step)
         rows, columns = draw_kept(height, self.values.rows, random), draw_kept(width, self.values.columns, random)
-        return Transform([rows, columns], lambda batch, *indices: replace(batch, images=colout(batch.images, *indices)))
+        return Transform([rows, columns], lambda batch, *indices: replace(batch, inputs=colout(batch.inputs, *indices)))

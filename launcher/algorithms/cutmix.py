@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class CutMixConfig(MixingConfig, change_batch=70):
+class CutMixConfig(MixingConfig, change_batch=70, acts_on=("image", "label")):
     needs_classes = "a part of an image does not have that part of its numbers"
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
@@ -61,4 +61,4 @@ class CutMix(Mixing[CutMixConfig]):
         return Transform([draws.permutation(samples), np.array([[top, left, bottom, right]]), weight], self._mix)
 
     def _mix(self, batch: Batch, order: Tensor, edges: Tensor, weight: Tensor) -> Batch:
-        return self.mixed(batch, erase(batch.images, edges, batch.images[order]), order, weight)
+        return self.mixed(batch, erase(batch.inputs, edges, batch.inputs[order]), order, weight)

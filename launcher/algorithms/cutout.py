@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class CutOutConfig(AlgorithmConfig, change_batch=20):
+class CutOutConfig(AlgorithmConfig, change_batch=20, acts_on=("image", "label", "mask")):
     size: Annotated[float, Field(gt=0, le=1)]
 
 
@@ -49,4 +49,4 @@ class CutOut(Algorithm[CutOutConfig]):
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         centres = randomness.uniforms(batch.moment.seed, "cutout", batch.moment.epoch, batch.indices, 2)
         boxes = square_boxes(centres, int(self.values.size * min(size)), *size)
-        return Transform([boxes], lambda batch, boxes: replace(batch, images=erase(batch.images, boxes)))
+        return Transform([boxes], lambda batch, boxes: replace(batch, inputs=erase(batch.inputs, boxes)))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10):
+class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10, acts_on=("image", "label")):
     form: Literal["soft", "hard"]
     temperature: Positive
     weight: Annotated[float, Field(gt=0, le=1)]
@@ -52,7 +52,7 @@ class Distillation(ForwardAlgorithm[DistillationConfig]):
     @no_grad
     def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
         # note: micro-batches, to need no more memory than the step
-        parts = [self._outputs(images) for images in batch.images.chunk(self.context.plan.accumulation)]
+        parts = [self._outputs(images) for images in batch.inputs.chunk(self.context.plan.accumulation)]
         outputs = torch.cat(parts).float()
         if self.values.form == "soft":
             taught = (outputs / self.values.temperature).softmax(1)

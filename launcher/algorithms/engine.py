@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
 from launcher.config.choices import Surgery
-from launcher.config.declaration import NORMALIZE, POINTS, AlgorithmConfig
+from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig
 from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.errors import Problem, UserError
@@ -95,8 +94,8 @@ class Engine:
         for algorithm in self._at("before_step"):
             algorithm.before_step(model, moment)
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, normalize: Callable[[Tensor], Tensor]) -> Batch:
-        """Augment, normalize and mix a batch of uint8 images.
+    def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, prepare: Callable[[Batch], Batch]) -> Batch:
+        """Augment, prepare and mix a batch.
 
         All arrays are sent to the device in one copy; those after a forward pass in a second one.
         """
@@ -104,24 +103,24 @@ class Engine:
         for name in self._acting["change_batch"]:
             algorithm = self.active.get(name)
             if isinstance(algorithm, ForwardAlgorithm):
-                batch = algorithm.forward_batch(self._transformed(batch, names, normalize), model, loss)
+                batch = algorithm.forward_batch(self._transformed(batch, names, prepare), model, loss)
                 names = []
             else:
                 names.append(name)
-        return self._transformed(batch, names, normalize)
+        return self._transformed(batch, names, prepare)
 
-    def _transformed(self, batch: Batch, names: Sequence[str], normalize: Callable[[Tensor], Tensor]) -> Batch:
+    def _transformed(self, batch: Batch, names: Sequence[str], prepare: Callable[[Batch], Batch]) -> Batch:
         """Return the batch after the transforms of these algorithms."""
         transforms: list[Transform | None] = []
-        height, width = batch.images.shape[-2:]
+        height, width = batch.inputs.shape[-2:]
         for name in names:
-            if name == NORMALIZE:
-                transforms.append(Transform((), lambda batch: replace(batch, images=normalize(batch.images))))
+            if name == PREPARE:
+                transforms.append(Transform((), prepare))
                 continue
             algorithm = self.active[name]
             transforms.append(algorithm.change_batch(batch, (height, width)))
             height, width = algorithm.values.size_after(self._plan, batch.moment.step, (height, width))
-        sent = on_device(filter(None, transforms), batch.images.device)
+        sent = on_device(filter(None, transforms), batch.inputs.device)
         batch = self.apply([pair for pair in sent if not pair[0].sets_model], batch)
         return apply_in_turn([pair for pair in sent if pair[0].sets_model], batch)
 

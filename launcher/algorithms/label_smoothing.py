@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class LabelSmoothingConfig(AlgorithmConfig, change_batch=50):
+class LabelSmoothingConfig(AlgorithmConfig, change_batch=50, acts_on=("image", "label")):
     smoothing: Probability
 
     needs_classes = "numbers have no uniform distribution to mix them with"

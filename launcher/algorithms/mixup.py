@@ -34,7 +34,7 @@ class MixingConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True, config=STRICT)
-class MixUpConfig(MixingConfig, change_batch=60):
+class MixUpConfig(MixingConfig, change_batch=60, acts_on=("image", "label")):
     """No further values."""
 
 
@@ -70,7 +70,7 @@ class Mixing(Algorithm[MixingT]):
         start = self.range_start()
         if not start <= draws.random() < start + self.values.probability:
             return None
-        return self.mixture(randomness.generator(moment.seed, name, moment.step, moment.rank), len(batch.images), size)
+        return self.mixture(randomness.generator(moment.seed, name, moment.step, moment.rank), len(batch.inputs), size)
 
     def range_start(self) -> float:
         """Return the start of the range of draws that select this algorithm."""
@@ -83,7 +83,7 @@ class Mixing(Algorithm[MixingT]):
     def mixed(self, batch: Batch, images: Tensor, order: Tensor, weight: Tensor) -> Batch:
         """Return the batch with mixed images, and targets mixed by the same weight."""
         targets = mix_targets(batch.targets, order, weight, self.context.classes, self.values.smoothed)
-        return replace(batch, images=images, targets=targets)
+        return replace(batch, inputs=images, targets=targets)
 
 
 class MixUp(Mixing[MixUpConfig]):
@@ -96,5 +96,5 @@ class MixUp(Mixing[MixUpConfig]):
 
     def _mix(self, batch: Batch, order: Tensor, weight: Tensor) -> Batch:
         # note: targets get the weight as rounded to the images' format
-        weight = weight.to(batch.images.dtype)
-        return self.mixed(batch, mix_images(batch.images, order, weight), order, weight.float())
+        weight = weight.to(batch.inputs.dtype)
+        return self.mixed(batch, mix_images(batch.inputs, order, weight), order, weight.float())

@@ -28,7 +28,7 @@ Stage = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10):
+class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("image", "label")):
     """A ramp from `initial_scale`, or `stages`: image sizes, each with its fraction of the run's compute."""
 
     stages: Annotated[list[Stage], Field(min_length=1)] | None
@@ -140,13 +140,13 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
 
         def resized(batch: Batch, *weights: Tensor) -> Batch:
             if weights:
-                rows, columns = (one.to(batch.images.dtype) for one in weights)
-                images = rows @ batch.images @ columns.T
+                rows, columns = (one.to(batch.inputs.dtype) for one in weights)
+                images = rows @ batch.inputs @ columns.T
             else:
-                images = resize(batch.images, new, self.values.interpolation, self.values.size_multiple)
+                images = resize(batch.inputs, new, self.values.interpolation, self.values.size_multiple)
             # note: some resize kernels always return NCHW order
-            if batch.images.is_contiguous(memory_format=torch.channels_last):
+            if batch.inputs.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
-            return replace(batch, images=images)
+            return replace(batch, inputs=images)
 
         return Transform(weights, resized)

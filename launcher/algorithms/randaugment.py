@@ -29,7 +29,7 @@ COMPLETE = "both are complete augmentation policies; use one"
 
 
 @dataclass(frozen=True, config=STRICT)
-class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40):
+class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40, acts_on=("image", "label")):
     """A list of severities has one for each of equal parts of the run."""
 
     severity: Severity | Annotated[list[Severity], Field(min_length=2)]
@@ -177,10 +177,10 @@ class RandAugment(Algorithm[RandAugmentConfig]):
     """Augments whole batches on the device, or single images with `where: loader`, with the same draws."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
-        fixed = self.context.fixed_shapes(batch.images.device)
+        fixed = self.context.fixed_shapes(batch.inputs.device)
         values, moment = self.values.at_step(self.context.plan, batch.moment.step), batch.moment
         arrays = self._arrays(values, batch.indices, size, seed=moment.seed, epoch=moment.epoch, fixed=fixed)
-        return Transform(arrays, lambda batch, *sent: replace(batch, images=self._augment(batch.images, sent)))
+        return Transform(arrays, lambda batch, *sent: replace(batch, inputs=self._augment(batch.inputs, sent)))
 
     def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
         size, seed = (image.shape[0], image.shape[1]), self.context.plan.config.seed

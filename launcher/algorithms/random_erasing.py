@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class RandomErasingConfig(
-    AlgorithmConfig, change_batch=30, excludes={"cutout": "both erase a rectangle of each image; use one"}
+    AlgorithmConfig,
+    change_batch=30,
+    excludes={"cutout": "both erase a rectangle of each image; use one"},
+    acts_on=("image", "label", "mask"),
 ):
     probability: Probability
     area: FractionRange
@@ -70,11 +73,11 @@ class RandomErasing(Algorithm[RandomErasingConfig]):
         return Transform([boxes], self._erase)
 
     def _erase(self, batch: Batch, boxes: Tensor) -> Batch:
-        images, moment = batch.images, batch.moment
+        images, moment = batch.inputs, batch.moment
         fill: Tensor | float = 0.0
         if self.values.fill == "noise":
             generator = torch.Generator(images.device)
             # note: torch takes seeds below 2^63
             generator.manual_seed(randomness.key(moment.seed, "random_erasing", moment.step, moment.rank) >> 1)
             fill = torch.empty_like(images).normal_(generator=generator)
-        return replace(batch, images=erase(images, boxes, fill))
+        return replace(batch, inputs=erase(images, boxes, fill))

@@ -13,7 +13,7 @@ from launcher.data.batch import Moment
 
 
 @dataclass(frozen=True, config=STRICT)
-class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10):
+class RepeatedAugmentationConfig(AlgorithmConfig, change_order=10, acts_on=("image", "label", "mask")):
     repeats: Annotated[int, Field(ge=2)]
 
 

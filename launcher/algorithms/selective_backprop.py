@@ -27,6 +27,7 @@ class SelectiveBackpropConfig(
     AlgorithmConfig,
     change_batch=40,
     excludes={"sam": "SAM needs the same batch in both passes, but selective backprop selects samples in each"},
+    acts_on=("image", "label"),
 ):
     start: Probability
     end: Probability
@@ -76,16 +77,16 @@ class SelectiveBackprop(ForwardAlgorithm[SelectiveBackpropConfig]):
 
         moment, accumulation = batch.moment, self.context.plan.accumulation
         # note: the same on all ranks, and micro-batches of equal size
-        count = max(1, int(self.values.keep * len(batch.images)) // accumulation) * accumulation
-        if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.images):
+        count = max(1, int(self.values.keep * len(batch.inputs)) // accumulation) * accumulation
+        if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.inputs):
             return batch
         targets = one_hot(batch.targets, self.context.classes)
         # note: checkpoints have the statistics of rank 0, from which a resumed run makes the same choice
         broadcast_first(model.buffers())
         with self.context.autocast():
-            losses = sample_losses(batch.images, targets, model, loss, self.values.scale)
+            losses = sample_losses(batch.inputs, targets, model, loss, self.values.scale)
         draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
-        ranks = choose_ranks(len(batch.images), count, self.values.keep, draws)
-        (chosen_ranks,) = to_device(ranks, device=batch.images.device)
+        ranks = choose_ranks(len(batch.inputs), count, self.values.keep, draws)
+        (chosen_ranks,) = to_device(ranks, device=batch.inputs.device)
         chosen = losses.argsort(stable=True)[chosen_ranks]
-        return replace(batch, images=batch.images[chosen], targets=batch.targets[chosen], chosen=chosen)
+        return replace(batch, inputs=batch.inputs[chosen], targets=batch.targets[chosen], chosen=chosen)

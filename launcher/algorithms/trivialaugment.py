@@ -20,7 +20,9 @@ from launcher.later import torch
 
 
 @dataclass(frozen=True, config=STRICT)
-class TrivialAugmentConfig(AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}):
+class TrivialAugmentConfig(
+    AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}, acts_on=("image", "label")
+):
     bins: Annotated[int, Field(ge=2)]
 
 
@@ -70,5 +72,5 @@ class TrivialAugment(Algorithm[TrivialAugmentConfig]):
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         choice = choose(self._space, batch.indices, seed=batch.moment.seed, epoch=batch.moment.epoch)
-        arrays = choice.arrays(NAMES, *size, fixed=self.context.fixed_shapes(batch.images.device))
-        return Transform(arrays, lambda batch, *sent: replace(batch, images=apply(batch.images, sent)))
+        arrays = choice.arrays(NAMES, *size, fixed=self.context.fixed_shapes(batch.inputs.device))
+        return Transform(arrays, lambda batch, *sent: replace(batch, inputs=apply(batch.inputs, sent)))

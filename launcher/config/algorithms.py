@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, with_config
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
-from launcher.config.declaration import NORMALIZE, AlgorithmConfig, TeachingConfig
+from launcher.config.declaration import PREPARE, AlgorithmConfig, TeachingConfig
 from launcher.config.fields import STRICT
 from launcher.config.options import classes, from_json, modules
 
@@ -27,11 +27,11 @@ class Algorithms(dict[str, AlgorithmConfig]):
         return next((values for values in self.values() if isinstance(values, TeachingConfig)), None)
 
     def acting(self, point: str) -> list[str]:
-        """Return the algorithms that act at a point, sorted by place; NORMALIZE is the loop's own change of a batch."""
+        """Return the algorithms that act at a point, sorted by place; PREPARE is the task's own change of a batch."""
         places = {name: values.place(point) for name, values in self.items()}
         acting = {name: place for name, place in places.items() if place is not None}
         if point == "change_batch":
-            acting[NORMALIZE] = 0
+            acting[PREPARE] = 0
         return sorted(acting, key=acting.__getitem__)
 
     @classmethod

@@ -20,14 +20,14 @@ POINTS = (
     "change_order",  # which sample indices an epoch reads
     "change_image",  # one uint8 image in a loader's worker process, after crop and flip
     "before_step",  # which parameters are trained
-    "change_batch",  # a batch on the device, normalised at place 0: uint8 before it, floating point after it
+    "change_batch",  # a batch on the device; at place 0 the task prepares it: images are uint8 before, normalized after
     "compute_gradients",  # forward and backward passes
     "change_gradients",  # before the optimizer's step, unscaled and averaged over ranks
     "after_step",  # after each optimizer step
     "evaluation_weights",  # the weights that evaluation and export use
 )
-# The loop's own step among the changes of a batch.
-NORMALIZE = "<normalize>"
+# The task's own step among the changes of a batch.
+PREPARE = "<prepare>"
 # Height and width in pixels.
 Size = tuple[int, int]
 
@@ -87,6 +87,7 @@ class AlgorithmConfig(Declaration):
     places: its place at each point of the loop where it acts, in ascending order.
     needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
+    acts_on: the parts of a record that it handles if it is for some records only (`TaskConfig.needs`).
     needs_classes: why it has no meaning for numbers of an image.
     """
 
@@ -94,12 +95,15 @@ class AlgorithmConfig(Declaration):
     places: ClassVar[Mapping[str, int]] = {}
     needs_pretrained: ClassVar[bool] = False
     in_channels_last: ClassVar[bool] = False
+    acts_on: ClassVar[tuple[str, ...]] = ()
     needs_classes: ClassVar[str | None] = None
 
-    def __init_subclass__(cls, *, excludes: Mapping[str, str] | None = None, **places: int) -> None:
+    def __init_subclass__(
+        cls, *, excludes: Mapping[str, str] | None = None, acts_on: tuple[str, ...] = (), **places: int
+    ) -> None:
         file, own = cls.__module__.rpartition(".")[2], cls.__name__.removesuffix("Config").lower()
         cls.name = file if file.replace("_", "") == own else own
-        cls.places, cls.excludes = places, excludes or {}
+        cls.places, cls.excludes, cls.acts_on = places, excludes or {}, acts_on
 
     def place(self, point: str) -> int | None:
         """Return its place at a point; None if it does not act there."""

@@ -24,6 +24,7 @@ class TaskConfig(Declaration):
 
     metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
     weighs_classes: its loss has `loss.class_weights`.
+    needs: the parts of a record that it is made for: image and label, image and mask, or tokens.
     labelled: what the label of an image is: one class, several, or numbers.
     losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes, numbers or one number for each output.
@@ -32,6 +33,7 @@ class TaskConfig(Declaration):
 
     metrics: ClassVar[tuple[Metric, ...]]
     weighs_classes: ClassVar[bool] = False
+    needs: ClassVar[tuple[str, ...]] = ("image", "label")
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy", "bce")
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ALIGNMENT = 16  # bytes, a multiple of every dtype's size
 
-# images, targets and indices of a `Batch`
+# inputs, labels and indices of a `Batch`
 Loaded = tuple["Tensor", "Tensor", np.ndarray]
 
 
@@ -41,13 +41,13 @@ class Moment:
 class Batch:
     """One rank's part of a global batch.
 
-    images: [B, 3, H, W]; uint8 as loaded, floating point once normalised.
-    targets: int64 class indices [B], or floating-point class weights [B, classes].
-    indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-image randomness.
-    chosen: after images were dropped, the positions in `indices` of the remaining ones, int64 on the device.
+    inputs: of the network, [B, ...]; images [B, 3, H, W] are uint8 as loaded, floating point once prepared.
+    targets: as the task makes them: int64 class indices [B], or floating-point class weights [B, classes].
+    indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-sample randomness.
+    chosen: after samples were dropped, the positions in `indices` of the remaining ones, int64 on the device.
     """
 
-    images: Tensor
+    inputs: Tensor
     targets: Tensor
     indices: np.ndarray
     moment: Moment
@@ -144,12 +144,12 @@ class Overlap:
         while ahead is not None:
             current = torch.cuda.current_stream(self._device)
             current.wait_stream(self._stream)
-            images, labels, indices = ahead
-            for tensor in (images, labels):
+            inputs, labels, indices = ahead
+            for tensor in (inputs, labels):
                 tensor.record_stream(current)
             # note: copy before the step: the step waits for the GPU, which would be idle during a later copy
             ahead = self._copy(self._next())
-            yield images, labels, indices
+            yield inputs, labels, indices
             self.waited = 0.0
 
     def _next(self) -> Loaded | None:
@@ -161,6 +161,6 @@ class Overlap:
     def _copy(self, batch: Loaded | None) -> Loaded | None:
         if batch is None or self._stream is None:
             return batch
-        images, labels, indices = batch
+        inputs, labels, indices = batch
         with torch.cuda.stream(self._stream):
-            return images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), indices
+            return inputs.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), indices

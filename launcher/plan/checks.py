@@ -114,6 +114,11 @@ def _declared(plan: Plan) -> Iterator[Problem]:
                 f"has no meaning with task={plan.config.task.name}: {values.needs_classes} (algorithms.{name}=off)"
             )
             yield Problem(message, f"algorithms.{name}", "on")
+        if values.acts_on and (others := [part for part in plan.config.task.needs if part not in values.acts_on]):
+            acts, task = " and ".join(values.acts_on), plan.config.task.name
+            message = f"has no meaning with task={task}: it acts on {acts}, not on {' or '.join(others)}"
+            message += f" (algorithms.{name}=off)"
+            yield Problem(message, f"algorithms.{name}", "on")
         for other, reason in values.excludes.items():
             if other in active:
                 message = f"cannot be combined with {other}: {reason} (algorithms.{other}=off or algorithms.{name}=off)"

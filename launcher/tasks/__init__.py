@@ -9,16 +9,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from launcher import atomic
-from launcher.config.tasks import TaskConfig
 from launcher.console import csv_cell
+from launcher.later import torch
 from launcher.plugins import Complete
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
-    from launcher.config.schema import Loss
+    from launcher.config.schema import RunConfig
+    from launcher.data.batch import Batch
     from launcher.data.loaders import EvaluationLoader
 
 
@@ -73,7 +74,9 @@ class Task(Complete, ABC):
     after algorithms that mix them they are class weights, float32 [B, C].
     """
 
-    values: TaskConfig
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
+        """dtype: that of prepared inputs, float32 without one."""
+        self.config, self.values, self.dtype = config, config.task, dtype or torch.float32
 
     @abstractmethod
     def targets(self, labels: Tensor) -> Tensor:
@@ -89,6 +92,14 @@ class Task(Complete, ABC):
     @abstractmethod
     def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
         """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Return a batch as the network needs it, from one as loaded, on the device; the same here."""
+        return batch
+
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
+        return model(inputs).float()  # type: ignore[no-any-return]
 
     def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
         """Return the metrics of all images of all ranks, on the CPU; only if the declaration `gathers`."""
@@ -110,12 +121,13 @@ class Task(Complete, ABC):
         """
 
 
-def build_task(config: TaskConfig, loss: Loss, facts: Mapping[str, Any] | None = None) -> Task:
+def build_task(config: RunConfig, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None) -> Task:
     """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
 
-    loss: the values of the run's loss. facts: those of `of_training` and `of_evaluation`, if they are known.
+    dtype: of prepared inputs. facts: those of `of_training` and `of_evaluation`, if they are known.
 
     Raises UserError if the class lacks a method that every task has.
     """
-    kind: Any = getattr(import_module(f"{__name__}.{config.name}"), type(config).__name__.removesuffix("Config"))
-    return kind(config, loss, **facts or {})  # type: ignore[no-any-return]
+    values = config.task
+    kind: Any = getattr(import_module(f"{__name__}.{values.name}"), type(values).__name__.removesuffix("Config"))
+    return kind(config, dtype, **facts or {})  # type: ignore[no-any-return]

@@ -7,19 +7,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from launcher.config.schema import BCE, Loss
-from launcher.config.tasks import ClassificationConfig
+from launcher.config.schema import BCE, RunConfig
 from launcher.data.batch import one_hot
-from launcher.tasks import Details, Task
+from launcher.tasks import Details
+from launcher.tasks.images import ImageTask
 
 TOP = 5
 
 
-class Classification(Task):
+class Classification(ImageTask):
     """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes]."""
 
-    def __init__(self, values: ClassificationConfig, loss: Loss):
-        self.values, self.is_sigmoid = values, loss.name == "bce"
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
+        super().__init__(config, dtype)
+        loss = config.loss
+        self.is_sigmoid = loss.name == "bce"
         self._loss = partial(bce, threshold=loss.target_threshold) if isinstance(loss, BCE) else cross_entropy
 
     def targets(self, labels: Tensor) -> Tensor:

@@ -9,21 +9,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from launcher.config.schema import BCE, Loss
-from launcher.config.tasks import MultilabelConfig
-from launcher.tasks import Details, Row, Task
+from launcher.config.schema import BCE, RunConfig
+from launcher.tasks import Details, Row
 from launcher.tasks.classification import ranked
+from launcher.tasks.images import ImageTask
 
 
-class Multilabel(Task):
+class Multilabel(ImageTask):
     """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
 
     threshold: the least probability of a class that is predicted, from the last evaluation; without it, an evaluation
     chooses one.
     """
 
-    def __init__(self, values: MultilabelConfig, loss: Loss, threshold: float | None = None):
-        self.values, self._threshold = values, threshold
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | None = None):
+        super().__init__(config, dtype)
+        self._threshold, loss = threshold, config.loss
         self.threshold = 0.5 if threshold is None else threshold
         self._above = loss.target_threshold if isinstance(loss, BCE) else None
 

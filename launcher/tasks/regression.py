@@ -12,24 +12,29 @@ from torch.nn import functional as F
 
 from launcher import atomic
 from launcher.config.choices import Huber
-from launcher.config.schema import Loss
-from launcher.config.tasks import RegressionConfig
-from launcher.tasks import Details, Row, Task
+from launcher.config.schema import RunConfig
+from launcher.tasks import Details, Row
+from launcher.tasks.images import ImageTask
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
 _MOST_DRAWN = 9
 
 
-class Regression(Task):
+class Regression(ImageTask):
     """Targets are normalized numbers, float32 [B, K]; a number in the user's unit is that times `scale` plus `shift`.
 
     shift, scale: mean and standard deviation of each number of the training images.
     """
 
     def __init__(
-        self, values: RegressionConfig, loss: Loss, shift: Sequence[float] = (0.0,), scale: Sequence[float] = (1.0,)
+        self,
+        config: RunConfig,
+        dtype: torch.dtype | None = None,
+        shift: Sequence[float] = (0.0,),
+        scale: Sequence[float] = (1.0,),
     ):
-        self.values = values
+        super().__init__(config, dtype)
+        loss = config.loss
         self._loss = partial(_LOSSES[loss.name], **({"delta": loss.delta} if isinstance(loss, Huber) else {}))
         self._unit = torch.tensor([[*shift], [*scale]], dtype=torch.float64)
 

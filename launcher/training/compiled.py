@@ -23,6 +23,7 @@ from launcher.plan.step_kinds import step_kinds
 from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
+from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import black_images, rehearse, unchanged_statistics
 from launcher.training.trainer import Trainer
 
@@ -165,25 +166,25 @@ def _evaluate(trainer: Trainer) -> None:
     size = plan.scaled_size(plan.config.image.eval_size)
     images = black_images(plan.rank_eval_batch, size, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
-        model.eval()(trainer.train_step.normalize(images))
+        model.eval()(trainer.train_step.task.prepare(outside_steps(images)).inputs)
 
 
 def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:
     """Apply transforms to a batch by compiled code, which fuses them into few passes."""
     applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
-    images, targets = transformed(batch.images, batch.targets, batch.indices, batch.moment, applies, tensors)
-    return replace(batch, images=images, targets=targets)
+    inputs, targets = transformed(batch.inputs, batch.targets, batch.indices, batch.moment, applies, tensors)
+    return replace(batch, inputs=inputs, targets=targets)
 
 
 def _transformed(
-    images: Tensor,
+    inputs: Tensor,
     targets: Tensor,
     indices: np.ndarray,
     moment: Moment,
     applies: list[Callable[..., Batch]],
     tensors: list[list[Tensor]],
 ) -> tuple[Tensor, Tensor]:
-    batch = Batch(images, targets, indices, moment)
+    batch = Batch(inputs, targets, indices, moment)
     for apply, own in zip(applies, tensors, strict=True):
         batch = apply(batch, *own)
-    return batch.images, batch.targets
+    return batch.inputs, batch.targets

@@ -1,13 +1,14 @@
-"""Compute metrics and loss of a model on images, over all ranks together."""
+"""Compute metrics and loss of a model on samples, over all ranks together."""
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from launcher.data.batch import Batch, Loaded, Moment
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import HEARTBEAT
@@ -26,18 +27,17 @@ class Evaluation:
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
-    outputs_of: Callable[[Tensor], Tensor],
-    loader: Iterable[tuple[Tensor, Tensor, Any]],
     task: Task,
+    loader: Iterable[Loaded],
+    autocast: Callable[[], AbstractContextManager[object]],
     device: torch.device,
     should_stop: Callable[[], bool] = lambda: False,
     observe: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
 ) -> Evaluation | None:
     """Evaluate on this rank's samples and sum over ranks; return None if any rank requested a stop.
 
-    loader: batches of uint8 images [B, 3, H, W], labels for the task's targets, and sample indices; ranks may have
-    different numbers of batches, and every sample is on exactly one rank.
-    outputs_of: computes the outputs of the model, float32, for uint8 images on the device.
+    loader: batches of inputs, labels and sample indices; ranks may have different numbers of batches, and every sample
+    is on exactly one rank. autocast: the context of a forward pass in the run's precision.
     observe: receives the outputs and targets of each batch on the device.
 
     Raises UserError if no rank has samples.
@@ -46,27 +46,26 @@ def evaluate(
     model.eval()
     interrupted = False
     try:
-        for images, labels, _ in loader:
+        for inputs, labels, _ in loader:
             HEARTBEAT.beat()
             interrupted = should_stop()
             if interrupted:
                 break
-            outputs = outputs_of(images.to(device, non_blocking=True))
-            targets = task.targets(labels.to(device, non_blocking=True))
-            totals.add(outputs, targets)
-            observe(outputs, targets)
+            inputs, labels = (tensor.to(device, non_blocking=True) for tensor in (inputs, labels))
+            batch = task.prepare(outside_steps(inputs, task.targets(labels)))
+            with autocast():
+                outputs = task.forward(model, batch.inputs)
+            totals.add(outputs, batch.targets)
+            observe(outputs, batch.targets)
     finally:
         model.train(was_training)
     return totals.over_ranks(interrupted=interrupted)
 
 
-def outputs_of(
-    model: nn.Module, images: Tensor, autocast: Callable[[], AbstractContextManager[object]], *, flip_average: bool
-) -> Tensor:
-    """Return the outputs, float32, of a model in evaluation mode for its input, averaged with those of its mirror."""
-    with autocast():
-        outputs: Tensor = model(images).float()
-        return (outputs + model(images.flip(3)).float()) / 2 if flip_average else outputs
+def outside_steps(inputs: Tensor, targets: Tensor | None = None) -> Batch:
+    """Return a batch that belongs to no step of a run, for a task to prepare."""
+    targets = inputs.new_zeros(len(inputs)) if targets is None else targets
+    return Batch(inputs, targets, np.arange(len(inputs)), Moment(0, 0, 0, 1))
 
 
 class Totals:

@@ -2,7 +2,7 @@
 
 for each epoch:
     for each step:
-        step         augment, normalize, mix; forward and backward; optimizer; averages (training/step.py)
+        step         augment, prepare, mix; forward and backward; optimizer; averages (training/step.py)
             finish the previous step, which the device has completed by now: skip it, roll back or stop if it was not
             finite (training/nonfinite.py); log every logger.interval and at the end of an epoch
         evaluate     every eval_every and at the end

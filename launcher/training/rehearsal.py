@@ -51,7 +51,7 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
     """Prepare batches, and run forward and backward, for every kind of step from `first_step` on; return their number.
 
     Several batches of each kind are prepared, since random draws can lead to different transforms. `mark` receives the
-    images [B, C, H, W] of each forward pass.
+    inputs [B, ...] of each forward pass.
     """
     step, plan = trainer.train_step, trainer.plan
     updates = step.optimizer.updates_statistics
@@ -64,29 +64,29 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
         numbers = torch.from_numpy(labels).to(images.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
-        images, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.images, batch.targets))
-        shape = (images.shape, images.stride(), targets.shape, targets.dtype, step.learning())
+        inputs, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.inputs, batch.targets))
+        shape = (inputs.shape, inputs.stride(), targets.shape, targets.dtype, step.learning())
         if shape in seen:
             continue
         seen.add(shape)
         if mark:
-            mark(images)
+            mark(inputs)
         if updates:
             with torch.no_grad():
-                step.loss_of(step.objective, images, targets)
+                step.loss_of(step.objective, inputs, targets)
         else:
-            _differentiate(step, images, targets)
+            _differentiate(step, inputs, targets)
         if freezes:
             with frozen_statistics(step.model):
-                _differentiate(step, images, targets)
+                _differentiate(step, inputs, targets)
         HEARTBEAT.beat()
     return len(seen)
 
 
-def _differentiate(step: TrainStep, images: Tensor, targets: Tensor) -> None:
+def _differentiate(step: TrainStep, inputs: Tensor, targets: Tensor) -> None:
     # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
     parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
-    torch.autograd.grad(step.loss_of(step.objective, images, targets), parameters, allow_unused=True)
+    torch.autograd.grad(step.loss_of(step.objective, inputs, targets), parameters, allow_unused=True)
 
 
 def black_images(count: int, size: int, device: torch.device) -> Tensor:

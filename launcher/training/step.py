@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
-from launcher.data.batch import Batch, Moment, normalize
+from launcher.data.batch import Batch, Moment
 from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
@@ -28,7 +28,7 @@ from launcher.training.precision import Precision
 
 
 class Objective(nn.Module):
-    """Computes the mean loss [] of images [B, 3, H, W] and their targets, with the model in autocast.
+    """Computes the mean loss [] of prepared inputs [B, ...] and their targets, with the model in autocast.
 
     `copies` may cast weights by name before the forward pass, in fewer launches but by more work of the host.
     """
@@ -39,10 +39,10 @@ class Objective(nn.Module):
         super().__init__()
         self.model, self.loss, self.autocast = model, loss, autocast
 
-    def forward(self, images: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with self.autocast():
             outputs = (
-                functional_call(self.model, self.copies(self.model), images) if self.copies else self.model(images)
+                functional_call(self.model, self.copies(self.model), inputs) if self.copies else self.model(inputs)
             )
         return self.loss(outputs, targets)
 
@@ -82,17 +82,17 @@ class TrainStep:
         self._one = torch.ones_like(self._held)
 
     def __call__(
-        self, images: Tensor, targets: Tensor, indices: np.ndarray, moment: Moment, requests: Requests = NO_REQUESTS
+        self, inputs: Tensor, labels: Tensor, indices: np.ndarray, moment: Moment, requests: Requests = NO_REQUESTS
     ) -> StepOutcome:
         """Take one step on this rank's samples of the global batch.
 
-        images: uint8 [B, 3, H, W], on the device; targets: labels, there; indices: int64 [B] on the CPU.
+        inputs, labels: as loaded, on the device; indices: int64 [B] on the CPU.
         """
         if self.plan.config.model.draws:
             # note: such as timm's dropout and stochastic depth
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self._choose_parameters(moment)
-        batch = self.prepare(Batch(images, targets, indices, moment))
+        batch = self.prepare(Batch(inputs, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
         values, flags, applied = (self._train_on if self.flat else self._captured(self._train_on))(batch)
         self.engine.after_step(self.model, moment, applied)
@@ -139,13 +139,13 @@ class TrainStep:
             return self.engine.compute_gradients(batch, self.model, self.gradients)
 
     def _forward(self, batch: Batch) -> None:
-        for images, targets in self._micro_batches(batch):
-            self.loss_of(self.objective, images, targets)
+        for inputs, targets in self._micro_batches(batch):
+            self.loss_of(self.objective, inputs, targets)
 
-    def loss_of(self, network: nn.Module, images: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of images [B, 3, H, W] by the objective, with or without DDP."""
+    def loss_of(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of prepared inputs by the objective, with or without DDP."""
         with counted_together(self._norms):
-            loss: Tensor = network(images, targets)
+            loss: Tensor = network(inputs, targets)
         return loss
 
     def _collect_gradients(self, batch: Batch) -> Sequence[Tensor]:
@@ -168,7 +168,7 @@ class TrainStep:
             inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
             kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
             return captured(
-                kind, lambda x, y: function(replace(batch, images=x, targets=y)), batch.images, batch.targets
+                kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), batch.inputs, batch.targets
             )
 
         return by_graphs
@@ -184,27 +184,22 @@ class TrainStep:
         self._held.zero_()
 
     def prepare(self, batch: Batch) -> Batch:
-        """Make the task's targets; augment, normalize, resize and mix in the order of the plan."""
+        """Make the task's targets from labels; change and prepare the batch in the order of the plan."""
         batch = replace(batch, targets=self.task.targets(batch.targets))
-        return self.engine.change_batch(batch, self.model, self.loss, self.normalize)
-
-    def normalize(self, images: Tensor) -> Tensor:
-        """Convert uint8 images to the run's number format, normalized by the data set's mean and standard deviation."""
-        dataset = self.plan.config.dataset
-        return normalize(images, dataset.mean, dataset.std, self.precision.dtype)
+        return self.engine.change_batch(batch, self.model, self.loss, self.task.prepare)
 
     def gradients(self, batch: Batch, *, synchronize: bool = True, update_statistics: bool = True) -> Tensor:
         """Run forward and backward in `accumulation` micro-batches; leaves scaled gradients in `.grad`."""
         self.optimizer.zero_grad(set_to_none=True)
         count = self.plan.accumulation
         total: Tensor | None = None
-        for number, (images, targets) in enumerate(self._micro_batches(batch), 1):
+        for number, (inputs, targets) in enumerate(self._micro_batches(batch), 1):
             with ExitStack() as stack:
                 if not (synchronize and number == count) and isinstance(self.network, DistributedDataParallel):
                     stack.enter_context(self.network.no_sync())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
-                loss = self.loss_of(self.network, images, targets)
+                loss = self.loss_of(self.network, inputs, targets)
                 if count > 1:
                     loss = loss / count
                 self.scaler.scale(loss).backward()
@@ -214,7 +209,7 @@ class TrainStep:
 
     def _micro_batches(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor]]:
         count = self.plan.accumulation
-        return zip(batch.images.chunk(count), batch.targets.chunk(count), strict=True)
+        return zip(batch.inputs.chunk(count), batch.targets.chunk(count), strict=True)
 
     def _send(self, lr: float, requests: Requests) -> None:
         """Copy the host's values of this step to the device asynchronously."""

@@ -26,7 +26,7 @@ from launcher.rank.group import FlatGradients, Ranks, broadcast_first, distribut
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.captured import why_not_captured
-from launcher.training.evaluation import Evaluation, evaluate, outputs_of
+from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import Clock, StepMeter, StepOutcome
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
@@ -113,19 +113,15 @@ class Trainer:
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are any, else the model's, on all ranks together.
 
-        On the validation images, or on another loader's, which choose no facts. None if any rank requested a stop.
+        On the validation set, or on another loader's samples, which choose no facts. None if any rank requested a stop.
         """
         self.evaluation_model.load_state_dict(self.weights())
         broadcast_first(self.evaluation_model.buffers())
-        step, mirrored = self.train_step, self.config.image.eval_flip_average
-
-        def outputs(images: Tensor) -> Tensor:
-            prepared = step.normalize(images)
-            return outputs_of(self.evaluation_model, prepared, step.precision.autocast, flip_average=mirrored)
-
-        task = build_task(self.config.task, self.config.loss, self.task_facts) if loader else step.task
-        images = loader or self.loaders.evaluate
-        return evaluate(self.evaluation_model, outputs, images, task, self.ranks.device, should_stop)
+        precision, task = self.train_step.precision, self.train_step.task
+        if loader:
+            task = build_task(self.config, precision.dtype, self.task_facts)
+        loader, device = loader or self.loaders.evaluate, self.ranks.device
+        return evaluate(self.evaluation_model, task, loader, precision.autocast, device, should_stop)
 
     def note_evaluation(self, result: Evaluation) -> None:
         """Store the result of the current weights, and whether it is the best."""
@@ -256,7 +252,8 @@ def build_step(
     class_weights: of the loss, [C]. facts: what the task computed from the training labels.
     """
     config = plan.config
-    task = build_task(config.task, config.loss, facts)
+    precision = choose_precision(config, ranks.device, plan.image_size(0))
+    task = build_task(config, precision.dtype, facts)
     if class_weights is None:
         loss: Loss = task.loss
     else:
@@ -264,7 +261,6 @@ def build_step(
     model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
     engine.change_model(model, initial)
     model.train()
-    precision = choose_precision(config, ranks.device, plan.image_size(0))
     optimizer, launch = build_optimizer(config.optimizer, model, plan.peak_lr), config.launch
     captures = config.cuda_graphs != "off" and why_not_captured(ranks.device, engine, optimizer) is None
     # note: the hooks of DDP would put its messages into the graphs

@@ -15,7 +15,6 @@ from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig, TorchvisionLoader
-from launcher.data.batch import normalize
 from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
 from launcher.data.inspection import match_images
@@ -31,7 +30,7 @@ from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
 from launcher.training import checkpoint
-from launcher.training.evaluation import Evaluation, evaluate, outputs_of
+from launcher.training.evaluation import Evaluation, evaluate, outside_steps
 from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import matching_run, set_backend
@@ -59,9 +58,8 @@ class Classifier:
     @torch.inference_mode()
     def outputs(self, pixels: Tensor) -> Tensor:
         """Return the network's outputs for pixels uint8 [B, 3, H, W] on the device, float32."""
-        values, precision = self.card["input"], self.precision
-        images = normalize(pixels, values["mean"], values["std"], precision.dtype)
-        return outputs_of(self.network, images, precision.autocast, flip_average=self.card["flip_average"])
+        with self.precision.autocast():
+            return self.task.forward(self.network, self.task.prepare(outside_steps(pixels)).inputs)
 
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images uint8 [B, 3, H, W]: names with probabilities or numbers."""
@@ -78,7 +76,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     precision = choose_precision(config, device, plan.image_size(0))
-    task = build_task(config.task, config.loss, state.get("task"))
+    task = build_task(config, precision.dtype, state.get("task"))
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
 
@@ -212,8 +210,8 @@ def evaluate_run(
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
     with _images(plan, state, folder, other, classifier.device) as (loader, notes):
-        task, observe = classifier.task, details.add
-        result = evaluate(classifier.network, classifier.outputs, loader, task, classifier.device, observe=observe)
+        autocast, device_of = classifier.precision.autocast, classifier.device
+        result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observe=details.add)
         sections = details.sections(loader) if with_gallery else ""
     assert result is not None
     return CheckpointResult(state["step"], result, details, notes, sections)

@@ -60,7 +60,7 @@ def export_run(
             write_onnx(network.eval(), staged, card)
         else:
             write_export(state["weights"], staged, card, surgeries, plan.config.model.source())
-        task = build_task(config.task, config.loss, card["task"])
+        task = build_task(config, facts=card["task"])
         check = check_export(staged, network, plan, task, images, recorded, report)
         write_card(staged, card | {"checked": vars(check)})
     return check

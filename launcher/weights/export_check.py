@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from launcher import randomness
-from launcher.data.batch import Loaded, normalize
+from launcher.data.batch import Loaded
 from launcher.data.loaders import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.tasks import Task
-from launcher.training.evaluation import Totals, outputs_of
+from launcher.training.evaluation import Totals, outside_steps
 from launcher.weights.card import ONNX
 
 # Error of an output relative to the largest one of a batch; a ResNet-18 reaches 12 * 2^-24.
@@ -162,9 +162,8 @@ def _compare(
     exact: bool,
 ) -> None:
     """Compare the logits of a batch and of its first images, and the inputs from its files; `exact` up to rounding."""
-    dataset = plan.config.dataset
-    images = normalize(pixels, dataset.mean, dataset.std, torch.float32)
-    expected = outputs_of(network, images, nullcontext, flip_average=plan.config.image.eval_flip_average)
+    images = task.prepare(outside_steps(pixels)).inputs
+    expected = task.forward(network, images)
     whole, inputs = compute(pixels, files)
     for outputs in (whole, *(compute(pixels[:count])[0] for count in _COUNTS)):
         if not agrees(task.raw(outputs), expected, _ROUNDING if exact else _ONNX_ROUNDING):
@@ -172,7 +171,7 @@ def _compare(
                 "the exported model's logits differ from the run's; no file was written; report this as a bug"
             )
     # note: Pillow rounds its resize otherwise than torch, which prepares the run's images
-    most = _ROUNDING_OF_RESIZE / 255 / min(dataset.std)
+    most = _ROUNDING_OF_RESIZE / 255 / min(plan.config.dataset.std)
     if files and (inputs - images[: len(files)]).abs().max() > most:
         raise UserError("the exported model prepares images differently; no file was written; report this as a bug")
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Transform
 from launcher.algorithms.engine import Engine, apply_in_turn, on_device
-from launcher.config.declaration import NORMALIZE, Size
+from launcher.config.declaration import PREPARE, Size
 from launcher.config.schema import TorchvisionLoader
-from launcher.data.batch import Batch, Moment, normalize
+from launcher.data.batch import Batch, Moment
 from launcher.data.images import Reader
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Request, Shard, train_requests
@@ -71,7 +71,7 @@ class _Run:
         config = plan.config
         self._plan, self._is_readable, self._reader = plan, reader.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))
-        self._task = build_task(config.task, config.loss, config.task.of_training(reader.labels))
+        self._task = build_task(config, facts=config.task.of_training(reader.labels))
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
         # note: what a forward pass changes depends on the weights then
         seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ForwardAlgorithm)}
@@ -118,7 +118,7 @@ class _Run:
         batch = Batch(images, self._task.targets(labels), indices, moment)
         choices = {LOADED: [], **{name: [name] for name in self._names}, ALL: self._names}
         batches = {name: self._changed(batch, chosen, len(whole), loaded) for name, chosen in choices.items()}
-        pixels = {name: self._pixels(one.images) for name, one in batches.items()}
+        pixels = {name: self._pixels(one.inputs) for name, one in batches.items()}
         for place in places:
             row = int(np.searchsorted(loaded, place))
             versions = {name: images[row] for name, images in pixels.items()}
@@ -136,13 +136,12 @@ class _Run:
         """Return the batch after some algorithms, in the run's order; `loaded` are its places in one of `count`."""
         for name in self._in_workers:
             if name in names:
-                rows = zip(batch.images.permute(0, 2, 3, 1).numpy(), batch.indices.tolist(), strict=True)
+                rows = zip(batch.inputs.permute(0, 2, 3, 1).numpy(), batch.indices.tolist(), strict=True)
                 changed = [self._engine.active[name].change_image(one, at, batch.moment.epoch) for one, at in rows]
-                batch = replace(batch, images=torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2))
+                batch = replace(batch, inputs=torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2))
         for name in self._in_step:
-            if name == NORMALIZE:
-                dataset = self._plan.config.dataset
-                batch = replace(batch, images=normalize(batch.images, dataset.mean, dataset.std, torch.float32))
+            if name == PREPARE:
+                batch = self._task.prepare(batch)
             elif name in names:
                 transform = self._transform(self._engine.active[name], batch, count, loaded)
                 sent = [] if transform is None or transform.sets_model else [transform]
@@ -151,7 +150,7 @@ class _Run:
 
     def _transform(self, algorithm: Algorithm[Any], batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:
         """Return an algorithm's change of the images at the places `loaded` of a batch of `count`."""
-        height, width = batch.images.shape[-2:]
+        height, width = batch.inputs.shape[-2:]
         whole, order = _whole(algorithm, batch.moment, count, (height, width))
         if whole is None or order is None:
             return algorithm.change_batch(batch, (height, width))

@@ -123,7 +123,7 @@ def weights(kinds: dict[StepKind, Sequence[int]], chosen: list[StepSample]) -> d
 def _instrument(run: Trainer, splitter: Splitter) -> None:
     """Wrap the step's parts; call after the warmup."""
     step = run.train_step
-    splitter.wrap(step, "normalize", "normalize")
+    splitter.wrap(step.task, "prepare", "prepare")
     splitter.wrap(step, "gradients", GRADIENT)
     splitter.wrap(step.objective, "forward", "forward")
     splitter.wrap(step.objective, "loss", "loss")

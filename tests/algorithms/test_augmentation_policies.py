@@ -39,7 +39,7 @@ def batch_of(indices: np.ndarray, *, normalized: bool = False, epoch: int = 3) -
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
-    return transformed(algorithm, batch).images
+    return transformed(algorithm, batch).inputs
 
 
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix", "cutout", "random_erasing"])
@@ -58,10 +58,10 @@ def test_an_images_change_only_depends_on_its_index_and_epoch(name: str) -> None
 @pytest.mark.parametrize("name", ["randaugment", "trivialaugment", "augmix"])
 def test_policies_keep_type_shape_and_memory_order(name: str) -> None:
     batch = batch_of(np.arange(16))
-    assert batch.images.is_contiguous(memory_format=torch.channels_last)
+    assert batch.inputs.is_contiguous(memory_format=torch.channels_last)
     images = changed(bound(name), batch)
     assert images.dtype == torch.uint8
-    assert images.shape == batch.images.shape
+    assert images.shape == batch.inputs.shape
     assert images.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -241,7 +241,7 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
     depth = ["algorithms.randaugment.depth=2"] if fill else []
     batch = batch_of(np.arange(300))
     if fill:
-        batch = replace(batch, images=torch.full_like(batch.images, 255))
+        batch = replace(batch, inputs=torch.full_like(batch.inputs, 255))
     device = changed(bound("randaugment", *words, *depth), batch)
     assert device.is_contiguous(memory_format=torch.channels_last)
     if fill:
@@ -249,7 +249,7 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
         assert filled.any()
         assert words != AUTOAUGMENT or (filled == (2 * (40 * SIZE // 224)) ** 2).any()
     loader = bound("randaugment", *words, *depth, "algorithms.randaugment.where=loader", "seed=5")
-    for index, (image, expected) in enumerate(zip(batch.images, device, strict=True)):
+    for index, (image, expected) in enumerate(zip(batch.inputs, device, strict=True)):
         result = loader.change_image(image.permute(1, 2, 0).numpy(), index, 3)
         assert np.array_equal(result, expected.permute(1, 2, 0).numpy()), index
 
@@ -260,5 +260,5 @@ def test_weights_of_augmix_sum_to_one_and_a_weight_of_0_keeps_images() -> None:
     np.testing.assert_allclose(weights[1:].sum(0), 1)
     assert stats.kstest(weights[0], "uniform").pvalue > 1e-4
     weights[0] = 0
-    images = batch_of(np.arange(4)).images
+    images = batch_of(np.arange(4)).inputs
     assert torch.equal(augmix.mix(images, [torch.from_numpy(weights[:, :4])]), images)

@@ -46,7 +46,7 @@ def test_the_loss_is_that_of_the_paper(
     loaded = batch(targets=torch.rand(8, 10).softmax(1) if mixed else None)
     changed = engine.change_batch(loaded, nn.Identity(), F.cross_entropy, lambda images: images)
     logits = torch.randn(8, 10, dtype=torch.float64)
-    taught = Seen()(loaded.images).double()
+    taught = Seen()(loaded.inputs).double()
     labels = F.cross_entropy(logits, loaded.targets)
     if form == "soft":  # Hinton et al. 2015, section 2, with the entropy of the teacher, which has no gradient
         p, q = ((one / 3).exp() / (one / 3).exp().sum(1, keepdim=True) for one in (taught, logits))

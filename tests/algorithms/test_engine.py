@@ -16,7 +16,7 @@ from launcher.algorithms.engine import Engine, class_of
 from launcher.algorithms.sam import SAM, SAMConfig
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
-from launcher.config.declaration import NORMALIZE, POINTS
+from launcher.config.declaration import POINTS, PREPARE
 from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
@@ -78,7 +78,7 @@ def test_algorithms_change_the_batch_in_their_declared_order() -> None:
     words = f"algorithms=[{','.join([*augmentations, *after, *last])}]"
     every = compose([words, "algorithms.randaugment.where=device"]).config.algorithms
     behind = compose([words, "algorithms.colout.order=after_resizing"]).config.algorithms
-    assert every.acting("change_batch") == [*augmentations, NORMALIZE, *after, *last]
+    assert every.acting("change_batch") == [*augmentations, PREPARE, *after, *last]
     assert every.acting("change_image") == []
     assert behind.acting("change_batch")[-10:-7] == ["progressive_resizing", "colout", "cutout"]
 
@@ -90,14 +90,14 @@ def test_the_batch_is_normalized_between_its_algorithms(
     engine = Engine(run)
     seen: list[torch.Size] = []
 
-    def normalize(images: torch.Tensor) -> torch.Tensor:
-        seen.append(images.shape)
-        return images.float() / 255
+    def prepare(batch: Batch) -> Batch:
+        seen.append(batch.inputs.shape)
+        return replace(batch, inputs=batch.inputs.float() / 255)
 
-    loaded = replace(batch(size=64), images=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
-    changed = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), normalize)
+    loaded = replace(batch(size=64), inputs=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
+    changed = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), prepare)
     assert seen == [(8, 3, 64, 64)]
-    assert changed.images.shape == (8, 3, 32, 32)
+    assert changed.inputs.shape == (8, 3, 32, 32)
     assert changed.targets.shape == (8, 10)
     torch.testing.assert_close(changed.targets.sum(1), torch.ones(8))
 
@@ -119,8 +119,8 @@ def test_the_plan_has_the_image_size_of_the_network(
 ) -> None:
     run = context("image.reference=64", "image.train_size=64", *words)
     loaded = batch(size=run.plan.loaded_size(step), step=step)
-    changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda images: images)
-    height, width = changed.images.shape[-2:]
+    changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda batch: batch)
+    height, width = changed.inputs.shape[-2:]
     assert run.plan.image_size(step) == round((height * width) ** 0.5)
     assert (run.plan.image_size(0), run.plan.image_size(99)) == (first, last)
 
@@ -178,14 +178,16 @@ def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
         copies.count = 0
         targets = torch.zeros(32, dtype=torch.long, device="cuda")
         batch = Batch(images, targets, np.arange(32), moment)
-        prepared = engine.change_batch(batch, model, lambda x, y: x.mean(), normal)
+        prepared = engine.change_batch(
+            batch, model, lambda x, y: x.mean(), lambda batch: replace(batch, inputs=normal(batch.inputs))
+        )
     forget_constants()
-    assert prepared.images.is_cuda
-    assert prepared.images.dtype is torch.bfloat16
+    assert prepared.inputs.is_cuda
+    assert prepared.inputs.dtype is torch.bfloat16
     # note: AugMix sums its chains in float32
     assert copies.longest_float32 < images.numel() or config.algorithms["augmix"]
     assert prepared.targets.is_cuda
     # note: one for all draws, and in the first step one for the fill colour of timm's and AutoAugment's sets
-    without_draws = {NORMALIZE, "progressive_resizing", "label_smoothing", "channels_last"}
+    without_draws = {PREPARE, "progressive_resizing", "label_smoothing", "channels_last"}
     drawing = set(config.algorithms.acting("change_batch")) - without_draws
     assert copies.count == bool(drawing) + any(name in words[0] for name in ("timm", "vit", "efficienttrain"))

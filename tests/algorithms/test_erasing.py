@@ -20,19 +20,19 @@ MakeBatch = Callable[..., Batch]
 
 
 def changed(algorithm: Algorithm, batch: Batch) -> torch.Tensor:
-    return transformed(algorithm, batch).images
+    return transformed(algorithm, batch).inputs
 
 
 def test_colout_keeps_the_same_sorted_rows_and_columns_of_all_images(bound: Bound, batch: MakeBatch) -> None:
     loaded = batch(size=SIZE)
     rows = torch.arange(SIZE).view(1, 1, SIZE, 1).expand(8, 3, SIZE, SIZE).to(torch.uint8)
     algorithm = bound("colout", rows=0.1, columns=0.25)
-    images = changed(algorithm, replace(loaded, images=rows))
+    images = changed(algorithm, replace(loaded, inputs=rows))
     assert images.shape == (8, 3, 28, 24)
     kept_rows = images[0, 0, :, 0].tolist()
     assert kept_rows == sorted(set(kept_rows))
     assert (images == images[:1, :1, :, :1]).all()
-    assert torch.equal(changed(algorithm, replace(loaded, images=rows)), images)
+    assert torch.equal(changed(algorithm, replace(loaded, inputs=rows)), images)
     draws = [colout.draw_kept(20, 0.05, np.random.default_rng(seed)) for seed in range(2000)]
     assert stats.chisquare(np.bincount(np.concatenate(draws), minlength=20)).pvalue > 1e-4
 
@@ -50,7 +50,7 @@ def test_an_odd_cutout_square_is_one_pixel_smaller_as_published(bound: Bound, ba
     erased = changed(bound("cutout", size=0.25), batch(200, SIZE))
     assert (erased[:, 0] == 0).sum((1, 2)).max() == 64
     odd = batch(200, SIZE)
-    odd = replace(odd, images=odd.images[..., :30, :30])
+    odd = replace(odd, inputs=odd.inputs[..., :30, :30])
     assert (changed(bound("cutout", size=0.25), odd)[:, 0] == 0).sum((1, 2)).max() == 36
 
 
@@ -69,7 +69,7 @@ def test_random_erasing_draws_boxes_as_torchvision_does() -> None:
 def test_the_noise_of_random_erasing_is_normal_and_repeatable(bound: Bound, batch: MakeBatch) -> None:
     loaded = batch(200, SIZE)
     images, again = (changed(bound("random_erasing", probability=1.0, fill="noise"), loaded) for _ in range(2))
-    noise = images[images != loaded.images]
+    noise = images[images != loaded.inputs]
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.05
     assert torch.equal(images, again)

@@ -20,6 +20,7 @@ from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training import trainer
+from launcher.training.evaluation import outside_steps
 from tests.networks import tiny
 from tests.trainers import EARLY, SMALL, build, steps
 from tests.two_ranks import on_ranks
@@ -55,7 +56,7 @@ def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     algorithm.before_step(model, loaded.moment)
     optimizer.zero_grad(set_to_none=True)
-    F.cross_entropy(model(loaded.images), loaded.targets).backward()
+    F.cross_entropy(model(loaded.inputs), loaded.targets).backward()
     optimizer.step()
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
@@ -87,7 +88,7 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
         )
         alone, labels = copy.deepcopy(step.model).requires_grad_(), torch.arange(4)
         step(images, labels, np.arange(4), Moment(0, number // 2, number, 6, rank)).report()
-        F.cross_entropy(alone(step.normalize(images)), labels).backward()
+        F.cross_entropy(alone(step.task.prepare(outside_steps(images)).inputs), labels).backward()
         reduced = sum(bucket.buffer().numel() for bucket in step.network.reducer._get_zeros_like_grad_buckets())
         assert reduced == sum(p.numel() for p in step.model.parameters() if p.requires_grad)
         sets.append(step.learning())

@@ -89,8 +89,8 @@ def test_draws_of_mixup_only_depend_on_seed_step_and_rank(bound: Callable[..., A
 
     def mixed(**moment: int) -> Tensor:
         changed = transformed(algorithm, replace(loaded, moment=batch(**moment).moment))
-        assert changed.images.is_contiguous(memory_format=torch.channels_last)
-        return changed.images
+        assert changed.inputs.is_contiguous(memory_format=torch.channels_last)
+        return changed.inputs
 
     reference = mixed(step=3)
     assert torch.equal(mixed(step=3), reference)
@@ -143,9 +143,9 @@ def test_cutmix_mixes_targets_by_the_pixels_of_each_image(
 ) -> None:
     """For images of a single value the fraction of another's pixels is the weight of its class."""
     loaded = batch(size=16, step=step)
-    loaded = replace(loaded, images=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
+    loaded = replace(loaded, inputs=torch.arange(8.0).view(8, 1, 1, 1).expand(8, 3, 16, 16).contiguous())
     changed = transformed(bound("cutmix"), loaded)
-    for image, target in zip(changed.images[:, 0], changed.targets, strict=True):
+    for image, target in zip(changed.inputs[:, 0], changed.targets, strict=True):
         pixels = F.one_hot(image.long(), 10).float().mean((0, 1))
         torch.testing.assert_close(target, pixels)
-    assert loaded.images[0].eq(0).all()
+    assert loaded.inputs[0].eq(0).all()

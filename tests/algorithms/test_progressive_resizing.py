@@ -21,10 +21,10 @@ def test_the_image_size_follows_the_schedule(
 ) -> None:
     loaded = batch(size=64, step=step)
     changed = transformed(bound("progressive_resizing"), loaded)
-    assert changed.images.shape == (8, 3, expected, expected)
-    assert changed.images.is_contiguous(memory_format=torch.channels_last)
+    assert changed.inputs.shape == (8, 3, expected, expected)
+    assert changed.inputs.is_contiguous(memory_format=torch.channels_last)
     if expected == 64:
-        assert changed.images is loaded.images
+        assert changed.inputs is loaded.inputs
 
 
 def test_bilinear_resizing_has_pillows_filter() -> None:
@@ -41,9 +41,9 @@ def test_lanczos_resizing_has_pillows_filter(
     resizing = bound("progressive_resizing", "algorithms.progressive_resizing.interpolation=lanczos")
     loaded = batch(size=30)
     monkeypatch.setattr(type(resizing.values), "size_after", lambda *_: (new, new))
-    images = transformed(resizing, loaded).images
+    images = transformed(resizing, loaded).inputs
     assert images.is_contiguous(memory_format=torch.channels_last)
-    for ours, image in zip(images.flatten(0, 1), loaded.images.flatten(0, 1), strict=True):
+    for ours, image in zip(images.flatten(0, 1), loaded.inputs.flatten(0, 1), strict=True):
         expected = Image.fromarray(image.float().numpy()).resize((new, new), Image.Resampling.LANCZOS)
         np.testing.assert_allclose(ours.numpy(), np.asarray(expected), atol=1e-4)
 

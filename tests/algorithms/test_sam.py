@@ -82,7 +82,7 @@ def _climb(rank: int, folder: Path) -> None:
         network.require_backward_grad_sync = synchronize
         visited.append(model.weight.detach().clone())
         model.zero_grad(set_to_none=True)
-        loss = network(batch.images).square().mean()
+        loss = network(batch.inputs).square().mean()
         loss.backward()
         return loss.detach()
 

@@ -75,9 +75,9 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
         loaded = batch(count=size, size=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
         chosen = algorithm.forward_batch(
-            replace(loaded, images=images, indices=np.arange(size) + 100), LossByNumber(), bce
+            replace(loaded, inputs=images, indices=np.arange(size) + 100), LossByNumber(), bce
         )
-        numbers = chosen.images[:, 0, 0, 0].long().numpy()
+        numbers = chosen.inputs[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
         assert (chosen.indices[chosen.chosen] == numbers + 100).all()
         assert len(chosen.targets) == 4
@@ -96,4 +96,4 @@ def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -
 def test_micro_batches_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
     chosen = algorithm.forward_batch(batch(count=12, step=45), LossByNumber(), cross_entropy)
-    assert len(chosen.images) == 4
+    assert len(chosen.inputs) == 4

@@ -60,7 +60,7 @@ def test_weights_stay_and_whole_branches_are_dropped(
     recorder = Recorder(model)
     loaded = batch(count=16, size=32)
     transformed(algorithm, loaded)
-    model(loaded.images)
+    model(loaded.inputs)
     mask = recorder.take()
     assert mask.shape == ({resnet18: 8, resnet50: 16}[make], 16)
     assert 0 < mask.sum() < mask.numel()
@@ -86,21 +86,21 @@ def test_a_samples_draws_are_the_same_in_micro_batches_passes_and_any_order(
     recorder = Recorder(model)
     loaded = batch(size=32)
     transformed(algorithm, loaded)
-    model(loaded.images)
+    model(loaded.inputs)
     whole = recorder.take()
-    model(loaded.images)
+    model(loaded.inputs)
     assert torch.equal(recorder.take(), whole)
     masks = []
-    for images in loaded.images.chunk(4):
+    for images in loaded.inputs.chunk(4):
         model(images)
         masks.append(recorder.take())
     assert torch.equal(torch.cat(masks, 1), whole)
     order = np.array([3, 1, 7])
     transformed(algorithm, replace(loaded, indices=order))
-    model(loaded.images[order])
+    model(loaded.inputs[order])
     assert torch.equal(recorder.take(), whole[:, order])
     transformed(algorithm, replace(loaded, moment=batch(step=10).moment))
-    model(loaded.images)
+    model(loaded.inputs)
     assert not torch.equal(recorder.take(), whole)
 
 

@@ -66,7 +66,7 @@ def test_sam_doubles_the_gradients_at_its_steps() -> None:
         def gradients(batch: Batch, **_: Any) -> torch.Tensor:
             nonlocal calls
             calls += 1
-            loss = model(batch.images).square().mean()
+            loss = model(batch.inputs).square().mean()
             loss.backward()
             return loss.detach()
 
@@ -83,7 +83,7 @@ def test_selective_backprop_keeps_fewer_samples_at_its_steps() -> None:
     for step, names in enumerate(acting(run)):
         batch = replace(whole, moment=replace(whole.moment, step=step, total_steps=run.total_steps))
         selected = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
-        assert len(selected.images) == (4 if "selective_backprop" in names else 8), step
+        assert len(selected.inputs) == (4 if "selective_backprop" in names else 8), step
 
 
 def test_layer_freezing_reaches_all_levels() -> None:

@@ -8,14 +8,12 @@ from torch.nn import functional as F
 
 from launcher.algorithms.label_smoothing import smooth
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.tasks import Details, Task, build_task
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion
 
-TASK = ClassificationConfig(name="classification")
-CROSS_ENTROPY, BCE = (build_task(TASK, compose([f"loss={name}"]).config.loss).loss for name in ("cross_entropy", "bce"))
+CROSS_ENTROPY, BCE = (build_task(compose([f"loss={name}"]).config).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
 LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
@@ -32,7 +30,7 @@ class WithoutRows(Details):
 def test_what_a_task_or_its_details_lack_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutLoss)
     with pytest.raises(UserError, match=r"^WithoutLoss of \S+ has no loss; write what it lacks$"):
-        build_task(TASK, compose([]).config.loss)
+        build_task(compose([]).config)
     with pytest.raises(UserError, match=r"WithoutRows of \S+ has no rows; write what it lacks$"):
         WithoutRows()
 
@@ -69,7 +67,7 @@ def test_bce_is_timms_mean_times_the_number_of_classes():
 
 
 def test_the_threshold_of_bce_is_timms():
-    thresholded = build_task(TASK, compose(["loss=bce", "loss.target_threshold=0.2"]).config.loss).loss
+    thresholded = build_task(compose(["loss=bce", "loss.target_threshold=0.2"]).config).loss
     expected = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT).item()
     assert 3 * expected == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
     assert thresholded(LOGITS, SOFT).item() == pytest.approx(3 * expected, rel=1e-6)
@@ -120,7 +118,7 @@ def test_the_mean_over_halves_of_a_batch_is_that_of_the_batch_with_weights_too(l
 
 
 def test_of_equal_logits_the_first_class_is_predicted_by_metrics_table_and_predictions_alike():
-    task, names = build_task(TASK, compose(["loss=cross_entropy"]).config.loss), [str(number) for number in range(12)]
+    task, names = build_task(compose(["loss=cross_entropy"]).config), [str(number) for number in range(12)]
     logits = torch.randint(0, 3, (500, 12), generator=torch.Generator().manual_seed(0)).float()
     order = torch.from_numpy(np.argsort(-logits.numpy(), axis=1, kind="stable"))
     labels = order[:, 2]

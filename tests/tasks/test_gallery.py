@@ -8,13 +8,12 @@ import torch
 
 from launcher import page
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion
 from tests.html import Page
 
 CLASSES = ["<b>ant", "bee"]
-TASK = Classification(ClassificationConfig("classification"), compose([]).config.loss)
+TASK = Classification(compose([]).config)
 
 
 class Files:

@@ -161,10 +161,10 @@ def test_batches_of_other_sizes_and_transforms_are_prepared_uncompiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def doubled(batch: Batch) -> Batch:
-        return replace(batch, images=batch.images * 2)
+        return replace(batch, inputs=batch.inputs * 2)
 
     def by_step(batch: Batch) -> Batch:
-        return replace(batch, images=batch.images * batch.moment.step)
+        return replace(batch, inputs=batch.inputs * batch.moment.step)
 
     twice, stepped = ((Transform((), apply), list[Tensor]()) for apply in (doubled, by_step))
     monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice[0])
@@ -173,7 +173,7 @@ def test_batches_of_other_sizes_and_transforms_are_prepared_uncompiled(
     moment = Moment(0, 0, 5, 9)
     for chain, size, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
         batch = Batch(torch.ones(2, 3, size, size), torch.zeros(2, dtype=torch.long), np.arange(2), moment)
-        assert prepare(chain, batch).images.eq(value).all()
+        assert prepare(chain, batch).inputs.eq(value).all()
     assert compiled.graphs() == start
     capsys.readouterr()
     broken = Transform((), lambda batch: [torch._dynamo.graph_break(), batch][1])

@@ -6,15 +6,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.tasks import build_task
-from launcher.training.evaluation import Evaluation, evaluate, outputs_of
+from launcher.training.evaluation import Evaluation, evaluate
 from tests.two_ranks import on_ranks
 
 CPU = torch.device("cpu")
 CLASSES = 12
-TASK = build_task(ClassificationConfig(name="classification"), compose([]).config.loss)
+INPUT = ["dataset.mean=[0.5,0.5,0.5]", "dataset.std=[1.0,1.0,1.0]"]
+TASK, MIRRORING = (build_task(compose([*INPUT, f"image.eval_flip_average={on}"]).config) for on in ("false", "true"))
 
 
 def network(classes: int = CLASSES) -> nn.Module:
@@ -41,10 +41,7 @@ def prepare(images: Tensor) -> Tensor:
 
 
 def run(model, loader, *, flip_average=False, autocast=nullcontext, should_stop=lambda: False) -> Evaluation | None:
-    def outputs(images: Tensor) -> Tensor:
-        return outputs_of(model, prepare(images), autocast, flip_average=flip_average)
-
-    return evaluate(model, outputs, loader, TASK, CPU, should_stop)
+    return evaluate(model, MIRRORING if flip_average else TASK, loader, autocast, CPU, should_stop)
 
 
 def expected(model: nn.Module, images: Tensor, labels: Tensor, classes: int = CLASSES, *, flip: bool = False):

@@ -50,7 +50,7 @@ def test_all_together_is_the_batch_of_the_training_step(words: list[str]) -> Non
             images, labels, indices = next(iter(run.loaders.train.epoch(epoch, number)))
             batch = run.train_step.prepare(Batch(images, labels, indices, run.moment(step)))
             mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (run.config.dataset.mean, run.config.dataset.std))
-            pixels = (255 * (batch.images * std + mean)).clamp(0, 255).permute(0, 2, 3, 1).numpy()
+            pixels = (255 * (batch.inputs * std + mean)).clamp(0, 255).permute(0, 2, 3, 1).numpy()
             shown = seen(run, step)
             assert len(shown) == len(indices)
             for one in shown:

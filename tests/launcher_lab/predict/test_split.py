@@ -64,7 +64,7 @@ def test_the_parts_of_hot_add_up_to_its_steps() -> None:
     run = build("recipe=hot")
     parts = split(run, 0.01)
     acting = {"colout", "randaugment", "label_smoothing", "mixup", "progressive_resizing", "sam", "channels_last"}
-    own = {"normalize", "forward", "loss", "backward", "optimizer", "rest"}
+    own = {"prepare", "forward", "loss", "backward", "optimizer", "rest"}
     assert parts.keys() >= acting | own
     assert min(parts.values()) >= 0
 
