@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union
@@ -58,12 +58,6 @@ def by_name(*declarations: type[Any]) -> Any:
     if len(declarations) == 1:
         return declarations[0]
     return Annotated[Union[(*declarations,)], Field(discriminator="name")]
-
-
-def declared(base: type[Any]) -> Iterator[type[Any]]:
-    """Yield the declarations of a group of options: all leaf subclasses of its base."""
-    for declaration in base.__subclasses__():
-        yield from declared(declaration) if declaration.__subclasses__() else [declaration]
 
 
 class Clock(NamedTuple):

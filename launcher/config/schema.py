@@ -36,7 +36,7 @@ from launcher.config.fields import (
     Url,
 )
 from launcher.config.options import Options
-from launcher.config.tasks import Task
+from launcher.config.tasks import TASKS, TaskConfig
 from launcher.plugins import LOGGERS, registered
 
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
@@ -270,7 +270,7 @@ class RunConfig:
     optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
     schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
     loss: Loss
-    task: Task
+    task: Annotated[TaskConfig, TASKS]
     algorithms: Algorithms
     stop: Stop
     checkpoint: Checkpoint

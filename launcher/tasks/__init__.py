@@ -1,14 +1,14 @@
-"""Tasks: targets, loss and metrics of a network as functions of tensors; `launcher.config.tasks` declares them."""
+"""Tasks, one file each with its values and code: targets, loss and metrics of a network as functions of tensors."""
 
 from __future__ import annotations
 
 import csv
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import atomic
+from launcher.config.options import code_of
 from launcher.console import csv_cell
 from launcher.later import torch
 from launcher.plugins import Complete
@@ -72,7 +72,10 @@ class Task(Complete, ABC):
 
     outputs: those of the network, of any floating-point type [B, ...]. targets: made from a loader's labels;
     after algorithms that mix them they are class weights, float32 [B, C].
+    gathers: an evaluation joins the states of all samples instead of adding them.
     """
+
+    gathers: ClassVar[bool] = False
 
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
         """dtype: that of prepared inputs, float32 without one."""
@@ -90,8 +93,18 @@ class Task(Complete, ABC):
         """
 
     @abstractmethod
-    def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Return the sum over samples [] of each metric, in the order of the declaration; or sums for its `means`."""
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return the sums over the samples of a batch from which its metrics follow, of any shape, by name.
+
+        If the task `gathers`, return rows of the samples [B, ...].
+        """
+
+    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+        """Return the declared metrics from the states of all batches and ranks, on the CPU, sums in float64.
+
+        Here they are the means over samples of the states with their names.
+        """
+        return {metric.name: states[metric.name].item() / samples for metric in self.values.metrics}
 
     def prepare(self, batch: Batch) -> Batch:
         """Return a batch as the network needs it, from one as loaded, on the device; the same here."""
@@ -100,10 +113,6 @@ class Task(Complete, ABC):
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
         return model(inputs).float()  # type: ignore[no-any-return]
-
-    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
-        """Return the metrics of all images of all ranks, on the CPU; only if the declaration `gathers`."""
-        raise NotImplementedError
 
     @abstractmethod
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
@@ -122,12 +131,10 @@ class Task(Complete, ABC):
 
 
 def build_task(config: RunConfig, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None) -> Task:
-    """Build the config's task: the class with the name of the config's class, without `Config`, in the file `name`.
+    """Build the config's task: the class in the file of its values with the name of their class, without `Config`.
 
     dtype: of prepared inputs. facts: those of `of_training` and `of_evaluation`, if they are known.
 
     Raises UserError if the class lacks a method that every task has.
     """
-    values = config.task
-    kind: Any = getattr(import_module(f"{__name__}.{values.name}"), type(values).__name__.removesuffix("Config"))
-    return kind(config, dtype, **facts or {})  # type: ignore[no-any-return]
+    return code_of(type(config.task))(config, dtype, **facts or {})  # type: ignore[no-any-return]

@@ -1,18 +1,56 @@
 """Classification: each image has one class; losses are float32 for any precision of the logits."""
 
-from collections.abc import Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from pydantic.dataclasses import dataclass
 
-from launcher.config.schema import BCE, RunConfig
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT
+from launcher.config.goals import Metric
+from launcher.config.tasks import TaskConfig
 from launcher.data.batch import one_hot
+from launcher.errors import Problem
+from launcher.later import F, torch
 from launcher.tasks import Details
 from launcher.tasks.images import ImageTask
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from launcher.config.schema import Loss, RunConfig
+
 TOP = 5
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClassificationConfig(TaskConfig):
+    """Classification of each image into one class.
+
+    Balanced accuracy is the mean recall of classes with images, macro F1 the mean over classes with images or
+    predictions, as scikit-learn's.
+    """
+
+    metrics = (
+        Metric("top1", "top-1"),
+        Metric("top5", "top-5"),
+        Metric("balanced_accuracy", "balanced accuracy", in_line="if_other"),
+        Metric("macro_f1", "macro F1", in_line="never"),
+    )
+    weighs_classes = True
+
+    name: Literal["classification"]
+
+    def scores(self, loss: Loss) -> Literal["softmax", "sigmoid"]:
+        return "sigmoid" if loss.name == "bce" else "softmax"
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if plan.config.dataset.classes == 1:
+            message = "needs at least two classes"
+            yield Problem(message, "dataset.classes", 1)
 
 
 class Classification(ImageTask):
@@ -22,7 +60,7 @@ class Classification(ImageTask):
         super().__init__(config, dtype)
         loss = config.loss
         self.is_sigmoid = loss.name == "bce"
-        self._loss = partial(bce, threshold=loss.target_threshold) if isinstance(loss, BCE) else cross_entropy
+        self._loss = partial(bce, threshold=loss.target_threshold) if loss.name == "bce" else cross_entropy
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels
@@ -30,17 +68,32 @@ class Classification(ImageTask):
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         return self._loss(outputs, targets, weights)
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Count hits of class indices, int64 [B]: top-1 and top-5, which all are with fewer than five classes.
 
-        Then by class, float32 [3 C]: top-1 hits, images and predictions.
+        Also by class, float32 [C]: top-1 hits, images and predictions.
         """
         classes = outputs.shape[1]
         likeliest = ranked(outputs).indices[:, :TOP]
         hits = likeliest == targets[:, None]
         truth, predicted = one_hot(targets, classes), one_hot(likeliest[:, 0], classes)
-        counts = torch.cat([(truth * predicted).sum(0), truth.sum(0), predicted.sum(0)])
-        return hits[:, 0].sum(), hits.sum(), counts
+        return {
+            "top1": hits[:, 0].sum(),
+            "top5": hits.sum(),
+            "hits": (truth * predicted).sum(0),
+            "images": truth.sum(0),
+            "predicted": predicted.sum(0),
+        }
+
+    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+        hits, images, predicted = (states[name].tolist() for name in ("hits", "images", "predicted"))
+        recalls = [hit / n for hit, n in zip(hits, images, strict=True) if n]
+        f1 = [2 * hit / (n + m) for hit, n, m in zip(hits, images, predicted, strict=True) if n + m]
+        return {
+            **{name: states[name].item() / samples for name in ("top1", "top5")},
+            "balanced_accuracy": sum(recalls) / len(recalls),
+            "macro_f1": sum(f1) / len(f1),
+        }
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need

@@ -2,17 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from pydantic.dataclasses import dataclass
 
-from launcher.config.schema import BCE, RunConfig
+from launcher.config.fields import STRICT
+from launcher.config.goals import Metric
+from launcher.config.tasks import TaskConfig
+from launcher.errors import Problem, UserError
+from launcher.later import F, torch
 from launcher.tasks import Details, Row
 from launcher.tasks.classification import ranked
 from launcher.tasks.images import ImageTask
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from launcher.config.schema import Columns, Loss, RunConfig
+
+
+@dataclass(frozen=True, config=STRICT)
+class MultilabelConfig(TaskConfig):
+    """Any number of the classes in each image.
+
+    mAP is the mean average precision over classes with images, as scikit-learn's. F1 counts all labels together
+    (micro), at the threshold of the probabilities that has the highest F1 on the evaluated images.
+    """
+
+    metrics = (Metric("map", "mAP"), Metric("f1", "F1"), Metric("threshold", "threshold"))
+    weighs_classes = True
+    labelled = "classes"
+    losses = ("bce",)
+    facts = ("threshold",)
+
+    name: Literal["multilabel"]
+
+    def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
+        rows = [[part.strip() for part in text.split(columns.separator)] for text in texts]
+        if isinstance(columns.label, list):
+            return columns.label, [[_is_set(part, columns.label) for part in row] for row in rows]
+        present = [{part.zfill(4) if part.isdecimal() else part for part in row if part} for row in rows]
+        names = sorted(set().union(*present))
+        return names, [[name in row for name in names] for row in present]
+
+    def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
+        return {"threshold": metrics["threshold"]}
+
+    def scores(self, loss: Loss) -> Literal["sigmoid"]:
+        return "sigmoid"
+
+
+def _is_set(text: str, columns: list[str]) -> bool:
+    """Return whether a column's value states that an image has its label.
+
+    Raises UserError if it is neither 0 nor 1.
+    """
+    states = {
+        **dict.fromkeys(("1", "0001", "1.0", "true"), True),
+        **dict.fromkeys(("", "0", "0000", "0.0", "false"), False),
+    }
+    if (state := states.get(text.lower())) is None:
+        raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))
+    return state
 
 
 class Multilabel(ImageTask):
@@ -22,11 +75,13 @@ class Multilabel(ImageTask):
     chooses one.
     """
 
+    gathers = True
+
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | None = None):
         super().__init__(config, dtype)
         self._threshold, loss = threshold, config.loss
         self.threshold = 0.5 if threshold is None else threshold
-        self._above = loss.target_threshold if isinstance(loss, BCE) else None
+        self._above = loss.target_threshold if loss.name == "bce" else None
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels.float()
@@ -37,17 +92,18 @@ class Multilabel(ImageTask):
         total = F.binary_cross_entropy_with_logits(outputs.float(), targets, weights, reduction="sum")
         return total / len(outputs)
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        return ()
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        return {"both": torch.stack([outputs, targets], 1)}
 
-    def metrics_of_all(self, outputs: Tensor, targets: Tensor) -> list[float]:
+    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+        # note: not contiguous, so that sigmoid computes all values alike, and equal outputs have equal scores
+        outputs, targets = states["both"].unbind(1)
         scores, truth = outputs.sigmoid().numpy(), targets.numpy() > 0
         precisions = [average_precision(*column) for column in zip(scores.T, truth.T, strict=True)]
+        mean = float(np.nanmean(precisions)) if truth.any() else float("nan")
         known = None if self._threshold is None else (f1(scores >= self._threshold, truth), self._threshold)
-        return [
-            float(np.nanmean(precisions)) if truth.any() else float("nan"),
-            *(known or best_threshold(scores, truth)),
-        ]
+        best, threshold = known or best_threshold(scores, truth)
+        return {"map": mean, "f1": best, "threshold": threshold}
 
     def details(self, names: Sequence[str], *, with_images: bool) -> ByLabel:
         return ByLabel(names, self.threshold)

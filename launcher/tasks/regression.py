@@ -2,22 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor
-from torch.nn import functional as F
+from pydantic.dataclasses import dataclass
 
 from launcher import atomic
-from launcher.config.choices import Huber
-from launcher.config.schema import RunConfig
+from launcher.config.fields import STRICT
+from launcher.config.goals import Metric
+from launcher.config.tasks import TaskConfig
+from launcher.errors import Problem, UserError
+from launcher.later import F, torch
 from launcher.tasks import Details, Row
 from launcher.tasks.images import ImageTask
 
-_LOSSES: dict[str, Callable[..., Tensor]] = {"mse": F.mse_loss, "l1": F.l1_loss, "huber": F.huber_loss}
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from launcher.config.schema import Columns, Loss, RunConfig
+
 _MOST_DRAWN = 9
+
+
+@dataclass(frozen=True, config=STRICT)
+class RegressionConfig(TaskConfig):
+    """One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
+
+    MAE is the mean absolute error, R2 the coefficient of determination as scikit-learn's; both are means over numbers.
+    R2 of a number that never changes is 1 without an error, else 0.
+    """
+
+    metrics = (Metric("mae", "MAE", better="lower", is_share=False), Metric("r2", "R2", is_share=False))
+    labelled = "numbers"
+    losses = ("mse", "l1", "huber")
+    predicted = ("name", "value")
+    facts = ("shift", "scale")
+
+    name: Literal["regression"]
+
+    def read_labels(self, texts: Sequence[str], columns: Columns) -> tuple[list[str], list[Any]]:
+        key, name = "dataset.columns.label", columns.label
+        rows = []
+        for text in texts:
+            try:
+                rows.append([float(part) for part in text.split(columns.separator)])
+            except ValueError:
+                message = f"has {text!r}, which is no number; set a column of numbers, or a list of such columns"
+                raise UserError(Problem(message, key, name)) from None
+            width = len(name) if isinstance(name, list) else len(rows[0])
+            if len(rows[-1]) != width or not all(map(math.isfinite, rows[-1])):
+                message = f"has {text!r}, but needs {width} finite numbers; add them, or remove the row"
+                raise UserError(Problem(message, key, name))
+        if isinstance(name, list):
+            return name, rows
+        name = name or "value"
+        return [name] if len(rows[0]) == 1 else [f"{name} {number}" for number in range(len(rows[0]))], rows
+
+    def of_training(self, labels: Any) -> dict[str, Any]:
+        mean, std = labels.mean(0, dtype="float64"), labels.std(0, dtype="float64")
+        # note: a number that never changes has no scale
+        return {"shift": mean.tolist(), "scale": [value or 1.0 for value in std.tolist()]}
+
+    def scores(self, loss: Loss) -> Literal["numbers"]:
+        return "numbers"
 
 
 class Regression(ImageTask):
@@ -35,7 +85,7 @@ class Regression(ImageTask):
     ):
         super().__init__(config, dtype)
         loss = config.loss
-        self._loss = partial(_LOSSES[loss.name], **({"delta": loss.delta} if isinstance(loss, Huber) else {}))
+        self._loss = _loss_of(loss)
         self._unit = torch.tensor([[*shift], [*scale]], dtype=torch.float64)
 
     def targets(self, labels: Tensor) -> Tensor:
@@ -46,14 +96,28 @@ class Regression(ImageTask):
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         return self._loss(outputs.float(), targets)
 
-    def metrics(self, outputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Return sums by number, each float64 [K]: absolute errors in its unit, squared errors, targets, their squares.
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Return sums by number, each float64 [K]; `absolute` is in its unit.
 
-        All but the first are normalized: R2 is the same, and targets have no large mean that would cost digits.
+        The others are normalized: R2 is the same, and targets have no large mean that would cost digits.
         """
         errors, targets = outputs.double() - targets.double(), targets.double()
         absolute = errors.abs() * self._unit_on(outputs)[1]
-        return [value.sum(0) for value in (absolute, errors.square(), targets, targets.square())]
+        parts = {"absolute": absolute, "squared": errors.square(), "targets": targets, "squares": targets.square()}
+        return {name: value.sum(0) for name, value in parts.items()}
+
+    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+        absolute, squared, total, squares = (
+            states[name].tolist() for name in ("absolute", "squared", "targets", "squares")
+        )
+        around = [square - one**2 / samples for one, square in zip(total, squares, strict=True)]
+        # note: less than a trillionth is rounding, since the targets are float32
+        r2 = [
+            1 - error / of if of > 1e-12 * square else float(error == 0)
+            for error, of, square in zip(squared, around, squares, strict=True)
+        ]
+        mae = sum(absolute) / len(absolute) / samples
+        return {"mae": mae, "r2": sum(r2) / len(r2) if samples > 1 else math.nan}
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Scatter:
         return Scatter(self, names)
@@ -77,6 +141,12 @@ class Regression(ImageTask):
         return self._unit
 
 
+def _loss_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
+    if loss.name == "huber":
+        return partial(F.huber_loss, delta=loss.delta)
+    return F.l1_loss if loss.name == "l1" else F.mse_loss
+
+
 class Scatter(Details):
     """Errors of each number, and a plot of predictions over true numbers."""
 
@@ -98,17 +168,17 @@ class Scatter(Details):
     def rows(self) -> list[Row]:
         """Return the errors of each number; None where they are undefined."""
         outputs, targets = self._all()
-        sums = zip(*(values.tolist() for values in self._task.metrics(outputs, targets)), strict=True)
+        states, count = self._task.states(outputs, targets), len(outputs)
         errors = self._task.in_unit(outputs) - self._task.in_unit(targets)
         rows: list[Row] = []
-        for name, parts, of_name in zip(self._names, sums, errors.T, strict=True):
-            mae, r2 = self._task.values.means(parts, len(errors))
+        for number, (name, of_name) in enumerate(zip(self._names, errors.T, strict=True)):
+            own = self._task.metrics({key: values[number : number + 1] for key, values in states.items()}, count)
             rows.append(
                 {
                     "name": name,
-                    "mae": mae,
+                    "mae": own["mae"],
                     "rmse": of_name.square().mean().sqrt().item(),
-                    "r2": r2 if len(errors) > 1 else None,
+                    "r2": own["r2"] if count > 1 else None,
                     "mean_error": of_name.mean().item(),
                 }
             )

@@ -1,6 +1,6 @@
 """Compute metrics and loss of a model on samples, over all ranks together."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -69,38 +69,51 @@ def outside_steps(inputs: Tensor, targets: Tensor | None = None) -> Batch:
 
 
 class Totals:
-    """Sums of a task's metrics and loss over the batches of this rank, or all outputs if the metrics are no sums."""
+    """The states of a task's metrics, and the loss, over the batches of this rank."""
 
     def __init__(self, task: Task, device: torch.device):
         self._task, self._samples = task, 0
         # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
         self._sums = torch.zeros(0, dtype=torch.float64, device=device)
-        self._rows: list[Tensor] = []
+        self._shapes: dict[str, torch.Size] = {}
+        self._rows: list[dict[str, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs float32 [B, ...], and the task's targets."""
         task, count = self._task, len(outputs)
-        values = (*task.metrics(outputs, targets), task.loss(outputs, targets) * count)
+        states = task.states(outputs, targets)
+        if task.gathers:
+            self._rows.append(states)
+            states = {}
+        values = (*states.values(), task.loss(outputs, targets) * count)
         batch = torch.cat([value.double().view(-1) for value in values])
         self._sums = self._sums + batch if len(self._sums) else batch
+        self._shapes = {name: value.shape for name, value in states.items()}
         self._samples += count
-        if task.values.gathers:
-            self._rows.append(torch.stack([outputs, targets], 1))
 
     def over_ranks(self, *, interrupted: bool = False) -> Evaluation | None:
         """Return the results over all ranks; None if any is interrupted. Raises UserError if no rank has samples."""
-        stopped, sums, counts = zip(*gather((interrupted, self._sums.tolist(), self._samples)), strict=True)
+        of_ranks = gather((interrupted, self._sums.tolist(), self._shapes, self._samples))
+        stopped, sums, shapes, counts = zip(*of_ranks, strict=True)
         if any(stopped):
             return None
         if not (samples := sum(counts)):
             raise UserError("the validation set has no images; add some, or check dataset.path")
-        # note: a rank without images does not know the number of sums
+        # note: a rank without samples does not know the sums
         *totals, loss = (sum(column) for column in zip(*filter(None, sums), strict=True))
-        names = [metric.name for metric in self._task.values.metrics]
-        if self._task.values.gathers:
-            rows = [row for rows in gather([batch.cpu() for batch in self._rows]) for row in rows]
-            outputs, targets = torch.cat(rows).unbind(1)
-            metrics = self._task.metrics_of_all(outputs, targets)
-        else:
-            metrics = self._task.values.means(totals, samples)
-        return Evaluation(dict(zip(names, metrics, strict=True)), loss / samples, samples)
+        states = _joined(self._rows) if self._task.gathers else _named(totals, next(filter(None, shapes)))
+        metrics = self._task.metrics(states, samples)
+        return Evaluation({one.name: metrics[one.name] for one in self._task.values.metrics}, loss / samples, samples)
+
+
+def _joined(batches: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the rows of the batches of all ranks, on the CPU."""
+    here = [{name: rows.cpu() for name, rows in batch.items()} for batch in batches]
+    every = [batch for of_rank in gather(here) for batch in of_rank]
+    return {name: torch.cat([batch[name] for batch in every]) for name in every[0]}
+
+
+def _named(totals: Sequence[float], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """Return sums by their names, in their shapes."""
+    parts = torch.tensor(totals, dtype=torch.float64).split([shape.numel() for shape in shapes.values()])
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}

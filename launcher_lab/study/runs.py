@@ -8,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.choices import declared
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
-from launcher.config.tasks import TaskConfig
+from launcher.config.tasks import TASKS
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
@@ -200,7 +199,7 @@ def quality(row: Row) -> float:
 
 def comparable(start: Row) -> tuple[str, float]:
     """Return the title of a run's primary metric, and a factor after which higher is better, and shares are percent."""
-    metrics = {metric.name: metric for task in declared(TaskConfig) for metric in task.metrics}
+    metrics = {metric.name: metric for task in TASKS.declarations().values() for metric in task.metrics}
     if (metric := metrics.get(str(start.get("primary")))) is None:
         return TOP1, 100.0
     is_lower = metric.better == "lower"

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from launcher.algorithms.repeated_augmentation import repeat
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import class_weights
 from launcher.data.inspection import inspect_data
@@ -18,6 +17,7 @@ from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
+from launcher.tasks.classification import ClassificationConfig
 from tests.commands import execute, refused
 
 from .conftest import add, make_loaders, same, stream, words_for, write_files

@@ -5,11 +5,12 @@ from typing import Literal
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig, Goal, Metric, Patience
+from launcher.config.tasks import Goal, Metric, Patience
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
 from launcher.records.metrics import reached
+from launcher.tasks.classification import ClassificationConfig
 from tests.made_runs import evaluation
 
 ROWS = [evaluation(step, top1).row() for step, top1 in ((10, 0.7), (20, 0.76), (30, 0.75))]

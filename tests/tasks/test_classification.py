@@ -20,7 +20,7 @@ SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
 
 
 class WithoutLoss(Task):
-    targets = metrics = predictions = details = Classification.targets
+    targets = states = predictions = details = Classification.targets
 
 
 class WithoutRows(Details):
@@ -122,8 +122,8 @@ def test_of_equal_logits_the_first_class_is_predicted_by_metrics_table_and_predi
     logits = torch.randint(0, 3, (500, 12), generator=torch.Generator().manual_seed(0)).float()
     order = torch.from_numpy(np.argsort(-logits.numpy(), axis=1, kind="stable"))
     labels = order[:, 2]
-    top1, top5, counts = task.metrics(logits, labels)
-    assert (top1, top5) == (0, 500)
-    assert counts[24:].tolist() == torch.bincount(logits.argmax(1), minlength=12).tolist()
+    states = task.states(logits, labels)
+    assert (states["top1"], states["top5"]) == (0, 500)
+    assert states["predicted"].tolist() == torch.bincount(logits.argmax(1), minlength=12).tolist()
     predicted = [[int(name) for name, _ in row] for row in task.predictions(logits, names, 5)]
     assert predicted == order[:, :5].tolist()

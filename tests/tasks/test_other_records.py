@@ -3,10 +3,10 @@
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
+from launcher.tasks.classification import ClassificationConfig
 from tests.trainers import SMALL
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.tasks import ClassificationConfig
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
+from launcher.tasks.classification import ClassificationConfig
 from launcher_lab import loggers
 from launcher_lab.loggers.remote import Outcome, RemoteSink
 from launcher_lab.loggers.trackers import closing_scalars
