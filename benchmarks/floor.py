@@ -124,21 +124,19 @@ def recipe_floors(
     plan = Plan(compose(words).config, 1, 1_281_167)
     kinds = step_kinds(plan)
     usual = common_acting(kinds)
-    known = sorted({kind.image_size for kind in kinds})
+    known = sorted({kind.view for kind in kinds})
     chosen = known if sizes == [] else sizes or sorted({known[0], known[len(known) // 2], known[-1]})
     floors = []
     for kind in sorted(kinds):
-        if kind.image_size in chosen and (kind.acting == usual or kind.image_size == chosen[-1]):
+        if kind.view in chosen and (kind.acting == usual or kind.view == chosen[-1]):
             trace = _traced_step(plan, kinds[kind][-1], batch)
-            floors.append(
-                floor_of(name, kind.image_size, trace.calls, trace.waits, trace.gradients, ranks, kind.acting)
-            )
+            floors.append(floor_of(name, kind.view, trace.calls, trace.waits, trace.gradients, ranks, kind.acting))
     return floors
 
 
 def _traced_step(plan: Plan, number: int, batch: int) -> Trace:
     """Trace step `number` of a run, on images as its loader makes them."""
-    images, labels = _batch(plan.loaded_size(number), batch)
+    images, labels = _batch(plan.loaded_view(number), batch)
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, CLASSES)))
     moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
     return traced(lambda: step(images, labels, np.arange(batch), moment), step.network)

@@ -186,11 +186,9 @@ class OurStep:
         batch = [f"batch_size={len(images)}", f"eval_batch_size={len(images)}", f"precision={number}"]
         config = compose([*data, *words, *batch]).config
         self._run = run = build_trainer(config, Ranks(0, 1, 0, 1, images.device))
-        starts = {run.plan.image_size(steps[0]): steps[0] for steps in step_kinds(run.plan).values()}
+        starts = {run.plan.view(steps[0]): steps[0] for steps in step_kinds(run.plan).values()}
         if size is not None and size not in starts:
-            raise UserError(
-                Problem(f"no step of this run trains at {size} px", "image.train_size", run.plan.train_size)
-            )
+            raise UserError(Problem(f"no step of this run trains at {size} px", "image.train_size", run.plan.full_view))
         compile_run(run)
         capture_run(run)
         run.next_step = run.plan.warmup_steps if size is None else starts[size]

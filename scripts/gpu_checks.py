@@ -129,7 +129,7 @@ def sizes(machine: Machine) -> str:
     run = machine.build("recipe=mild")
     first_steps: dict[int, int] = {}
     for number in range(run.plan.total_steps):
-        first_steps.setdefault(run.plan.image_size(number), number)
+        first_steps.setdefault(run.plan.view(number), number)
     extra = []
     for number in list(first_steps.values())[: 2 if machine.dry else None]:
         seconds = []

@@ -21,7 +21,7 @@ def measured(
     steps = []
     for kind in (sample.kind for sample in step_samples(step_kinds(run))):
         step, both = cost(kind), together(cost(kind), load, shared)
-        steps.append(StepTimes(kind.image_size, list(kind.acting), [step] * rounds, [load] * rounds, [both] * rounds))
+        steps.append(StepTimes(kind.view, list(kind.acting), [step] * rounds, [load] * rounds, [both] * rounds))
     return Measurement(**{**NOTHING, "steps": steps, **more})
 
 

@@ -233,7 +233,7 @@ def steps_done(run: Path) -> int:
 
 def results(run: Path) -> list[tuple[object, ...]]:
     """Return the records of steps, epochs and evaluations without times."""
-    keys = ("kind", "step", "loss", "metrics", "samples", "lr", "image_size")
+    keys = ("kind", "step", "loss", "metrics", "samples", "lr", "view")
     rows = read_metrics(run / "metrics.jsonl")
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 

@@ -28,7 +28,7 @@ def main(words: Sequence[str] | None = None) -> int:
     assert isinstance(composed.dataloader, FFCVLoader)
     assert composed.dataset.train_samples is not None
     plan = Plan(composed, 1, composed.dataset.train_samples)
-    steps = dict(Counter(map(plan.image_size, range(plan.total_steps))))
+    steps = dict(Counter(map(plan.view, range(plan.total_steps))))
     out = Console(width=160)
     facts: dict[str, object] = {"opencv": cv2.__version__, "torchvision": torchvision.__version__}
     with unpacked(Path(arguments.images)) as folder:

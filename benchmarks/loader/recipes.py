@@ -56,7 +56,7 @@ class RecipeLoader:
             change_image=engine.change_image,
         )
         steps = self.plan.steps_per_epoch
-        sizes = [self.plan.loaded_size(step) for step in range(self.plan.total_steps)]
+        sizes = [self.plan.loaded_view(step) for step in range(self.plan.total_steps)]
         self.steps = Counter(sizes)
         # note: sizes change within an epoch too
         self.epochs: dict[int, list[int]] = {}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
 from launcher.config.choices import Surgery
-from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig
+from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
 from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, to_device
 from launcher.errors import Problem, UserError
@@ -48,7 +48,7 @@ class Engine:
     def __init__(self, context: Context):
         self.active = build(context)
         self.teacher = context.teacher
-        self._plan = context.plan
+        self._plan, self._axes = context.plan, context.plan.config.task.axes
         # note: compiled code can replace it
         self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
@@ -112,14 +112,14 @@ class Engine:
     def _transformed(self, batch: Batch, names: Sequence[str], prepare: Callable[[Batch], Batch]) -> Batch:
         """Return the batch after the transforms of these algorithms."""
         transforms: list[Transform | None] = []
-        height, width = batch.inputs.shape[-2:]
+        size: Size = tuple(batch.inputs.shape[-self._axes :])
         for name in names:
             if name == PREPARE:
                 transforms.append(Transform((), prepare))
                 continue
             algorithm = self.active[name]
-            transforms.append(algorithm.change_batch(batch, (height, width)))
-            height, width = algorithm.values.size_after(self._plan, batch.moment.step, (height, width))
+            transforms.append(algorithm.change_batch(batch, size))
+            size = algorithm.values.size_after(self._plan, batch.moment.step, size)
         sent = on_device(filter(None, transforms), batch.inputs.device)
         batch = self.apply([pair for pair in sent if not pair[0].sets_model], batch)
         return apply_in_turn([pair for pair in sent if pair[0].sets_model], batch)

@@ -48,7 +48,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
         step = step // plan.steps_per_epoch * plan.steps_per_epoch if self.granularity == "epoch" else step
         if self.stages:
             return self._stage_size(plan, self.stages, step / plan.total_steps)
-        full, scale = plan.train_size, self.scale(step / plan.total_steps)
+        full, scale = plan.full_view, self.scale(step / plan.total_steps)
         if scale == 1.0:
             return full
         size = max(self.size_multiple, round(scale * full / self.size_multiple) * self.size_multiple)
@@ -57,7 +57,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
 
     def _stage_size(self, plan: RunPlan, stages: list[Stage], progress: float) -> int:
         """Return the size of the stage at a fraction of the run's steps, of which small images need more."""
-        sizes = [plan.scaled_size(int(size)) for size, _ in stages]
+        sizes = [plan.config.scaled_size(int(size)) for size, _ in stages]
         steps = [share / size**2 for size, (_, share) in zip(sizes, stages, strict=True)]
         ends = [end / sum(steps) for end in accumulate(steps)]
         return next((size for size, end in zip(sizes, ends, strict=True) if progress < end), sizes[-1])
@@ -72,7 +72,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
             return 1.0
         return self.initial_scale + (1 - self.initial_scale) * ((progress - self.delay) / ramp)
 
-    def loaded_size(self, plan: RunPlan, step: int) -> int | None:
+    def loaded_view(self, plan: RunPlan, step: int) -> int | None:
         return self.size(plan, step) if self.where == "loader" else None
 
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:

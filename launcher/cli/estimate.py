@@ -90,7 +90,7 @@ def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
     """Yield the cells of `SIZE_COLUMNS` for each image size."""
     for cost in sizes:
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
-        yield str(cost.image_size), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)
+        yield str(cost.view), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)
 
 
 def _prices(offers: list[Price]) -> Table:

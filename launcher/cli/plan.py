@@ -45,11 +45,11 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**_numbers(plan), "notes": list(prepared.notes)}, indent=2))
         return 0
-    out = console()
+    out, title = console(), plan.config.task.view_title
     out.print(_facts(plan))
-    out.print(_table_of(_timetable(plan)))
+    out.print(_table_of(_timetable(plan), title))
     if 1 < len(stages := _stages(plan)) <= _STAGES:
-        out.print(_table_of(stages))
+        out.print(_table_of(stages, title))
     out.print(_order(plan.config))
     for note in prepared.notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
@@ -63,7 +63,7 @@ def _facts(plan: Plan) -> Table:
         if plan.accumulation > 1
         else ""
     )
-    sizes = f"{plan.scaled_size(config.image.eval_resize):g} -> {plan.scaled_size(config.image.eval_size)} px"
+    sizes = f"{plan.config.scaled_size(config.image.eval_resize):g} -> {plan.evaluation_view} px"
     curve = f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
     rows = (
         ("recipe", config.recipe or "none"),
@@ -96,8 +96,8 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "peak_lr": plan.peak_lr,
         "warmup_steps": plan.warmup_steps,
         "schedule": config.schedule.name,
-        "eval_resize": plan.scaled_size(config.image.eval_resize),
-        "eval_size": plan.scaled_size(config.image.eval_size),
+        "eval_resize": plan.config.scaled_size(config.image.eval_resize),
+        "eval_size": plan.evaluation_view,
         "timetable": _timetable(plan),
         "stages": _stages(plan),
         "order": {point: names for point in POINTS if (names := config.algorithms.acting(point))},
@@ -114,34 +114,34 @@ def _shown_steps(plan: Plan) -> list[int]:
 
 
 def _stages(plan: Plan) -> list[dict[str, float]]:
-    """Return the stages of a run: epochs, image size, values that follow the run, share of the compute (of pixels)."""
+    """Return the stages of a run: epochs, view, values that follow the run, share of the compute (of all inputs)."""
     values = plan.config.algorithms
     lists = [len(getattr(own, key)) for own in values.values() for key in own.following(plan, 0)]
 
     def at(step: int) -> dict[str, float]:
         following = [(name, own.following(plan, step)) for name, own in values.items()]
         shown = {f"{name}.{key}": value for name, of in following for key, value in of.items()}
-        return {"image_size": plan.image_size(step), **shown}
+        return {"view": plan.view(step), **shown}
 
-    steps = {steps[0] for steps in plan.of_equal_size(range(plan.total_steps))}.union(*map(plan.starts, lists))
+    steps = {steps[0] for steps in plan.of_equal_view(range(plan.total_steps))}.union(*map(plan.starts, lists))
     starts = [step for step in sorted(steps) if step == 0 or at(step) != at(step - 1)]
     return [
         {"stage": number, "step": start, "epochs": (end - start) / plan.steps_per_epoch}
         | at(start)
-        | {"compute": (end - start) * plan.image_size(start) ** 2 / plan.pixels}
+        | {"compute": (end - start) * plan.per_step(plan.view(start)) / plan.amount}
         for number, (start, end) in enumerate(pairwise([*starts, plan.total_steps]), 1)
     ]
 
 
 def _timetable(plan: Plan) -> list[dict[str, float]]:
     return [
-        {"epoch": step / plan.steps_per_epoch, "step": step, "lr": plan.lr(step), "image_size": plan.image_size(step)}
+        {"epoch": step / plan.steps_per_epoch, "step": step, "lr": plan.lr(step), "view": plan.view(step)}
         for step in _shown_steps(plan)
     ]
 
 
-def _table_of(rows: list[dict[str, float]]) -> Table:
-    names = {"lr": "learning rate", "image_size": "image px"}
+def _table_of(rows: list[dict[str, float]], view_title: str) -> Table:
+    names = {"lr": "learning rate", "view": view_title}
     forms = {"epoch": ".1f", "epochs": ".1f", "step": ",", "lr": ".5f", "compute": ".1%"}
     columns = [names.get(key, key) for key in rows[0]]
     cells = ([f"{value:{forms.get(key, 'g')}}" for key, value in row.items()] for row in rows)

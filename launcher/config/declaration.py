@@ -28,8 +28,8 @@ POINTS = (
 )
 # The task's own step among the changes of a batch.
 PREPARE = "<prepare>"
-# Height and width in pixels.
-Size = tuple[int, int]
+# What the view of an input counts: height and width in pixels, or the length of a sequence.
+Size = tuple[int, ...]
 
 
 class RunPlan(Protocol):
@@ -42,7 +42,7 @@ class RunPlan(Protocol):
     @property
     def total_steps(self) -> int: ...
     @property
-    def train_size(self) -> int: ...
+    def full_view(self) -> int: ...
     @property
     def rank_batch(self) -> int: ...
     @property
@@ -53,7 +53,6 @@ class RunPlan(Protocol):
     def steps(self, duration: str) -> int: ...
     def every(self, duration: str) -> int: ...
     def part(self, step: int, parts: int) -> int: ...
-    def scaled_size(self, size: int) -> int: ...
 
 
 class Declaration:
@@ -109,12 +108,12 @@ class AlgorithmConfig(Declaration):
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
 
-    def loaded_size(self, plan: RunPlan, step: int) -> int | None:
-        """Return the size in pixels of the loader's crops at a step; None for any."""
+    def loaded_view(self, plan: RunPlan, step: int) -> int | None:
+        """Return the view of the samples that the loader produces at a step; None for any."""
         return None
 
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
-        """Return the size of images of `size` after `change_batch` at a step; it never shrinks at later steps."""
+        """Return the size of inputs of `size` after `change_batch` at a step; it never shrinks at later steps."""
         return size
 
     def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:

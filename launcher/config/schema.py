@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -39,6 +39,7 @@ from launcher.config.options import Options
 from launcher.config.tasks import TASKS, TaskConfig
 from launcher.plugins import LOGGERS, registered
 
+SizeT = TypeVar("SizeT", bound=float)
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
 
 
@@ -278,3 +279,11 @@ class RunConfig:
     launch: Launch
     hardware: Hardware
     logger: Logger
+
+    def scaled_size(self, size: SizeT) -> SizeT | int:
+        """Scale a size of `image` to the data set's native size, in steps of four pixels.
+
+        A size already specified for the native size stays unchanged.
+        """
+        reference, native = self.image.reference, self.dataset.native_size
+        return size if reference == native else max(4, round(size * native / reference / 4) * 4)

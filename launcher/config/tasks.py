@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,18 +13,21 @@ from launcher.config.fields import STRICT, target_parts
 from launcher.config.goals import Goal, Metric, Patience
 from launcher.config.options import Options
 from launcher.errors import Problem, UserError
+from launcher.plugins import Complete
 
 if TYPE_CHECKING:
     from launcher.config.schema import Columns, Dataset, Loss, RunConfig, Stop
 
 
 @dataclass(frozen=True, config=STRICT)
-class TaskConfig(Declaration):
+class TaskConfig(Complete, Declaration, ABC):
     """Base of the values of all tasks; each is in a file of `launcher.tasks`, with its code.
 
     metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
     weighs_classes: its loss has `loss.class_weights`.
     needs: the parts of a record that it is made for: image and label, image and mask, or tokens.
+    axes: the last dimensions of an input that its view counts: 2 of an image, 1 of a sequence. unit, view_title: of a
+    view. view_keys: those of `full_view` and `evaluation_view`, for errors.
     labelled: what the label of an image is: one class, several, or numbers.
     losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes, numbers or one number for each output.
@@ -31,13 +35,25 @@ class TaskConfig(Declaration):
 
     metrics: ClassVar[tuple[Metric, ...]]
     weighs_classes: ClassVar[bool] = False
-    needs: ClassVar[tuple[str, ...]] = ("image", "label")
+    needs: ClassVar[tuple[str, ...]]
+    axes: ClassVar[int]
+    unit: ClassVar[str]
+    view_title: ClassVar[str]
+    view_keys: ClassVar[tuple[str, str]]
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
     losses: ClassVar[tuple[str, ...]] = ("cross_entropy", "bce")
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
     facts: ClassVar[tuple[str, ...]] = ()
 
     name: str
+
+    @abstractmethod
+    def full_view(self, config: RunConfig) -> int:
+        """Return the view of a run that no algorithm changes: the edge of a square in pixels, or the length."""
+
+    @abstractmethod
+    def evaluation_view(self, config: RunConfig) -> int:
+        """Return the view of the samples of an evaluation."""
 
     @property
     def primary(self) -> Metric:

@@ -264,8 +264,8 @@ def evaluation_input(plan: Plan) -> dict[str, Any]:
     """Return how a run's evaluation prepares images, as the `input` of a model card."""
     image, dataset = plan.config.image, plan.config.dataset
     return {
-        "resize": plan.scaled_size(image.eval_resize),
-        "size": plan.scaled_size(image.eval_size),
+        "resize": plan.config.scaled_size(image.eval_resize),
+        "size": plan.evaluation_view,
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
         "mean": list(dataset.mean),

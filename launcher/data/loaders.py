@@ -47,11 +47,11 @@ class EvaluationLoader:
     reader: Reader
     shard: Shard
     batch_size: int
-    size: int
+    view: int
 
     def __iter__(self) -> Iterator[Loaded]:
         batches = eval_indices(self.reader.samples, self.batch_size, self.shard.rank, self.shard.world_size)
-        requests = (Request(0, 0, indices, self.size) for indices in batches)
+        requests = (Request(0, 0, indices, self.view) for indices in batches)
         return iter(Overlap(self.reader.batches(requests), self.shard.device))
 
     def close(self) -> None:
@@ -90,9 +90,9 @@ def build_loaders(
     config, values, shard = plan.config, plan.config.dataloader, _shard(plan, ranks)
     train: Reader
     if isinstance(values, schema.SyntheticLoader):
-        train = Noise(plan, shard, plan.train_samples, range(values.batches), plan.rank_batch, plan.train_size)
+        train = Noise(plan, shard, plan.train_samples, range(values.batches), plan.rank_batch, plan.full_view)
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
-        evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.scaled_size(config.image.eval_size)))
+        evaluate = _evaluation(plan, shard, Noise(plan, shard, *one_batch, plan.evaluation_view))
     elif isinstance(values, schema.FFCVLoader):
         from launcher.data.ffcv.loader import open_readers  # note: OpenCV, which class folders need not
 
@@ -115,7 +115,7 @@ def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoad
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
-    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.scaled_size(plan.config.image.eval_size))
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.evaluation_view)
 
 
 def _shard(plan: Plan, ranks: Ranks) -> Shard:

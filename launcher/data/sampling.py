@@ -28,12 +28,12 @@ class Shard:
 
 @dataclass(frozen=True)
 class Request:
-    """One batch: sample indices int64 [B], which key randomness, and the image size in pixels."""
+    """One batch: sample indices int64 [B], which key randomness, and their view."""
 
     epoch: int
     step: int
     indices: np.ndarray
-    size: int
+    view: int
 
 
 def epoch_order(seed: int, epoch: int, samples: int) -> np.ndarray:
@@ -105,7 +105,7 @@ def train_requests(
     for number in range(first_step, plan.steps_per_epoch):
         indices = rank_indices(order, number, plan.batch_size, shard.rank, shard.world_size)
         step = epoch * plan.steps_per_epoch + number
-        yield Request(epoch, step, indices, plan.loaded_size(step))
+        yield Request(epoch, step, indices, plan.loaded_view(step))
 
 
 def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:

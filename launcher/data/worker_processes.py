@@ -60,7 +60,7 @@ class WorkerProcesses(Reader):
         Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died or
         the disk fails.
         """
-        self._keys.batches = ([(one.epoch, i, one.size) for i in one.indices.tolist()] for one in requests)
+        self._keys.batches = ([(one.epoch, i, one.view) for i in one.indices.tolist()] for one in requests)
         images, batches = self._images, self._read()
         if isinstance(images, TrainImages) and images.on_device:
             batches = decoded_ahead(batches, self._device, images.image.interpolation, images.on_cpu)

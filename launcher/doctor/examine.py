@@ -50,7 +50,7 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
         return 0
-    size = Plan(config, ranks, 0).train_size
+    size = Plan(config, ranks, 0).full_view
     return config.batch_size * worker_count(loader, ranks) * loader.prefetch * 3 * size**2
 
 

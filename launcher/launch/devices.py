@@ -91,6 +91,6 @@ def with_precision(plan: Plan, devices: Devices) -> Plan:
     On a CPU with AMX and for images of at least 64 px it becomes bf16; otherwise it stays `auto`, which is fp32 on
     every CPU. The plan must have been checked: a plan without steps has no image size.
     """
-    if plan.config.precision != "auto" or devices.kind != "cpu" or plan.image_size(0) < _AMX_FROM:
+    if plan.config.precision != "auto" or devices.kind != "cpu" or plan.view(0) < _AMX_FROM:
         return plan
     return replace(plan, config=replace(plan.config, precision="bf16")) if "amx_bf16" in processor_features() else plan

@@ -125,9 +125,9 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
     facts = {
         **{key: values[key] for key in ("model", "algorithms", "loss")},
         "outputs": config.task.outputs(config.dataset),
-        "sizes": [plan.image_size(steps[0]) for steps in plan.of_equal_size(range(plan.total_steps))],
+        "sizes": [plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "one_image": plan.rank_batch == plan.accumulation,
-        "evaluation": plan.scaled_size(config.image.eval_size),
+        "evaluation": plan.evaluation_view,
         "libraries": [version(name) for name in ("torch", "torchvision", "timm")],
         "source": source_digest(Path(__file__).parents[1], _SOURCES),
     }

@@ -65,7 +65,7 @@ def _take_steps(config: RunConfig, ranks: Ranks, teacher: Teacher | None) -> Non
     run = build_trainer(config, ranks, teacher=teacher)
     timer = StepTimer(run)
     batch = next(iter(run.loaders.train.epoch(0)))
-    samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.image_size"))
+    samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.view"))
     for sample in {sample.kind.acting: sample for sample in samples}.values():
         for number in range(2):
             timer.step(batch, sample, number)

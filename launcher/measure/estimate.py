@@ -29,7 +29,7 @@ Rounds = list[float]
 class StepTimes:
     """One kind of step: alone on a loaded batch, and if measured, loading alone and both together."""
 
-    image_size: int
+    view: int
     acting: list[str]
     step_seconds: Rounds
     load_seconds: Rounds | None
@@ -88,7 +88,7 @@ class Span:
 class SizeCost:
     """The number of steps at one size, and the mean seconds of a step alone, loading alone, and both together."""
 
-    image_size: int
+    view: int
     steps: int
     step_seconds: float
     load_seconds: float
@@ -167,7 +167,7 @@ def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
     means = []
     for rounds in zip(*by_round, strict=True):
         seconds = np.mean([(cost.step_seconds, cost.load_seconds, cost.both_seconds) for cost in rounds], axis=0)
-        means.append(SizeCost(rounds[0].image_size, rounds[0].steps, *seconds.tolist()))
+        means.append(SizeCost(rounds[0].view, rounds[0].steps, *seconds.tolist()))
     return means
 
 
@@ -209,22 +209,22 @@ def _sizes(counts: dict[StepKind, int], measured: Measurement, common: tuple[str
     for point in measured.steps:
         at[tuple(point.acting)].append(point)
     base = at[common]
-    step = _over_area({p.image_size: p.step_seconds[number] for p in base})
-    load = _over_area({p.image_size: p.load_seconds[number] for p in base if p.load_seconds})
+    step = _over_area({p.view: p.step_seconds[number] for p in base})
+    load = _over_area({p.view: p.load_seconds[number] for p in base if p.load_seconds})
     shared = _over_area(
         {
-            p.image_size: competition(p.step_seconds[number], load(p.image_size), p.both_seconds[number])
+            p.view: competition(p.step_seconds[number], load(p.view), p.both_seconds[number])
             for p in base
             if p.both_seconds
         }
     )
     factors = {
-        acting: _over_area({p.image_size: p.step_seconds[number] / step(p.image_size) for p in points})
+        acting: _over_area({p.view: p.step_seconds[number] / step(p.view) for p in points})
         for acting, points in at.items()
     }
     costs = []
-    for size in sorted({kind.image_size for kind in counts}):
-        here = {kind.acting: count for kind, count in counts.items() if kind.image_size == size}
+    for size in sorted({kind.view for kind in counts}):
+        here = {kind.acting: count for kind, count in counts.items() if kind.view == size}
         count = sum(here.values())
         mean = step(size) * sum(factors[acting](size) * steps for acting, steps in here.items()) / count
         costs.append(SizeCost(size, count, mean, load(size), together(mean, load(size), shared(size))))

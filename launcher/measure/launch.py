@@ -69,7 +69,7 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
     one_gpu = Prepared(plan_for(alone, 1), replace(devices, processes=1))
     images = measure(one_gpu, "launcher.measure.batch_size:work", 0, int)
     if not images:
-        size = f"{FEWEST_IMAGES} images of {one_gpu.plan.train_size} px do not fit in GPU memory"
+        size = f"{FEWEST_IMAGES} images of {one_gpu.plan.full_view} px do not fit in GPU memory"
         raise UserError(Problem(f"{size}; use a smaller model or image.train_size", "batch_size", "auto"))
     return images * devices.processes
 

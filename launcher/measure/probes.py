@@ -86,7 +86,7 @@ class StepProfiler:
             cores=rank_cores(self.run.ranks.local_world_size) * self.run.ranks.local_world_size,
             start_seconds=self._start_seconds,
             steps=[
-                StepTimes(s.kind.image_size, list(s.kind.acting), seconds, self._loads.get(s), self._both.get(s))
+                StepTimes(s.kind.view, list(s.kind.acting), seconds, self._loads.get(s), self._both.get(s))
                 for s, seconds in self._steps.items()
             ],
             transfer_seconds=transfers,
@@ -115,7 +115,7 @@ class StepProfiler:
         sizes: dict[int, float] = {}
         for sample in self._steps:
             first, later = self._step_alone(sample, 1), self._step_alone(sample, WARMUP_STEPS)
-            sizes.setdefault(sample.kind.image_size, max(0.0, first - later))
+            sizes.setdefault(sample.kind.view, max(0.0, first - later))
         return list(sizes.values())
 
     def _step_alone(self, sample: StepSample, count: int | None = None) -> float:

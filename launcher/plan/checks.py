@@ -155,9 +155,9 @@ def _small_files(plan: Plan) -> Iterator[Problem]:
     loader = plan.config.dataloader
     if not isinstance(loader, FFCVLoader) or loader.files.small_side is None or plan.reads_small(0):
         return
-    size = plan.loaded_size(0)
-    least = -(-size * loader.files.max_side // plan.train_size)
-    key, value = "dataloader.files.small_side", least if size < plan.train_size else "null"
+    size = plan.loaded_view(0)
+    least = -(-size * loader.files.max_side // plan.full_view)
+    key, value = "dataloader.files.small_side", least if size < plan.full_view else "null"
     message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
     yield Problem(message, key, loader.files.small_side)
 

@@ -7,18 +7,16 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from launcher.config.choices import Clock
-from launcher.config.declaration import AlgorithmConfig
+from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.config.fields import in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader, Launch, RunConfig
 from launcher.config.validate import validate
-
-SizeT = TypeVar("SizeT", bound=float)
 
 
 def plan_for(config: RunConfig, processes: int) -> Plan:
@@ -109,20 +107,20 @@ class Plan:
     def _clock(self, step: int) -> tuple[float, float, float]:
         """Return a step's place in the schedule, the schedule's length and its warmup, in steps.
 
-        With `progress: compute` those of a run whose images all have the size of the step.
+        With `progress: compute` those of a run whose samples all have the view of the step.
         """
         if not self.config.schedule.counts_compute:
             return step, self.total_steps, self.warmup_steps
-        warmup, total = self.config.schedule.warmup, self.pixels / self.image_size(step) ** 2
+        warmup, total = self.config.schedule.warmup, self.amount / self.per_step(self.view(step))
         length = self.schedule_steps(warmup) * (total / self.total_steps if warmup.endswith("dur") else 1)
         return self.progress(step) * total, total, length
 
     def progress(self, step: int) -> float:
-        """Return the fraction of the run before a step: of its steps, or of its pixels with `progress: compute`."""
+        """Return the fraction of the run before a step: of its steps, or of its inputs with `progress: compute`."""
         if not self.config.schedule.counts_compute or step >= self.total_steps:
             return step / self.total_steps
-        first, size, pixels = self._segments[bisect_right(self._segments, step, key=lambda segment: segment[0]) - 1]
-        return (pixels + (step - first) * size**2) / self.pixels
+        first, view, before = self._segments[bisect_right(self._segments, step, key=lambda segment: segment[0]) - 1]
+        return (before + (step - first) * self.per_step(view)) / self.amount
 
     def step_at(self, progress: float) -> int:
         """Return the first step at a fraction of the run."""
@@ -133,76 +131,80 @@ class Plan:
         return bisect_right(self.starts(parts), step) - 1
 
     def starts(self, parts: int) -> list[int]:
-        """Return the first steps of equal parts of the run, cached; a new image size up to two steps away is one."""
+        """Return the first steps of equal parts of the run, cached; a new view up to two steps away is one."""
         if parts not in self._starts:
-            sizes = [first for first, _, _ in self._segments]
+            changes = [first for first, _, _ in self._segments]
             near = 2 * (1 - self.progress(self.total_steps - 1))
             places = [part / parts for part in range(parts)]
-            snapped = ((first for first in sizes if abs(self.progress(first) - place) <= near) for place in places)
+            snapped = ((first for first in changes if abs(self.progress(first) - place) <= near) for place in places)
             self._starts[parts] = sorted(map(next, snapped, map(self.step_at, places)))
         return self._starts[parts]
 
     @cached_property
     def _segments(self) -> list[tuple[int, int, int]]:
-        """The steps of each image size: the first one, the size, and the pixels of an image of each step before."""
-        segments, pixels = [], 0
-        for steps in self.of_equal_size(range(self.total_steps)):
-            size = self.image_size(steps[0])
-            segments.append((steps[0], size, pixels))
-            pixels += len(steps) * size**2
+        """The steps of each view: the first one, the view, and the amount before."""
+        segments, amount = [], 0
+        for steps in self.of_equal_view(range(self.total_steps)):
+            view = self.view(steps[0])
+            segments.append((steps[0], view, amount))
+            amount += len(steps) * self.per_step(view)
         return segments
 
     @cached_property
-    def pixels(self) -> int:
-        """Pixels of one image of each step."""
-        first, size, pixels = self._segments[-1]
-        return pixels + (self.total_steps - first) * size**2
+    def amount(self) -> int:
+        """What a sample of each step has together: pixels, or tokens."""
+        first, view, before = self._segments[-1]
+        return before + (self.total_steps - first) * self.per_step(view)
 
-    def of_equal_size(self, steps: range) -> Iterator[range]:
-        """Split steps into ranges of one image size each, in order; sizes never shrink during a run."""
+    def per_step(self, view: int) -> int:
+        """Return what a sample of a view has: its pixels, or tokens."""
+        return int(view**self._axes)
+
+    def of_equal_view(self, steps: range) -> Iterator[range]:
+        """Split steps into ranges of one view each, in order; views never shrink during a run."""
         if not steps:
             return
-        first, last = self.image_size(steps[0]), self.image_size(steps[-1])
+        first, last = self.view(steps[0]), self.view(steps[-1])
         if first == last:
             yield steps
             return
-        end = bisect_right(steps, first, key=self.image_size)
+        end = bisect_right(steps, first, key=self.view)
         yield steps[:end]
-        yield from self.of_equal_size(steps[end:])
+        yield from self.of_equal_view(steps[end:])
 
     def lr(self, step: int) -> float:
         return self.peak_lr * self.lr_multiplier(step)
 
-    def scaled_size(self, size: SizeT) -> SizeT | int:
-        """Scale a size of the config's `image` to the data set's native size, in steps of four pixels.
-
-        A size already specified for the native size stays unchanged.
-        """
-        reference, native = self.config.image.reference, self.config.dataset.native_size
-        return size if reference == native else max(4, round(size * native / reference / 4) * 4)
+    @cached_property
+    def full_view(self) -> int:
+        return self.config.task.full_view(self.config)
 
     @cached_property
-    def train_size(self) -> int:
-        return self.scaled_size(self.config.image.train_size)
+    def evaluation_view(self) -> int:
+        return self.config.task.evaluation_view(self.config)
 
-    def image_size(self, step: int) -> int:
-        """Return the image size of a step; for different height and width, that of a square of equal area."""
-        size = (self.loaded_size(step),) * 2
+    def view(self, step: int) -> int:
+        """Return the view of a step; for different height and width, that of a square of equal area."""
+        size: Size = (self.loaded_view(step),) * self._axes
         for values in self._resizing:
             size = values.size_after(self, step, size)
-        return round(math.sqrt(size[0] * size[1]))
+        return round(math.pow(math.prod(size), 1 / self._axes))
+
+    @cached_property
+    def _axes(self) -> int:
+        return self.config.task.axes
 
     @cached_property
     def _resizing(self) -> list[AlgorithmConfig]:
-        """The algorithms that change the size of images, in their order."""
+        """The algorithms that change the size of inputs, in their order."""
         algorithms = self.config.algorithms
         active = [algorithms.get(name) for name in algorithms.acting("change_batch")]
         return [one for one in active if one and type(one).size_after is not AlgorithmConfig.size_after]
 
-    def loaded_size(self, step: int) -> int:
-        """Return the crop size that the loader produces for a step: that step's, or a larger one resized later."""
-        sizes = [values.loaded_size(self, step) for values in self._resizing]
-        return min((size for size in sizes if size), default=self.train_size)
+    def loaded_view(self, step: int) -> int:
+        """Return the view that the loader produces for a step: that step's, or a larger one that changes later."""
+        sizes = [values.loaded_view(self, step) for values in self._resizing]
+        return min((size for size in sizes if size), default=self.full_view)
 
     def reads_small(self, step: int) -> bool:
         """Return whether a step's crops come from the small images beside the full ones (dataloader.files.small_side).
@@ -212,7 +214,7 @@ class Plan:
         loader = self.config.dataloader
         if not isinstance(loader, FFCVLoader) or loader.files.small_side is None:
             return False
-        return self.loaded_size(step) * loader.files.max_side <= self.train_size * loader.files.small_side
+        return self.loaded_view(step) * loader.files.max_side <= self.full_view * loader.files.small_side
 
     def schedule_steps(self, duration: str) -> int:
         """Convert a schedule's duration to steps: epochs and batches are dilated, fractions of the run already are."""

@@ -19,12 +19,12 @@ _AT_ONCE = 2**18
 
 @dataclass(frozen=True, order=True)
 class StepKind:
-    """Steps of equal cost: the image size in pixels, and the algorithms that act at these steps only.
+    """Steps of equal cost: the view of the samples, and the algorithms that act at these steps only.
 
     An algorithm with several costs appears as `name/N` at its Nth.
     """
 
-    image_size: int
+    view: int
     acting: tuple[str, ...]
 
 
@@ -49,9 +49,9 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
     optimizer = plan.config.optimizer
     active: dict[str, Declaration] = {**plan.config.algorithms, optimizer.name: optimizer}
     periodic = {name: own for name, own in active.items() if own.acts_at(plan, 0) is not None}
-    for steps in plan.of_equal_size(range(plan.total_steps)):
+    for steps in plan.of_equal_view(range(plan.total_steps)):
         if not periodic:
-            kinds[StepKind(plan.image_size(steps[0]), ())] = steps
+            kinds[StepKind(plan.view(steps[0]), ())] = steps
             continue
         # note: a list of millions of integers would take hundreds of megabytes
         alike: dict[tuple[int, ...], array[int]] = defaultdict(partial(array, "q"))
@@ -69,7 +69,7 @@ def _by_kind(plan: Plan) -> dict[StepKind, Sequence[int]]:
         for levels, steps_alike in alike.items():
             named = [(name, level) for name, level in zip(periodic, levels, strict=True) if level]
             acting = tuple(name if level == 1 else f"{name}/{level}" for name, level in named)
-            kinds[StepKind(plan.image_size(steps[0]), acting)] = steps_alike
+            kinds[StepKind(plan.view(steps[0]), acting)] = steps_alike
     return kinds
 
 
@@ -94,7 +94,7 @@ def step_samples(kinds: dict[StepKind, Sequence[int]], sizes: int = _SIZES) -> l
     common = common_acting(kinds)
     chosen = []
     for acting in sorted({kind.acting for kind in kinds}, key=lambda acting: (acting != common, acting)):
-        own = sorted(kind.image_size for kind in kinds if kind.acting == acting)
+        own = sorted(kind.view for kind in kinds if kind.acting == acting)
         for size in _spread(own, sizes if acting == common else 2):
             kind = StepKind(size, acting)
             chosen.append(StepSample(kind, tuple(_spread(kinds[kind], _STEPS))))

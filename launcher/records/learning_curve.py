@@ -18,7 +18,7 @@ _BLUE, _SKY, _ORANGE, _GREEN, _GREY = "#0072B2", "#56B4E9", "#D55E00", "#009E73"
 
 
 def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
-    """Draw the task's metrics, training loss, learning rate and image size over the epochs, atomically."""
+    """Draw the task's metrics, training loss, learning rate and view over the epochs, atomically."""
     rows = read_metrics(folder.metrics)
     training = [row for row in rows if row["kind"] == "train"]
     evaluations = [row for row in rows if row["kind"] == "eval"]
@@ -30,7 +30,7 @@ def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     _metrics(metrics, evaluations, task, title)
     _line(loss, training, "loss", _ORANGE, "training loss")
     _line(schedule, training, "lr", _GREEN, "learning rate")
-    _line(sizes, training, "image_size", _GREY, "image px", linestyle="--")
+    _line(sizes, training, "view", _GREY, task.view_title, linestyle="--")
     sizes.grid(False)
     schedule.set_xlabel("epoch")
     with atomic.writing(folder.curve) as temporary:

@@ -74,7 +74,7 @@ class TrainRecord(Record):
     epoch: float
     loss: float | None
     lr: float
-    image_size: int
+    view: int
     images_per_second: float
     step_seconds: float
     data_wait_seconds: float

@@ -118,7 +118,7 @@ class ProgressView(TerminalView):
             f"{row['images_per_second']:,.0f} im/s",
             f"loss {row['loss'] or float('nan'):.3f}",
             f"data {waiting:.0%}",
-            f"{row['image_size']} px",
+            f"{row['view']} {self._task.unit}",
             f"lr {row['lr']:.4f}",
         ]
         end = f"{duration(left)} left"

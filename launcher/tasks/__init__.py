@@ -110,6 +110,14 @@ class Task(Complete, ABC):
         """Return a batch as the network needs it, from one as loaded, on the device; the same here."""
         return batch
 
+    @abstractmethod
+    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return inputs and labels of `count` samples as loaded, of a view, to rehearse steps with."""
+
+    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
+        """Return the shape of the outputs for `count` inputs of a view."""
+        return count, self.values.outputs(self.config.dataset)
+
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
         return model(inputs).float()  # type: ignore[no-any-return]

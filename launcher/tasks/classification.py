@@ -11,12 +11,11 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
-from launcher.config.tasks import TaskConfig
 from launcher.data.batch import one_hot
 from launcher.errors import Problem
 from launcher.later import F, torch
 from launcher.tasks import Details
-from launcher.tasks.images import ImageTask
+from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,7 +26,7 @@ TOP = 5
 
 
 @dataclass(frozen=True, config=STRICT)
-class ClassificationConfig(TaskConfig):
+class ClassificationConfig(ImageTaskConfig):
     """Classification of each image into one class.
 
     Balanced accuracy is the mean recall of classes with images, macro F1 the mean over classes with images or

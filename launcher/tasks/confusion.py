@@ -152,7 +152,7 @@ def _figures(chosen: Sequence[Judged], loader: EvaluationLoader) -> str:
     """Return the images as the network gets them, with file, label, prediction and probability."""
     if not chosen:
         return "<p>none</p>"
-    request = Request(0, 0, np.array([one.number for one in chosen]), loader.size)
+    request = Request(0, 0, np.array([one.number for one in chosen]), loader.view)
     images, _, _ = next(iter(loader.reader.batches([request])))
     shown = []
     for one, pixels in zip(chosen, images.permute(0, 2, 3, 1).numpy(), strict=True):

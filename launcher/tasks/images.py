@@ -5,11 +5,36 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT
+from launcher.config.tasks import TaskConfig
 from launcher.data.batch import Batch, normalize
+from launcher.data.classes import blank_labels
+from launcher.later import torch
 from launcher.tasks import Task
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from launcher.config.schema import RunConfig
+
+
+@dataclass(frozen=True, config=STRICT)
+class ImageTaskConfig(TaskConfig):
+    """Base of the values of tasks of images with labels."""
+
+    needs = ("image", "label")
+    axes = 2
+    unit = "px"
+    view_title = "image px"
+    view_keys = ("image.train_size", "image.eval_size")
+
+    def full_view(self, config: RunConfig) -> int:
+        return config.scaled_size(config.image.train_size)
+
+    def evaluation_view(self, config: RunConfig) -> int:
+        return config.scaled_size(config.image.eval_size)
 
 
 class ImageTask(Task):
@@ -18,6 +43,12 @@ class ImageTask(Task):
     def prepare(self, batch: Batch) -> Batch:
         dataset = self.config.dataset
         return replace(batch, inputs=normalize(batch.inputs, dataset.mean, dataset.std, self.dtype))
+
+    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Return black images in the loaders' memory order, with the first label."""
+        images = torch.zeros(count, view, view, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+        label = torch.from_numpy(blank_labels(self.values, self.values.outputs(self.config.dataset))[:1])
+        return images, label.expand(count, *label.shape[1:]).contiguous().to(device)
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs, averaged with those of the mirrored images if the run evaluates so."""

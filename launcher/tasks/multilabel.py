@@ -10,12 +10,11 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
-from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError
 from launcher.later import F, torch
 from launcher.tasks import Details, Row
 from launcher.tasks.classification import ranked
-from launcher.tasks.images import ImageTask
+from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class MultilabelConfig(TaskConfig):
+class MultilabelConfig(ImageTaskConfig):
     """Any number of the classes in each image.
 
     mAP is the mean average precision over classes with images, as scikit-learn's. F1 counts all labels together

@@ -13,11 +13,10 @@ from pydantic.dataclasses import dataclass
 from launcher import atomic
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
-from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError
 from launcher.later import F, torch
 from launcher.tasks import Details, Row
-from launcher.tasks.images import ImageTask
+from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +27,7 @@ _MOST_DRAWN = 9
 
 
 @dataclass(frozen=True, config=STRICT)
-class RegressionConfig(TaskConfig):
+class RegressionConfig(ImageTaskConfig):
     """One or several numbers of each image; the network learns them with mean 0 and standard deviation 1.
 
     MAE is the mean absolute error, R2 the coefficient of determination as scikit-learn's; both are means over numbers.

@@ -57,11 +57,11 @@ class Capturer:
 
 
 class CapturedSteps:
-    """Computes steps on images and targets by replaying a graph of each kind and shape.
+    """Computes steps on inputs and targets by replaying a graph of each kind and shape.
 
-    Only graphs of one image size exist: sizes never shrink during a run, and the graphs of the next size replace those
-    of the last. Everything that a step reads besides its inputs must stay at its address from step to step. Outputs are
-    copied, because the next graph may overwrite them.
+    Only graphs of one view exist: views never shrink during a run, and graphs of the next replace those of the last.
+    Everything that a step reads besides its inputs must stay at its address from step to step. Outputs are copied,
+    because the next graph may overwrite them.
     """
 
     def __init__(self, capturer: Capturer, value: str):
@@ -70,35 +70,35 @@ class CapturedSteps:
         self.captures = self.replays = self.count = 0
         self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
         self._steps: Counter[Hashable] = Counter()
-        self._size: torch.Size | None = None
+        self._view: torch.Size | None = None
         self._failed = False
 
-    def __call__(self, kind: Hashable, step: StepFunction, images: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Return the outputs of `step` for images [B, C, H, W] and targets; `kind` separates steps of equal shapes."""
+    def __call__(self, kind: Hashable, step: StepFunction, inputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
+        """Return the outputs of `step` for inputs [B, ...] and targets; `kind` separates steps of equal shapes."""
         self.count += 1
-        if images.shape[2:] != self._size:
+        if inputs.shape[1:] != self._view:
             self.forget()
-            self._size = images.shape[2:]
-        key = kind, _layout(images), _layout(targets)
+            self._view = inputs.shape[1:]
+        key = kind, _layout(inputs), _layout(targets)
         if key not in self._graphs and not self._failed:
             self._steps[key] += 1
             if self._steps[key] <= WARMUP_STEPS:
                 with self._capturer.side_stream():
-                    return step(images, targets)
-            self._capture(key, step, images, targets)
+                    return step(inputs, targets)
+            self._capture(key, step, inputs, targets)
         if self._failed:
-            return step(images, targets)
-        graph, inputs, outputs = self._graphs[key]
-        for static, tensor in zip(inputs, (images, targets), strict=True):
+            return step(inputs, targets)
+        graph, statics, outputs = self._graphs[key]
+        for static, tensor in zip(statics, (inputs, targets), strict=True):
             static.copy_(tensor)
         graph.replay()
         self.replays += 1
         return [output.clone() for output in outputs]
 
-    def _capture(self, key: Hashable, step: StepFunction, images: Tensor, targets: Tensor) -> None:
-        inputs = images.clone(), targets.clone()
+    def _capture(self, key: Hashable, step: StepFunction, inputs: Tensor, targets: Tensor) -> None:
+        statics = inputs.clone(), targets.clone()
         try:
-            graph, outputs = self._capturer.capture(lambda: step(*inputs))
+            graph, outputs = self._capturer.capture(lambda: step(*statics))
         except RuntimeError as error:
             self.forget()
             self._failed = True
@@ -106,14 +106,14 @@ class CapturedSteps:
             train_without(self._value, str(error.__context__ or error).partition("\n")[0])
         else:
             self.captures += 1
-            self._graphs[key] = graph, inputs, outputs
+            self._graphs[key] = graph, statics, outputs
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""
         return f"cuda_graphs: captured {self.captures} graphs and replayed them in {self.replays} of {self.count} steps"
 
     def forget(self) -> None:
-        """Drop all graphs, after a change of addresses or of the image size."""
+        """Drop all graphs, after a change of addresses or of the view."""
         for graph, _, _ in self._graphs.values():
             graph.reset()
         self._graphs.clear()

@@ -24,21 +24,21 @@ from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.training.evaluation import outside_steps
-from launcher.training.rehearsal import black_images, rehearse, unchanged_statistics
+from launcher.training.rehearsal import rehearse, unchanged_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
-# Graphs for each image size: with frozen statistics, micro-batches, or a selection of samples.
+# Graphs for each view: with frozen statistics, micro-batches, or a selection of samples.
 _KINDS = 8
-# Up to so many image sizes have their own graphs: the sizes of some networks cannot be dynamic.
+# Up to so many views have their own graphs: those of some networks cannot be dynamic.
 _OWN_GRAPHS = 8
 
 
 def compile_run(trainer: Trainer) -> None:
     """Compile training and evaluation for all steps if `compile` requires it, before any clock starts.
 
-    Every start compiles in the same order, from the run's first size on, so that a resumed run has the same code.
-    Few image sizes have their own graphs, more share one; too many graphs are an error, never a silent fallback to
+    Every start compiles in the same order, from the run's first view on, so that a resumed run has the same code.
+    Few views have their own graphs, more share one; too many graphs are an error, never a silent fallback to
     uncompiled code. The first rank of each node compiles before the others, which read its cache. If one rank cannot
     compile, all ranks train uncompiled, and rank 0 prints the reason.
 
@@ -47,7 +47,7 @@ def compile_run(trainer: Trainer) -> None:
     if trainer.config.compile == "off":
         return
     start, before = time.perf_counter(), graphs()
-    _set_up(len(_sizes(trainer)))
+    _set_up(len(_views(trainer)))
     with unchanged_statistics(trainer):
         reason = _compile_in_turn(trainer)
     reasons = [reason for reason in gather(reason) if reason]
@@ -125,19 +125,25 @@ def _compile(trainer: Trainer) -> None:
     model._compiled_call_impl = forward = _compiled(model)
     for network in _teacher(trainer):
         network._compiled_call_impl = _compiled(network)
-    # note: the graph of the second size serves all others
+    # note: the graph of the second view serves all others
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
     step.engine.apply = apply = partial(_apply, transformed)
     _refuse_changes(trainer)
-    open_sizes = partial(torch._dynamo.mark_dynamic, index=[2, 3])
-    rehearse(trainer, mark=open_sizes if len(_sizes(trainer)) > _OWN_GRAPHS else None)
+    open_views = partial(_open_view, trainer.config.task.axes)
+    rehearse(trainer, mark=open_views if len(_views(trainer)) > _OWN_GRAPHS else None)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
     step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
 
 
-def _sizes(trainer: Trainer) -> set[int]:
-    return {kind.image_size for kind in step_kinds(trainer.plan)}
+def _open_view(axes: int, tensor: Tensor) -> None:
+    """Let the dimensions that a view counts be of any size."""
+    if tensor.ndim > axes:
+        torch._dynamo.mark_dynamic(tensor, [*range(tensor.ndim - axes, tensor.ndim)])
+
+
+def _views(trainer: Trainer) -> set[int]:
+    return {kind.view for kind in step_kinds(trainer.plan)}
 
 
 def _compiled(module: nn.Module) -> Callable[..., Tensor]:
@@ -163,10 +169,10 @@ def _refuse_changes(trainer: Trainer) -> None:
 @torch.inference_mode()
 def _evaluate(trainer: Trainer) -> None:
     plan, model = trainer.plan, trainer.evaluation_model
-    size = plan.scaled_size(plan.config.image.eval_size)
-    images = black_images(plan.rank_eval_batch, size, trainer.ranks.device)
+    task = trainer.train_step.task
+    inputs, _ = task.blank(plan.rank_eval_batch, plan.evaluation_view, trainer.ranks.device)
     with trainer.train_step.precision.autocast():
-        model.eval()(trainer.train_step.task.prepare(outside_steps(images)).inputs)
+        model.eval()(task.prepare(outside_steps(inputs)).inputs)
 
 
 def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:

@@ -71,7 +71,7 @@ class MetricLogger:
             **self._means(done, means),
             epoch=done / trainer.plan.steps_per_epoch,
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
-            image_size=trainer.plan.image_size(done - 1),
+            view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
             gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         )

@@ -38,7 +38,7 @@ def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -
     network, _ = initial_network(plan)
     if weights is not None:
         network.load_state_dict(dict(weights))
-    return Teacher(network.eval().requires_grad_(False), plan.train_size, config.dataset.mean, config.dataset.std)
+    return Teacher(network.eval().requires_grad_(False), plan.full_view, config.dataset.mean, config.dataset.std)
 
 
 def teacher_file(config: RunConfig, weights: Mapping[str, Tensor]) -> bytes:

@@ -1,4 +1,4 @@
-"""Run each kind of step once before training, on black images, so that what is slow only once is outside its time."""
+"""Run each kind of step once before training, on blank samples, so that what is slow only once is outside its time."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ _DRAWS = 4
 
 
 def rehearse_run(trainer: Trainer) -> None:
-    """Rehearse the steps that remain if `launch.rehearsal` requires it: cuDNN tunes at the first step of each size.
+    """Rehearse the steps that remain if `launch.rehearsal` requires it: cuDNN tunes at the first step of each view.
 
     The weights, the state and all later draws stay the same.
     """
@@ -51,7 +51,7 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
     """Prepare batches, and run forward and backward, for every kind of step from `first_step` on; return their number.
 
     Several batches of each kind are prepared, since random draws can lead to different transforms. `mark` receives the
-    inputs [B, ...] of each forward pass.
+    inputs and targets of each forward pass.
     """
     step, plan = trainer.train_step, trainer.plan
     updates = step.optimizer.updates_statistics
@@ -59,18 +59,17 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
     seen: set[object] = set()
     for steps in (steps for steps in step_kinds(plan).values() if steps[-1] >= first_step):
         step.engine.before_step(step.model, trainer.moment(steps[0]))
-        images = black_images(plan.rank_batch, plan.loaded_size(steps[0]), trainer.ranks.device)
-        labels = trainer.loaders.train.reader.labels[np.zeros(len(images), np.int64)]
-        numbers = torch.from_numpy(labels).to(images.device)
+        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_view(steps[0]), trainer.ranks.device)
         for moment in map(trainer.moment, steps[:_DRAWS]):
-            batch = step.prepare(Batch(images, numbers, np.arange(len(images)), moment))
+            batch = step.prepare(Batch(inputs, labels, np.arange(len(inputs)), moment))
         inputs, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.inputs, batch.targets))
         shape = (inputs.shape, inputs.stride(), targets.shape, targets.dtype, step.learning())
         if shape in seen:
             continue
         seen.add(shape)
         if mark:
-            mark(inputs)
+            for tensor in (inputs, targets):
+                mark(tensor)
         if updates:
             with torch.no_grad():
                 step.loss_of(step.objective, inputs, targets)
@@ -87,8 +86,3 @@ def _differentiate(step: TrainStep, inputs: Tensor, targets: Tensor) -> None:
     # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
     parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
     torch.autograd.grad(step.loss_of(step.objective, inputs, targets), parameters, allow_unused=True)
-
-
-def black_images(count: int, size: int, device: torch.device) -> Tensor:
-    """Return images uint8 [count, 3, size, size] in the loaders' memory order."""
-    return torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)

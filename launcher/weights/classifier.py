@@ -75,7 +75,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     set_backend(config)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
-    precision = choose_precision(config, device, plan.image_size(0))
+    precision = choose_precision(config, device, plan.view(0))
     task = build_task(config, precision.dtype, state.get("task"))
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 

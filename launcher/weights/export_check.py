@@ -186,7 +186,7 @@ def agrees(outputs: Tensor, expected: Tensor, rounding: float) -> bool:
 
 
 def _noise(plan: Plan) -> list[Loaded]:
-    size = plan.scaled_size(plan.config.image.eval_size)
+    size = plan.evaluation_view
     random = randomness.generator(plan.config.seed, "export")
     pixels = random.integers(0, 256, (_NOISE, 3, size, size), dtype=np.uint8)
     return [(torch.from_numpy(pixels), torch.zeros(_NOISE, dtype=torch.int64), np.arange(_NOISE))]

@@ -85,7 +85,7 @@ def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> st
     same = {name: all(np.array_equal(one.versions[name], one.versions[LOADED]) for one in images) for name in names}
     seen = [name for name in names if name in (LOADED, ALL) or not same[name]]
     without = [name for name in names if name not in seen]
-    size = f"images of {plan.image_size(step)} px, loaded at {plan.loaded_size(step)} px"
+    size = f"images of {plan.view(step)} px, loaded at {plan.loaded_view(step)} px"
     hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
     hint += f". Not visible at this step: {', '.join(without)}" * bool(without)
     near = {one.step for one in images} - {step}

@@ -154,8 +154,8 @@ def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, co
         return []
     plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
     graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
-    sizes = [phase.image_size for phase in slow]
-    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.image_size in sizes)
+    sizes = [phase.view for phase in slow]
+    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.view in sizes)
     before = sum(phase.steps * phase.seconds for phase in slow)
     return [
         f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
@@ -266,5 +266,5 @@ def _phases(prediction: Prediction) -> Table:
     last = len(phases) - 1
     shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})
     for phase in (phases[number] for number in shown):
-        cells.add_row(str(phase.image_size), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
+        cells.add_row(str(phase.view), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
     return cells

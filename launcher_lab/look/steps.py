@@ -106,7 +106,7 @@ class _Run:
 
         Only these images and those mixed with them are loaded.
         """
-        size = self._plan.loaded_size(moment.step)
+        size = self._plan.loaded_view(moment.step)
         mixed = [order for order in self._orders(moment, len(whole), (size, size)) if order is not None]
         with_others = {place: {place, *(int(order[place]) for order in mixed)} for place in places}
         places = [place for place in places if all(self._is_readable(whole[one]) for one in with_others[place])]

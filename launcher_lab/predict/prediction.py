@@ -56,7 +56,7 @@ class Parts:
 class Phase:
     """The steps at one image size: their number, the mean seconds of a step with its loading, and the bottleneck."""
 
-    image_size: int
+    view: int
     steps: int
     seconds: float
     bound: str
@@ -176,28 +176,28 @@ class _Model:
 
     def __init__(self, plan: Plan, machine: Hardware, rates: Rates, counted: Sequence[CountedStep], correction: float):
         self._plan, self._machine, self._rates, self._correction = plan, machine, rates, correction
-        self._parts = {StepKind(step.image_size, step.acting): rates.parts(step, plan.config) for step in counted}
+        self._parts = {StepKind(step.view, step.acting): rates.parts(step, plan.config) for step in counted}
         self._kinds = step_kinds(plan)
         self._common = common_acting(self._kinds)
 
     def parts(self, kind: StepKind) -> Parts:
         """Return a step's parts at any image size."""
         known = sorted(known for known in self._parts if known.acting == kind.acting)
-        areas = [one.image_size**2 for one in known]
+        areas = [one.view**2 for one in known]
         columns = zip(*(astuple(self._parts[one]) for one in known), strict=True)
-        return Parts(*(self._correction * float(np.interp(kind.image_size**2, areas, of)) for of in columns))
+        return Parts(*(self._correction * float(np.interp(kind.view**2, areas, of)) for of in columns))
 
     def load(self, size: int) -> float:
         """Return the seconds until the machine's workers have loaded a step's batch."""
-        step = next(steps[-1] for kind, steps in self._kinds.items() if kind.image_size == size)
-        loaded = self._plan.loaded_size(step)
+        step = next(steps[-1] for kind, steps in self._kinds.items() if kind.view == size)
+        loaded = self._plan.loaded_view(step)
         return self._plan.batch_size / loading_rate(self._plan, self._machine, loaded, self._rates.values)
 
     def phases(self) -> list[Phase]:
         """Return the steps of each image size in the schedule."""
         phases = []
-        for size in sorted({kind.image_size for kind in self._kinds}):
-            here = {kind: len(steps) for kind, steps in self._kinds.items() if kind.image_size == size}
+        for size in sorted({kind.view for kind in self._kinds}):
+            here = {kind: len(steps) for kind, steps in self._kinds.items() if kind.view == size}
             steps, load = sum(here.values()), self.load(size)
             parts = [astuple(self.parts(kind)) for kind in here]
             mean = Parts(*np.average(parts, axis=0, weights=[*here.values()]).tolist())
@@ -228,18 +228,18 @@ class _Model:
         )  # fmt: skip
 
     def _times(self, kind: StepKind) -> StepTimes:
-        step, load = self.parts(kind).seconds, self.load(kind.image_size)
+        step, load = self.parts(kind).seconds, self.load(kind.view)
         common = kind.acting == self._common
         loads, both = ([load], [max(step, load)]) if common else (None, None)
-        return StepTimes(kind.image_size, list(kind.acting), [step], loads, both)
+        return StepTimes(kind.view, list(kind.acting), [step], loads, both)
 
     def _evaluation(self) -> EvaluationTimes:
         """Return the seconds of an evaluation batch: a fraction of a training step's by area, or its loading."""
         plan, assumed = self._plan, self._rates.values["assumed"]
         passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
-        size = plan.scaled_size(plan.config.image.eval_size)
-        area = (size / largest.image_size) ** 2
+        size = plan.evaluation_view
+        area = (size / largest.view) ** 2
         step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
         rate = loading_rate(plan, self._machine, size, self._rates.values, trains=False)
         load = plan.rank_eval_batch * plan.world_size / rate

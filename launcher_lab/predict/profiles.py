@@ -95,7 +95,7 @@ def _of_estimate(estimate: _Estimate) -> Profile | None:
     if gpu is None:
         return None
     steps = [
-        MeasuredStep({StepKind(one.image_size, tuple(one.acting)): 1}, statistics.fmean(one.step_seconds))
+        MeasuredStep({StepKind(one.view, tuple(one.acting)): 1}, statistics.fmean(one.step_seconds))
         for one in estimate.steps
     ]
     return Profile(gpu, plan_for(estimate.config, estimate.processes), "an estimate", steps)
@@ -126,9 +126,9 @@ def _of_records(plan: Plan, rows: Iterable[Mapping[str, Any]]) -> Iterator[Measu
     for row in rows:
         if row["kind"] == "train":
             took = row["step_seconds"] - row["data_wait_seconds"]
-            seconds.setdefault(row["image_size"], []).append(took)
+            seconds.setdefault(row["view"], []).append(took)
     for size, times in seconds.items():
-        mix = {kind: len(steps) for kind, steps in kinds.items() if kind.image_size == size}
+        mix = {kind: len(steps) for kind, steps in kinds.items() if kind.view == size}
         later = times[1:]
         if mix and later and min(later) > 0:
             yield MeasuredStep(mix, statistics.fmean(later))
@@ -163,7 +163,7 @@ def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     if counted is None:
         return None
     rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values)
-    parts = {StepKind(step.image_size, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
+    parts = {StepKind(step.view, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
     logs = []
     for one in profile.steps:
         if one.mix.keys() <= parts.keys():

@@ -115,7 +115,7 @@ def weights(kinds: dict[StepKind, Sequence[int]], chosen: list[StepSample]) -> d
     weights = dict.fromkeys(chosen, 0.0)
     for kind, steps in kinds.items():
         candidates = [sample for sample in chosen if sample.kind.acting == kind.acting]
-        nearest = min(candidates, key=lambda sample: abs(sample.kind.image_size - kind.image_size))
+        nearest = min(candidates, key=lambda sample: abs(sample.kind.view - kind.view))
         weights[nearest] += len(steps) / total
     return weights
 

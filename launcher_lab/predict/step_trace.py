@@ -98,7 +98,7 @@ def _as_on_a_gpu() -> Iterator[None]:
 
 
 def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
-    size = plan.loaded_size(number)
+    size = plan.loaded_view(number)
     pixels = torch.empty(plan.rank_batch, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
     label = blank_labels(plan.config.task, plan.config.dataset.classes or 1)[0]
     return pixels, torch.from_numpy(np.stack([label] * plan.rank_batch))
@@ -108,7 +108,7 @@ def _counted(sample: StepSample, trace: Trace) -> CountedStep:
     calls = [part for call in trace.calls for part in _halves(call)]
     eager, fused = _works(eager_kernels(calls), calls), _works(compiled_kernels(calls), calls)
     gradient_bytes = sum(4 * gradient.elements for gradient in trace.gradients)
-    return CountedStep(sample.kind.image_size, sample.kind.acting, eager, fused, gradient_bytes, _peak(trace.calls))
+    return CountedStep(sample.kind.view, sample.kind.acting, eager, fused, gradient_bytes, _peak(trace.calls))
 
 
 def _halves(call: Call) -> Iterator[Call]:

@@ -118,11 +118,11 @@ def test_the_plan_has_the_image_size_of_the_network(
     words: list[str], first: int, last: int, step: int, context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
     run = context("image.reference=64", "image.train_size=64", *words)
-    loaded = batch(size=run.plan.loaded_size(step), step=step)
+    loaded = batch(size=run.plan.loaded_view(step), step=step)
     changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda batch: batch)
     height, width = changed.inputs.shape[-2:]
-    assert run.plan.image_size(step) == round((height * width) ** 0.5)
-    assert (run.plan.image_size(0), run.plan.image_size(99)) == (first, last)
+    assert run.plan.view(step) == round((height * width) ** 0.5)
+    assert (run.plan.view(0), run.plan.view(99)) == (first, last)
 
 
 class Copies(TorchDispatchMode):

@@ -52,7 +52,7 @@ def test_stages_share_the_compute_by_their_fractions() -> None:
     words = ["algorithms=[progressive_resizing]", "image.train_size=224", "dataset.native_size=224", "epochs=100"]
     words += ["batch_size=64", "algorithms.progressive_resizing.stages=[[96,0.2],[160,0.3],[224,0.5]]"]
     plan = Plan(compose(words).config, 1, 64 * 50)
-    counts = {plan.image_size(steps[0]): len(steps) for steps in plan.of_equal_size(range(plan.total_steps))}
+    counts = {plan.view(steps[0]): len(steps) for steps in plan.of_equal_view(range(plan.total_steps))}
     pixels = {size: count * size**2 for size, count in counts.items()}
     shares = {size: share / sum(pixels.values()) for size, share in pixels.items()}
     assert shares == pytest.approx({96: 0.2, 160: 0.3, 224: 0.5}, abs=1e-3)

@@ -46,7 +46,7 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan_for(config, 1), state)
-    resize = plan_for(config, 1).scaled_size(config.image.eval_resize)
+    resize = plan_for(config, 1).config.scaled_size(config.image.eval_resize)
     preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
     counts = np.zeros((10, 10), int)
     for file in folder.glob("*/*.png"):

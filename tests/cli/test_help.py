@@ -71,7 +71,7 @@ def test_ls_and_plan_can_print_json() -> None:
     assert list(json.loads(output_of("ls", "schedule", "--json"))) == ["schedule"]
     plan = json.loads(output_of("plan", "recipe=mild", "epochs=36", "batch_size=1024", "--json"))
     assert (plan["total_steps"], plan["steps_per_epoch"], plan["peak_lr"]) == (45036, 1251, 1.024)
-    assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [88, 176]
+    assert [row["view"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [88, 176]
     assert plan["order"]["after_step"] == ["ema"]
     assert any("scaled to 1.024" in note for note in plan["notes"])
 
@@ -81,7 +81,7 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None
     assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
     assert "0.25600" in shown  # 2.048 / 8 in the first epoch
     plan = json.loads(output_of("plan", "recipe=hot", "fidelity=published", "--json"))
-    assert [row["image_size"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
+    assert [row["view"] for row in plan["timetable"]][:: len(plan["timetable"]) - 1] == [98, 167]
     names = plan["order"]["change_batch"]
     assert names.index("colout") == names.index("progressive_resizing") + 1
 

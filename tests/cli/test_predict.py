@@ -74,7 +74,7 @@ def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
     plan = plan_for(config, 1)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan, state)
-    preset = ImageClassification(crop_size=SIZE, resize_size=plan.scaled_size(config.image.eval_resize))
+    preset = ImageClassification(crop_size=SIZE, resize_size=plan.config.scaled_size(config.image.eval_resize))
     with torch.inference_mode():
         image = preset(ImageOps.exif_transpose(Image.open(file)).convert("RGB"))
         scores = network.eval()(image[None])[0].softmax(0)

@@ -20,7 +20,7 @@ def plan(folder: Path, *words: str) -> Plan:
 
 
 def test_each_batch_has_the_size_of_its_step(image_folder: Path, loader: list[str]) -> None:
-    expected = [plan(image_folder, *IN_LOADER).image_size(step) for step in range(STEPS, 6 * STEPS)]
+    expected = [plan(image_folder, *IN_LOADER).view(step) for step in range(STEPS, 6 * STEPS)]
     batches = stream(make_loaders(image_folder, *loader, *IN_LOADER), EPOCHS)
     assert [images.shape[-1] for images, _, _ in batches] == expected
     assert len(set(expected)) > 3
@@ -29,7 +29,7 @@ def test_each_batch_has_the_size_of_its_step(image_folder: Path, loader: list[st
 def test_resizing_on_the_device_loads_crops_of_full_size(image_folder: Path, loader: list[str]) -> None:
     batches = stream(make_loaders(image_folder, *loader, *GROWING), (0,))
     assert {images.shape[-1] for images, _, _ in batches} == {32}
-    assert plan(image_folder, *GROWING).loaded_size(0) == 32
+    assert plan(image_folder, *GROWING).loaded_view(0) == 32
 
 
 @pytest.mark.parametrize("epoch", [0, 3])

@@ -140,7 +140,7 @@ def test_no_edited_config_crashes_the_start_of_a_resume(tmp_path_factory: Any, c
             plan = Plan(config, 2, config.dataset.train_samples)
             check(plan, {})
             last = max(0, plan.total_steps - 1)
-            assert [plan.lr(step) >= 0 and plan.image_size(step) >= 1 for step in (0, last // 2, last)]
+            assert [plan.lr(step) >= 0 and plan.view(step) >= 1 for step in (0, last // 2, last)]
     except UserError as error:
         is_printable(error)
     else:

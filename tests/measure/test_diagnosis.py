@@ -21,9 +21,9 @@ def plan(*words: str) -> Plan:
 
 def measured(run: Plan, *, step: float, load: float, transfer: float = 0.0, shared: float = 0.0) -> Measurement:
     """Measurements whose step time grows with the area, up to `step` at the full size."""
-    largest = run.train_size
+    largest = run.full_view
     return measurements.measured(
-        run, lambda kind: step * (kind.image_size / largest) ** 2, load, shared=shared, transfer_seconds=[transfer]
+        run, lambda kind: step * (kind.view / largest) ** 2, load, shared=shared, transfer_seconds=[transfer]
     )
 
 
@@ -39,7 +39,7 @@ def test_the_bottleneck_may_change_with_the_image_size() -> None:
     diagnosis = diagnose(run, measured(run, step=1.0, load=0.5))
     assert diagnosis.bounds[0] == "data"
     assert diagnosis.bounds[-1] == "step"
-    assert diagnosis.sizes[0].image_size < diagnosis.sizes[-1].image_size
+    assert diagnosis.sizes[0].view < diagnosis.sizes[-1].view
 
 
 def test_the_gain_is_what_free_loading_would_save() -> None:

@@ -31,7 +31,7 @@ def plan(*words: str) -> Plan:
 
 def cost(kind: StepKind) -> float:
     """Return a step time in proportion to the area; SAM doubles it."""
-    return kind.image_size**2 * 1e-4 * (2 if "sam" in kind.acting else 1)
+    return kind.view**2 * 1e-4 * (2 if "sam" in kind.acting else 1)
 
 
 def measured(run: Plan, load: float, shared: float = 0.0) -> Measurement:
@@ -56,7 +56,7 @@ def test_the_time_of_a_step_bound_run_is_the_sum_of_its_steps(recipe: str) -> No
     run = plan(f"recipe={recipe}")
     result = estimate(run, measured(run, load=1e-6))
     steps = sum(cost(kind) * len(steps) for kind, steps in step_kinds(run).items())
-    sizes = len({run.image_size(step) for step in range(run.total_steps)})
+    sizes = len({run.view(step) for step in range(run.total_steps)})
     starts = 2.0 + (run.epochs - 1) * 0.5 + 0.1 + (sizes - 1) * 0.1
     assert result.training.seconds == pytest.approx(steps + starts, rel=1e-6)
     assert result.training.low == pytest.approx(result.training.high)

@@ -88,7 +88,7 @@ def _export(run: Trainer, folder: Path) -> None:
     folder.mkdir()
     network = run.train_step.model.eval()
     write_export(network.state_dict(), folder, card | {"surgery": {}, "flip_average": False}, {})
-    size = run.plan.image_size(0)
+    size = run.plan.view(0)
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         torch.save({"images": images, "logits": network(images)}, folder / "expected.pt")

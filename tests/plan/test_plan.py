@@ -99,7 +99,7 @@ def test_accumulation_uses_the_fewest_equal_micro_batches_that_fit(count: int, m
 
 def test_sizes_follow_the_native_size() -> None:
     for size, native, expected in ((176, 224, 176), (176, 64, 52), (232, 112, 116)):
-        assert plan("image.reference=224", f"dataset.native_size={native}").scaled_size(size) == expected
+        assert plan("image.reference=224", f"dataset.native_size={native}").config.scaled_size(size) == expected
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
     hot = plan("recipe=hot", "dataset=shapes", "epochs=10")
     kinds = step_kinds(hot)
     assert sorted(step for steps in kinds.values() for step in steps) == list(range(100))
-    assert all(hot.image_size(step) == kind.image_size for kind, steps in kinds.items() for step in steps)
+    assert all(hot.view(step) == kind.view for kind, steps in kinds.items() for step in steps)
     assert sum(len(steps) for kind, steps in kinds.items() if "sam" in kind.acting) == 100 // 5
     assert common_acting(kinds) == ()
 
@@ -40,7 +40,7 @@ def test_the_kinds_partition_the_run_and_their_sizes_are_the_plans() -> None:
 @pytest.mark.parametrize(("algorithms", "most"), [("[]", 0.1), ("[ema]", 16)])
 def test_steps_are_stored_in_few_bytes_each(algorithms: str, most: float) -> None:
     run = plan("recipe=mild", f"algorithms={algorithms}", "epochs=10", samples=640_000)
-    run.image_size(0)
+    run.view(0)
     tracemalloc.start()
     kinds = step_kinds(run)
     bytes_taken = tracemalloc.get_traced_memory()[0]
@@ -51,7 +51,7 @@ def test_steps_are_stored_in_few_bytes_each(algorithms: str, most: float) -> Non
 
 def test_the_kinds_of_the_published_form_have_the_sizes_after_colout() -> None:
     ours, published = plan("recipe=hot", "epochs=50"), plan("recipe=hot", "epochs=50", "fidelity=published")
-    sizes, after = ({kind.image_size for kind in step_kinds(run)} for run in (ours, published))
+    sizes, after = ({kind.view for kind in step_kinds(run)} for run in (ours, published))
     assert (min(sizes), max(sizes)) == (104, 176)
     assert after == {int(0.95 * (119 if size == 120 else size)) for size in sizes}
 
@@ -97,12 +97,12 @@ def test_layer_freezing_reaches_all_levels() -> None:
 def test_few_kinds_are_measured_including_the_extremes() -> None:
     hot = plan("recipe=hot", "dataset=imagenet", "epochs=270", samples=64000)
     chosen = step_samples(step_kinds(hot))
-    common = [point.kind.image_size for point in chosen if not point.kind.acting]
+    common = [point.kind.view for point in chosen if not point.kind.acting]
     assert len(common) == 5
     assert (common[0], common[-1]) == (104, 176)
-    sam = [point.kind.image_size for point in chosen if point.kind.acting == ("sam",)]
+    sam = [point.kind.view for point in chosen if point.kind.acting == ("sam",)]
     assert sam == [104, 176]
-    assert all(hot.image_size(step) == p.kind.image_size for p in chosen for step in p.steps)
+    assert all(hot.view(step) == p.kind.view for p in chosen for step in p.steps)
 
 
 @pytest.mark.parametrize(

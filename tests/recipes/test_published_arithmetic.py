@@ -35,11 +35,11 @@ def test_ffcv_sizes_and_learning_rates_are_those_of_each_published_length(
 ) -> None:
     config = compose([f"recipe={name}", f"epochs={epochs}"]).config
     plan = Plan(config, 8, IMAGES)
-    assert (plan.train_size, plan.steps_per_epoch) == (192, steps)
+    assert (plan.full_view, plan.steps_per_epoch) == (192, steps)
     for epoch in range(epochs):
         size = np.interp(epoch, [start, end], [160, 192])
         for step in (epoch * steps, epoch * steps + steps - 1):
-            assert plan.image_size(step) == int(np.round(size / 32)) * 32
+            assert plan.view(step) == int(np.round(size / 32)) * 32
             assert plan.lr_multiplier(step) == pytest.approx(
                 np.interp(step / steps, [0, 2, epochs], [1e-4, 1, 0]), abs=1e-12
             )
@@ -66,15 +66,13 @@ def test_efficienttrain_has_ten_stages_with_parts_of_longer_runs(
             at, step = (stage + part) / 10 * epochs, plan.step_at((stage + part) / 10)
             cosine = 1e-6 + (4e-3 - 1e-6) * (1 + math.cos(math.pi * (at - warm) / (epochs - warm))) / 2
             assert plan.lr(step) == pytest.approx(4e-3 * at / warm if at < warm else cosine, abs=1e-6)
-            assert plan.image_size(step) == size
+            assert plan.view(step) == size
             assert randaugment.following(plan, step) == {"severity": stage}
         trained += epochs / 10
         assert plan.step_at((stage + 1) / 10) == pytest.approx(trained * plan.steps_per_epoch, rel=0.02)
     assert trained == pytest.approx(plan.epochs, abs=1.5)
     shown = json.loads(output_of("plan", f"recipe={name}", "--json"))["stages"]
-    assert [(row["image_size"], row["randaugment.severity"]) for row in shown] == list(
-        zip(sizes, range(10), strict=True)
-    )
+    assert [(row["view"], row["randaugment.severity"]) for row in shown] == list(zip(sizes, range(10), strict=True))
     for row, size in zip(shown, sizes, strict=True):
         assert row["compute"] == pytest.approx(0.1, abs=2e-4)
         assert row["epochs"] == pytest.approx(equivalent / 10 * (224 / size) ** 2, rel=0.02)
@@ -137,7 +135,7 @@ def test_published_sizes_of_every_epoch_are_composers(name: str, epochs: int, in
     seen = [int((1 - 0.05) * size) for size in sizes] if name == "hot" else sizes
     for last in (0, 624):
         assert [resizing.size(plan, 625 * epoch + last) for epoch in range(epochs)] == sizes
-        assert [plan.image_size(625 * epoch + last) for epoch in range(epochs)] == seen
+        assert [plan.view(625 * epoch + last) for epoch in range(epochs)] == seen
     assert (seen[0], seen[-1]) == ((98, 167) if name == "hot" else (88, 176))
 
 

@@ -153,7 +153,7 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     run.train_step.capture(CapturedSteps(device, "on"))
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
-    sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    sizes = {run.plan.view(step) for step in range(run.plan.total_steps)}
     assert len(sizes) < device.captures <= 2 * len(sizes)
     assert len(tensors(run.weights())) > 30
 

@@ -76,7 +76,7 @@ def test_all_graphs_are_compiled_before_the_first_step_for_all_sizes(
     start = compiled.graphs()
     run = compiled_trainer(*ALL)
     count = compiled.graphs()
-    sizes = {run.plan.image_size(step) for step in range(run.plan.total_steps)}
+    sizes = {run.plan.view(step) for step in range(run.plan.total_steps)}
     # note: three for passes, and three for preparing batches: one for the first size and two for all others
     assert count - start == 3 + 3 < len(sizes)
     assert f"compiled {count - start} graphs in" in capsys.readouterr().out

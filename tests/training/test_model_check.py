@@ -104,9 +104,9 @@ def test_sizes_that_windows_or_stems_cannot_divide_are_refused() -> None:
 def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
     small = ["model=resnet18", "dataset.native_size=32"]
     (line,) = refused(*small, "batch_size=1")
-    assert line == "batch_size=1: batch norm needs more than one image per forward pass at 32 px; set 2 or more"
+    assert line == "batch_size=1: batch norm needs more than one sample per pass at 32 px; set 2 or more"
     (line,) = refused(*small, "device_batch_size=1")
-    assert line.startswith("device_batch_size=1: batch norm needs more than one image")
+    assert line.startswith("device_batch_size=1: batch norm needs more than one sample")
     assert refused(*small, "device_batch_size=2") == []
     assert refused("model=resnet18", "batch_size=1") == []
     assert refused(VIT, "model.img_size=64", "batch_size=1") == []

@@ -69,4 +69,4 @@ def test_every_pass_of_the_remaining_steps_is_rehearsed_once() -> None:
     assert not passes
     run.next_step = count - 1
     rehearse_run(run)
-    assert {shape[-1] for shape, _, _ in passes} == {run.plan.image_size(count - 1)}
+    assert {shape[-1] for shape, _, _ in passes} == {run.plan.view(count - 1)}

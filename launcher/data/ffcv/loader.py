@@ -68,8 +68,8 @@ def open_readers(
         print(line, flush=True)
     pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
     crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
-    short = plan.scaled_size(config.image.eval_resize)
-    centres = pool(val, lambda request: centre_boxes(*val.sizes(request.indices), short, request.size))
+    short = plan.config.scaled_size(config.image.eval_resize)
+    centres = pool(val, lambda request: centre_boxes(*val.sizes(request.indices), short, request.view))
     full = crops(train, partial(_crops, config, train, train))
     if small is None:
         return full, centres
@@ -163,7 +163,7 @@ class DecodingPool(Reader):
 
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
         """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
-        count, size = len(request.indices), request.size
+        count, size = len(request.indices), request.view
         images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
         pixels, boxes = images.numpy(), self._boxes(request)
         self._check_size()

@@ -28,7 +28,7 @@ def calls(words: tuple[str, ...], *, real: bool) -> list[Call]:
     plan = plan_for(compose([*words, *SMALL]).config, 1)
     classes = plan.config.dataset.classes
     step = build_step(plan, Ranks(0, 1, 0, 1, torch.device("cpu")), Engine(Context(plan, classes)))
-    size = plan.loaded_size(0)
+    size = plan.loaded_view(0)
     with (nullcontext if real else nothing_computed)():
         images = torch.zeros(4, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
         labels = torch.zeros(4, dtype=torch.int64)

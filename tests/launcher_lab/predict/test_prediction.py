@@ -122,7 +122,7 @@ def run(*words: str, gpus: int = 8) -> Plan:
 def test_steps_are_added_up_over_the_schedule() -> None:
     plan, machine = run("recipe=mild", "epochs=36", "dataloader=synthetic"), machines()["p5_48xlarge"]
     once = Predictor(plan).on(machine, gpus()["H100 80GB"])
-    moved = sum(1000 * 256 * plan.image_size(step) ** 2 for step in range(plan.total_steps))
+    moved = sum(1000 * 256 * plan.view(step) ** 2 for step in range(plan.total_steps))
     stack = efficiencies()["stacks"]["eager"]
     expected = moved / (stack["memory"]["other"] * 3350e9) / stack["ranks"]
     # note: the convolution here is compute-bound and takes longer than its bytes alone
@@ -179,7 +179,7 @@ def test_a_traced_step_has_its_networks_products_and_gradients(traced: list[Coun
     assert step.gradient_bytes == 4 * sum(parameter.numel() for parameter in network.parameters())
 
     with FlopCounterMode(display=False) as counter, torch.device("meta"):
-        torchvision.models.resnet18(num_classes=classes)(torch.zeros(4, 3, step.image_size, step.image_size))
+        torchvision.models.resnet18(num_classes=classes)(torch.zeros(4, 3, step.view, step.view))
     convolutions = sum(work.operations * work.count for work in step.eager if work.kind == "convolution")
     assert {work.kind for work in step.eager if work.operations} == {"convolution", "matrix"}
     # note: the images want no gradient
@@ -243,7 +243,7 @@ def test_image_sizes_that_a_cpu_cannot_compute_in_bf16_are_traced() -> None:
     words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
     (step,) = counted_steps(plan_for(compose(words).config, 1))
     (whole,) = counted_steps(plan_for(compose([*words, "precision=fp32"]).config, 1))
-    assert step.image_size == whole.image_size <= 16
+    assert step.view == whole.view <= 16
     # note: weights are cast in each step, and there are few images: more calls
     assert sum(work.count for work in step.eager) > sum(work.count for work in whole.eager)
 

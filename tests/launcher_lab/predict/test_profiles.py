@@ -37,7 +37,7 @@ def keep(run: Plan, device: str, times: float) -> Path:
     steps = []
     for step in made_up(run):
         seconds = times * rates.parts(step, run.config).seconds
-        steps.append(asdict(StepTimes(step.image_size, list(step.acting), [seconds, seconds], None, None)))
+        steps.append(asdict(StepTimes(step.view, list(step.acting), [seconds, seconds], None, None)))
     machine = {"device": device, "processes": run.world_size}
     return save_estimate(run.config, {"config": as_mapping(run.config), **machine, "steps": steps, "wall": {}})
 
@@ -104,7 +104,7 @@ def test_a_finished_run_adds_a_profile(tmp_path: Path, device: str) -> None:
     folder.path.mkdir()
     write(run.config, folder.config)
     predicted = {
-        phase.image_size: phase
+        phase.view: phase
         for phase in Predictor(replace_loader(run)).on(run.config.hardware, gpus()["H100 80GB"]).phases
     }
     rows: list[Record] = [StartRecord(0, 0.0, 8, 1, 36, device, "bf16", "top1", "higher")]

@@ -93,7 +93,7 @@ def test_measuring_does_not_change_the_weights() -> None:
 
 def test_a_step_waits_only_for_loading_that_is_not_hidden() -> None:
     run = Plan(compose(["recipe=mild", "dataset=shapes", "batch_size=64", "epochs=10"]).config, 1, 4000)
-    times = replace(measured(run, lambda kind: kind.image_size**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
-    alone = sum(run.image_size(step) ** 2 * 1e-4 for step in range(run.total_steps)) / run.total_steps
+    times = replace(measured(run, lambda kind: kind.view**2 * 1e-4, 5.0), transfer_seconds=[0.5, 1.5])
+    alone = sum(run.view(step) ** 2 * 1e-4 for step in range(run.total_steps)) / run.total_steps
     assert waiting(run, times) == {"data": pytest.approx(4.0 - alone, rel=1e-3), "transfer": 1.0}
     assert waiting(run, replace(times, transfer_seconds=[0.0, 20.0]))["data"] == 0.0
