@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -54,6 +54,14 @@ class TaskConfig(Complete, Declaration, ABC):
     @abstractmethod
     def evaluation_view(self, config: RunConfig) -> int:
         """Return the view of the samples of an evaluation."""
+
+    @abstractmethod
+    def decoder(self, config: RunConfig, change_image: Callable[..., Any] | None) -> Any:
+        """Return the `data.records.Decoder` of training records; change_image: that of algorithms, if any."""
+
+    @abstractmethod
+    def evaluation_decoder(self, config: RunConfig) -> Any:
+        """Return the `data.records.Decoder` of an evaluation."""
 
     @property
     def primary(self) -> Metric:

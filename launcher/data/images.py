@@ -1,36 +1,42 @@
-"""Data sets of decoded and cropped images, one sample at a time, as loader workers read them."""
+"""Readers of splits, and the decoders of images: crops and flips, as loader workers make them."""
 
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch.utils.data import Dataset, get_worker_info
 
-from launcher.config import schema
+from launcher.config.schema import RunConfig, TorchvisionLoader
 from launcher.data.batch import Loaded
 from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.device_jpeg import Jpeg, is_for_device
-from launcher.data.folder import Folder
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
+from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Piece, Remote, read_remote
-from launcher.data.workers import Reading
-from launcher.disk import DiskError
+from launcher.data.sources.pieces import Piece
 from launcher.errors import UserError
-from launcher.plan.plan import Plan
 
 # The label of an image that cannot be read.
 UNREADABLE = -1
 
 # (uint8 pixels [H, W, 3], sample index, epoch) -> the same as augmented
 ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+# (height, width) of an image -> the box that its sample cuts
+BoxOf = Callable[[int, int], Box]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """What a training sample of an image draws: its box; algorithms draw by its index and epoch."""
+
+    box_of: BoxOf
+    index: int
+    epoch: int
 
 
 class Reader(ABC):
@@ -87,185 +93,104 @@ class Reader(ABC):
         return
 
 
-def _decoded(
-    data: bytes,
-    box_of: Callable[[int, int], Box],
-    size: int | None,
-    decoder: str,
-    *,
-    upright: bool,
-    on_device: bool,
-) -> tuple[np.ndarray | bytes, Box]:
-    """Decode at least a box of an image, as `Images.part` does; Pillow decodes all but plain JPEGs.
+class Pixels(Decoder):
+    """Decodes images to RGB, uint8 [H, W, 3]; `upright` applies their EXIF rotation.
 
-    With `on_device`, a JPEG that the device decodes is returned as it is.
-
-    Raises UnreadableImage if it is no image.
+    decoder: of plain JPEGs; Pillow decodes all others. on_device: JPEGs are left to the device, if it decodes them.
     """
-    with suppress(ValueError):
-        if frame := plain_frame(data, upright=upright):
-            box = box_of(frame.height, frame.width)
-            if on_device and is_for_device(data, frame):
-                return data, box
-            eighths = fewest_eighths(box[2], box[3], size) if size else 8
-            return decode_part(data, frame, box, eighths, decoder_of(decoder))
-    pixels = np.array(decode(data, upright=upright).image)
-    return pixels, box_of(*pixels.shape[:2])
 
+    def __init__(self, *, upright: bool, decoder: str = "auto", on_device: bool = False):
+        self.upright, self.decoder, self.on_device = upright, decoder, on_device
 
-# epoch, sample index, size in pixels
-Key = tuple[int, int, int]
-# uint8 pixels [H, W, 3] or what the device decodes, label, sample index
-Sample = tuple[np.ndarray | Jpeg, Any, int]
+    def decode(self, record: Record, view: int, draws: Any) -> tuple[Any, Any]:
+        """Return a whole image of any size, and its label."""
+        return self.whole(record["image"]), record["label"]
 
+    def whole(self, data: bytes) -> np.ndarray:
+        """Decode one image; raises UnreadableImage."""
+        pixels, _ = self.part(data, lambda height, width: (0, 0, height, width, 0))
+        return pixels
 
-class Images(Dataset[Sample]):
-    """Decoded images of a split by `Key`, with labels."""
+    def part(self, data: bytes, box_of: BoxOf, size: int | None = None) -> tuple[np.ndarray, Box]:
+        """Decode at least a box of an image, given its height and width; return the pixels and the box in them.
 
-    decoder = "auto"
-    # whether JPEGs are left to the device
-    on_device = False
-
-    def __init__(self, folder: Folder, *, upright: bool):
-        # note: worker processes share one array of bytes without copying it, unlike a list of strings
-        files: Any = np.array([os.fsencode(file) for file in folder.files])
-        self.folder, self.labels, self.upright = replace(folder, files=files), folder.labels, upright
-        self.reading = Reading(1)
-        self._fetched: dict[int, bytes | UnreadableImage] = {}
-
-    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError | DiskError:
-        """Return the images of a batch, or the error: DataLoader would add a traceback to a raised one."""
-        try:
-            if isinstance(self.folder.stored, Remote):
-                self._fetch([index % len(self.labels) for _, index, _ in keys])
-            return self.batch(keys)
-        except (UserError, DiskError) as error:
-            return error
-
-    def _fetch(self, numbers: Sequence[int]) -> None:
-        """Read the files of a batch from a bucket, all at once."""
-        worker = get_worker_info()
-        with self.reading.image(numbers[0], worker.id if worker else 0):
-            contents = read_remote([self.piece(number) for number in numbers])
-        self._fetched = dict(zip(numbers, contents, strict=True))
-
-    def batch(self, keys: Sequence[Key]) -> list[Sample]:
-        """Return the images of a batch, of one epoch and size; raises as `open`."""
-        return [self[key] for key in keys]
-
-    def open(self, index: int) -> np.ndarray:
-        """Decode one image as RGB uint8 [H, W, 3].
-
-        Raises UserError if the file is missing or not an image.
+        `size` allows a smaller scale at which the box still has this many pixels. Raises UnreadableImage.
         """
-        return self.part(index, lambda height, width: (0, 0, height, width, 0))[0]
-
-    def part(self, index: int, box_of: Callable[[int, int], Box], size: int | None = None) -> tuple[np.ndarray, Box]:
-        """Decode at least a box of an image, given its height and width; return RGB uint8 [H, W, 3], and the box there.
-
-        `size` allows a smaller scale at which the box still has this many pixels.
-
-        Raises UserError if the file is missing or not an image.
-        """
-        image, box = self._part(index, box_of, size, on_device=False)
-        assert isinstance(image, np.ndarray)
-        return image, box
-
-    def _part(
-        self, index: int, box_of: Callable[[int, int], Box], size: int | None, *, on_device: bool
-    ) -> tuple[np.ndarray | bytes, Box]:
-        worker = get_worker_info()
-        decoded = partial(_decoded, decoder=self.decoder, upright=self.upright, on_device=on_device)
-        try:
-            with self.reading.image(index, worker.id if worker else 0):
-                return decoded(self._content(index), box_of, size)
-        except UnreadableImage as reason:
-            message = f"{self.piece(index)} cannot be read as an image ({reason}); repair or remove it"
-            more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
-            raise UserError(f"{message} ({more})") from None
-
-    def _content(self, index: int) -> bytes:
-        content = self._fetched.get(index)
-        if isinstance(content, UnreadableImage):
-            raise content
-        return self.piece(index).read() if content is None else content
-
-    def piece(self, index: int) -> Piece:
-        """Return where the image of a sample is."""
-        return self.folder.piece(index % len(self.labels))
+        with suppress(ValueError):
+            if frame := plain_frame(data, upright=self.upright):
+                box = box_of(frame.height, frame.width)
+                eighths = fewest_eighths(box[2], box[3], size) if size else 8
+                return decode_part(data, frame, box, eighths, decoder_of(self.decoder))
+        pixels = np.array(decode(data, upright=self.upright).image)
+        return pixels, box_of(*pixels.shape[:2])
 
 
-class TrainImages(Images):
-    """Random resized crops, flipped; a sample index modulo the number of files is its file."""
+class RandomCrops(Pixels):
+    """Random resized crops, flipped and changed by the algorithms that act on single images."""
 
-    def __init__(
-        self,
-        folder: Folder,
-        image: schema.Image,
-        loader: schema.TorchvisionLoader,
-        *,
-        seed: int,
-        upright: bool,
-        change_image: ChangeImage | None,
-    ):
-        super().__init__(folder, upright=upright)
-        self.image, self.seed, self.change_image = image, seed, change_image
-        self.decoder, self.scaled, self.on_device = loader.decoder, loader.dct_scaling, loader.decode == "gpu"
+    def __init__(self, config: RunConfig, change_image: ChangeImage | None = None):
+        loader, upright = config.dataloader, config.dataset.exif_orientation
+        assert isinstance(loader, TorchvisionLoader)
+        super().__init__(upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
+        self.image, self.seed = config.image, config.seed
+        self.scaled, self.change_image = loader.dct_scaling, change_image
         # note: Pillow-SIMD, where it is installed, resizes too
         self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
-    def batch(self, keys: Sequence[Key]) -> list[Sample]:
-        epoch, _, size = keys[0]
+    def draws(self, epoch: int, indices: np.ndarray) -> list[Draws]:
         # note: one draw for all, which takes as long as for one
-        crops = Crops(self.image, self.seed, epoch, np.array([index for _, index, _ in keys]))
-        return [self._crop(index, partial(crops.box, place), epoch, size) for place, (_, index, _) in enumerate(keys)]
+        crops = Crops(self.image, self.seed, epoch, indices)
+        return [Draws(partial(crops.box, place), index, epoch) for place, index in enumerate(indices.tolist())]
 
-    def _crop(self, index: int, box_of: Callable[[int, int], Box], epoch: int, size: int) -> Sample:
-        number = index % len(self.labels)
-        image, box = self._part(number, box_of, size if self.scaled else None, on_device=self.on_device)
-        if isinstance(image, bytes):
-            return Jpeg(image, box, size), self.labels[number], index
-        pixels = cut(image, box, size, self.image.interpolation, self.resize)
+    def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray | Jpeg, Any]:
+        data = record["image"]
+        if self.on_device and (box := self._box_on_device(data, draws.box_of)):
+            return Jpeg(data, box, view), record["label"]
+        pixels = self.crop(data, draws.box_of, view, scaled=self.scaled)
         if self.change_image is not None:
-            pixels = self.change_image(pixels, index, epoch)
-        return pixels, self.labels[number], index
+            pixels = self.change_image(pixels, draws.index, draws.epoch)
+        return pixels, record["label"]
 
-    def on_cpu(self, index: int, box: Box, size: int) -> np.ndarray:
-        """Decode a crop that the device could not; raises as `open`."""
-        image, box = self.part(index % len(self.labels), lambda *_: box)
-        return cut(image, box, size, self.image.interpolation, self.resize)
+    def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:
+        """Decode, cut and resize a box of an image: uint8 [view, view, 3]; raises UnreadableImage."""
+        pixels, box = self.part(data, box_of, view if scaled else None)
+        return cut(pixels, box, view, self.image.interpolation, self.resize)
+
+    def _box_on_device(self, data: bytes, box_of: BoxOf) -> Box | None:
+        """Return the box that the device cuts of a JPEG; None if it does not decode it."""
+        with suppress(ValueError):
+            frame = plain_frame(data, upright=self.upright)
+            return box_of(frame.height, frame.width) if frame and is_for_device(data, frame) else None
+        return None
 
 
-class EvalImages(Images):
+class CentreCrops(Pixels):
     """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`."""
 
-    def __init__(self, folder: Folder, values: Mapping[str, Any]):
-        super().__init__(folder, upright=values["exif_orientation"])
+    def __init__(self, values: Mapping[str, Any]):
+        super().__init__(upright=values["exif_orientation"])
         self.resize, self.interpolation = values["resize"], values["interpolation"]
 
-    def __getitem__(self, key: Key) -> Sample:
-        _, index, size = key
-        pixels = centre_cut(self.open(index), self.resize, size, self.interpolation)
-        return pixels, self.labels[index], index
+    def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, Any]:
+        return centre_cut(self.whole(record["image"]), self.resize, view, self.interpolation), record["label"]
 
 
-class ReadableImages(EvalImages):
-    """As EvalImages, but an unreadable image is black and its label is UNREADABLE."""
+class ReadableImages(Records):
+    """Images of which an unreadable one is black and its label is UNREADABLE."""
 
-    def __getitem__(self, key: Key) -> Sample:
-        _, index, size = key
+    def sample(self, index: int, view: int, draws: Any) -> Sample:
         try:
-            return super().__getitem__(key)
+            return super().sample(index, view, draws)
         except UserError:
-            return np.zeros((size, size, 3), np.uint8), np.int64(UNREADABLE), index
+            return np.zeros((view, view, 3), np.uint8), np.int64(UNREADABLE), index
 
 
-def evaluation_input(plan: Plan) -> dict[str, Any]:
+def evaluation_input(config: RunConfig) -> dict[str, Any]:
     """Return how a run's evaluation prepares images, as the `input` of a model card."""
-    image, dataset = plan.config.image, plan.config.dataset
+    image, dataset = config.image, config.dataset
     return {
-        "resize": plan.config.scaled_size(image.eval_resize),
-        "size": plan.evaluation_view,
+        "resize": config.scaled_size(image.eval_resize),
+        "size": config.scaled_size(image.eval_size),
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
         "mean": list(dataset.mean),

@@ -12,8 +12,9 @@ from launcher.config import schema
 from launcher.data.batch import Loaded, Overlap
 from launcher.data.classes import blank_labels
 from launcher.data.folder import Folder
-from launcher.data.images import ChangeImage, EvalImages, Reader, TrainImages, evaluation_input
+from launcher.data.images import ChangeImage, Reader
 from launcher.data.inspection import check_counts
+from launcher.data.records import Records
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.sources.find import read_splits
 from launcher.data.worker_processes import WorkerProcesses
@@ -101,9 +102,7 @@ def build_loaders(
     else:
         folder, val_folder = read_splits(config, skipped)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
-        upright = config.dataset.exif_orientation
-        images = TrainImages(folder, config.image, values, seed=config.seed, upright=upright, change_image=change_image)
-        train = WorkerProcesses(images, shard)
+        train = WorkerProcesses(Records(folder, config.task.decoder(config, change_image)), shard)
         evaluate = build_evaluation(plan, val_folder, ranks)
     return Loaders(TrainLoader(plan, train, shard, change_order), evaluate)
 
@@ -111,7 +110,9 @@ def build_loaders(
 def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
     """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    return _evaluation(plan, shard, WorkerProcesses(EvalImages(folder, evaluation_input(plan)), shard))
+    return _evaluation(
+        plan, shard, WorkerProcesses(Records(folder, plan.config.task.evaluation_decoder(plan.config)), shard)
+    )
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:

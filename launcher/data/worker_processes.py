@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.data.batch import Loaded
+from launcher.data.crops import Box
 from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
-from launcher.data.images import Images, Key, Reader, Sample, TrainImages
+from launcher.data.images import Pixels, RandomCrops, Reader
+from launcher.data.records import Key, Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.workers import Reading, clean_processes, follow_parent
@@ -31,7 +33,7 @@ _SECONDS_TO_DIE = 1.0
 class WorkerProcesses(Reader):
     """Read requested batches through torch's DataLoader, in persistent workers or in this process."""
 
-    def __init__(self, images: Images, shard: Shard):
+    def __init__(self, images: Records, shard: Shard):
         self.labels, self.classes = images.labels, images.folder.classes
         self._images, self._device = images, shard.device
         stored = images.folder.stored
@@ -61,9 +63,9 @@ class WorkerProcesses(Reader):
         the disk fails.
         """
         self._keys.batches = ([(one.epoch, i, one.view) for i in one.indices.tolist()] for one in requests)
-        images, batches = self._images, self._read()
-        if isinstance(images, TrainImages) and images.on_device:
-            batches = decoded_ahead(batches, self._device, images.image.interpolation, images.on_cpu)
+        decoder, batches = self._images.decoder, self._read()
+        if isinstance(decoder, RandomCrops) and decoder.on_device:
+            batches = decoded_ahead(batches, self._device, decoder.image.interpolation, self._on_cpu)
         yield from batches
 
     def _read(self) -> Iterator[Any]:
@@ -75,12 +77,20 @@ class WorkerProcesses(Reader):
         except (RuntimeError, OSError, EOFError) as error:
             raise _cause(self._loader, error) from error
 
+    def _on_cpu(self, index: int, box: Box, size: int) -> np.ndarray:
+        """Decode a crop that the device could not; raises as `Records.made`."""
+        decoder: Any = self._images.decoder
+        return self._images.made(
+            index % self.samples, lambda record: decoder.crop(record["image"], lambda *_: box, size)
+        )
+
     def piece(self, index: int) -> Piece:
         return self._images.piece(index)
 
     def measure(self, index: int) -> tuple[int, int, int]:
-        data = self.piece(index).read()
-        return *decode(data, upright=self._images.upright).image.size, len(data)
+        data, decoder = self.piece(index).read(), self._images.decoder
+        assert isinstance(decoder, Pixels)
+        return *decode(data, upright=decoder.upright).image.size, len(data)
 
     def stalled(self, seconds: float) -> Path | str | None:
         index = self._images.reading.stalled(seconds)
@@ -115,12 +125,14 @@ class _Keys:
 def _collate(
     samples: list[Sample] | UserError | DiskError,
 ) -> tuple[Tensor | Compressed, Tensor, np.ndarray] | UserError | DiskError:
-    """Stack to uint8 [B, 3, H, W] in channels-last memory order, as decoded, or pack what the device decodes."""
+    """Stack inputs, images as [B, 3, H, W] in channels-last memory order, or pack what the device decodes."""
     if isinstance(samples, UserError | DiskError):
         return samples
-    pixels, labels, indices = zip(*samples, strict=True)
-    is_packed, classes = any(isinstance(image, Jpeg) for image in pixels), torch.from_numpy(np.stack(labels))
-    images = pack(pixels) if is_packed else torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
+    parts, labels, indices = zip(*samples, strict=True)
+    is_packed, classes = any(isinstance(part, Jpeg) for part in parts), torch.from_numpy(np.stack(labels))
+    images = pack(parts) if is_packed else torch.from_numpy(np.stack(parts))
+    if isinstance(images, Tensor) and images.ndim == 4:
+        images = images.permute(0, 3, 1, 2)
     if (worker := get_worker_info()) is not None:
         try:
             # note: otherwise the queue's thread would do so later, and drop the batch on failure

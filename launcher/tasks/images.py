@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from launcher.config.schema import RunConfig
+    from launcher.data.images import ChangeImage
+    from launcher.data.records import Decoder
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -35,6 +37,16 @@ class ImageTaskConfig(TaskConfig):
 
     def evaluation_view(self, config: RunConfig) -> int:
         return config.scaled_size(config.image.eval_size)
+
+    def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
+        from launcher.data.images import RandomCrops  # note: torch
+
+        return RandomCrops(config, change_image)
+
+    def evaluation_decoder(self, config: RunConfig) -> Decoder:
+        from launcher.data.images import CentreCrops, evaluation_input  # note: torch
+
+        return CentreCrops(evaluation_input(config))
 
 
 class ImageTask(Task):

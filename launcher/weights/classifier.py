@@ -16,7 +16,7 @@ from launcher.config.choices import Surgery
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig, TorchvisionLoader
 from launcher.data.folder import Folder
-from launcher.data.images import UNREADABLE, ReadableImages, evaluation_input
+from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages, evaluation_input
 from launcher.data.inspection import match_images
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
@@ -103,7 +103,7 @@ def model_card(
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
-        "input": evaluation_input(plan),
+        "input": evaluation_input(config),
         "flip_average": config.image.eval_flip_average,
         "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),
@@ -164,7 +164,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
     folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), Listed(np.array(files)))
-    images = ReadableImages(folder, classifier.card["input"])
+    images = ReadableImages(folder, CentreCrops(classifier.card["input"]))
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)
     loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])

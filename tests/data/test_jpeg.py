@@ -18,8 +18,9 @@ from launcher.data.crops import cut, resize_by_pillow, resize_by_torch
 from launcher.data.ffcv.decoder import decode
 from launcher.data.ffcv.writer import to_jpeg
 from launcher.data.folder import Folder
-from launcher.data.images import Images
+from launcher.data.images import Pixels
 from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
+from launcher.data.records import Records
 from launcher.errors import UserError
 
 from .conftest import needs_ffcv
@@ -81,9 +82,11 @@ def test_scaled_parts_are_the_same_for_all_decoders(eighths: int, size: tuple[in
     assert all(np.array_equal(part, parts[0]) for part in parts)
 
 
-def files(folder: Path, content: bytes) -> Images:
+def whole(folder: Path, content: bytes) -> np.ndarray:
     (folder / "image.jpg").write_bytes(content)
-    return Images(Folder(str(folder), "train", [], ["image.jpg"], np.zeros(1, np.int64)), upright=True)
+    one = Folder(str(folder), "train", [], ["image.jpg"], np.zeros(1, np.int64))
+    pixels: np.ndarray = Records(one, Pixels(upright=True)).sample(0, 0, None)[0]
+    return pixels
 
 
 def test_what_needs_more_than_decoding_is_left_to_pillow(tmp_path: Path) -> None:
@@ -97,9 +100,9 @@ def test_what_needs_more_than_decoding_is_left_to_pillow(tmp_path: Path) -> None
     assert plain_frame(jpeg(image, exif=turned), upright=False) is not None
     for other in (jpeg(image, exif=turned), jpeg(image.convert("CMYK")), plain[:-40], plain[:300], b"", b"GIF89a"):
         assert plain_frame(other, upright=True) is None
-    assert files(tmp_path, jpeg(image, exif=turned)).open(0).shape == (60, 40, 3)
+    assert whole(tmp_path, jpeg(image, exif=turned)).shape == (60, 40, 3)
     with pytest.raises(UserError, match="truncated"):
-        files(tmp_path, plain[:-40]).open(0)
+        whole(tmp_path, plain[:-40])
 
 
 @given(st.integers(2, 300), st.integers(2, 300), st.integers(8, 200), st.sampled_from(["bilinear", "bicubic"]))

@@ -17,7 +17,8 @@ from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
 from launcher.data.folder import scan
-from launcher.data.images import Images
+from launcher.data.images import Pixels
+from launcher.data.records import Records
 from launcher.data.sources.find import open_source
 from launcher.errors import UserError
 from launcher.measure.diagnosis import image_advice
@@ -45,11 +46,12 @@ def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     odd.write_bytes(b"")
     split = scan(tmp_path, "train")
     assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
-    images = Images(split, upright=True)
+    pixels = Pixels(upright=True)
+    images = Records(split, pixels)
     lines = []
     for number in range(len(ODD_NAMES)):
         try:
-            images.open(number)
+            images.made(number, lambda record: pixels.whole(record["image"]))
         except UserError as error:
             lines.append(str(error))
     assert len(lines) == 1
@@ -125,7 +127,7 @@ def test_an_invalid_image_is_one_error(tmp_path: Path, content: bytes | Callable
     with pytest.raises(
         UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):
-        Images(split, upright=True).open(0)
+        Records(split, Pixels(upright=True)).sample(0, 0, None)
     list(image_advice(compose([]).config, split))
 
 

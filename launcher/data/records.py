@@ -1,0 +1,107 @@
+"""Data sets of records, as loader workers read them; a decoder of the task makes a sample of each."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+from torch.utils.data import Dataset, get_worker_info
+
+from launcher.data.decode import UnreadableImage
+from launcher.data.folder import Folder
+from launcher.data.sources.pieces import Piece, Remote, read_remote
+from launcher.data.workers import Reading
+from launcher.disk import DiskError
+from launcher.errors import UserError
+from launcher.plugins import Complete
+
+# The parts of a record by name, such as the bytes of an image and its label (`TaskConfig.needs`).
+Record = dict[str, Any]
+# epoch, sample index, view
+Key = tuple[int, int, int]
+# input, label, sample index
+Sample = tuple[Any, Any, int]
+
+MadeT = TypeVar("MadeT")
+
+
+class Decoder(Complete, ABC):
+    """Makes samples of records in a loader worker, to which it is sent."""
+
+    def draws(self, epoch: int, indices: np.ndarray) -> Sequence[Any]:
+        """Return what each sample draws in an epoch, for all of a batch at once; None here."""
+        return [None] * len(indices)
+
+    @abstractmethod
+    def decode(self, record: Record, view: int, draws: Any) -> tuple[Any, Any]:
+        """Return input and label of a sample: arrays of the same shape for all records at a view.
+
+        draws: one of `draws`, for all parts of the record alike.
+
+        Raises UnreadableImage if a part is damaged.
+        """
+
+
+class Records(Dataset[Sample]):
+    """Samples of a split by `Key`; a sample index modulo the number of files is its file."""
+
+    def __init__(self, folder: Folder, decoder: Decoder):
+        # note: worker processes share one array of bytes without copying it, unlike a list of strings
+        files: Any = np.array([os.fsencode(file) for file in folder.files])
+        self.folder, self.labels, self.decoder = replace(folder, files=files), folder.labels, decoder
+        self.reading = Reading(1)
+        self._fetched: dict[int, bytes | UnreadableImage] = {}
+
+    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError | DiskError:
+        """Return the samples of a batch, of one epoch and view, or the error, to which DataLoader adds a traceback."""
+        try:
+            if isinstance(self.folder.stored, Remote):
+                self._fetch([index % len(self.labels) for _, index, _ in keys])
+            epoch, _, view = keys[0]
+            indices = [index for _, index, _ in keys]
+            draws = self.decoder.draws(epoch, np.array(indices))
+            return [self.sample(index, view, own) for index, own in zip(indices, draws, strict=True)]
+        except (UserError, DiskError) as error:
+            return error
+
+    def sample(self, index: int, view: int, draws: Any) -> Sample:
+        """Return one sample; raises as `made`."""
+        number = index % len(self.labels)
+        return *self.made(number, lambda record: self.decoder.decode(record, view, draws)), index
+
+    def made(self, number: int, make: Callable[[Record], MadeT]) -> MadeT:
+        """Return what a function makes of a record.
+
+        Raises UserError if a file of the record is missing or damaged.
+        """
+        worker = get_worker_info()
+        try:
+            with self.reading.image(number, worker.id if worker else 0):
+                return make(self.record(number))
+        except UnreadableImage as reason:
+            message = f"{self.piece(number)} cannot be read as an image ({reason}); repair or remove it"
+            more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
+            raise UserError(f"{message} ({more})") from None
+
+    def record(self, number: int) -> Record:
+        """Read a record: the bytes of an image and its label."""
+        content = self._fetched.get(number)
+        if isinstance(content, UnreadableImage):
+            raise content
+        data = self.piece(number).read() if content is None else content
+        return {"image": data, "label": self.labels[number]}
+
+    def _fetch(self, numbers: Sequence[int]) -> None:
+        """Read the files of a batch from a bucket, all at once."""
+        worker = get_worker_info()
+        with self.reading.image(numbers[0], worker.id if worker else 0):
+            contents = read_remote([self.piece(number) for number in numbers])
+        self._fetched = dict(zip(numbers, contents, strict=True))
+
+    def piece(self, index: int) -> Piece:
+        """Return where the image of a sample is."""
+        return self.folder.piece(index % len(self.labels))
