@@ -101,18 +101,28 @@ def layer_depths(network: nn.Module) -> dict[str, int]:
 
 
 def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kind:
-    weight = getattr(module, "weight", None)
-    if name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding):
-        return "head" if is_head else "convolution" if hasattr(module, "kernel_size") else "matrix"
-    if parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_")):
-        return "matrix"  # note: nn.MultiheadAttention and recurrent layers have these
-    # note: a normalisation has a `weight` per channel, as has PReLU; that of layer scale is called gamma
-    if isinstance(weight, torch.Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU):
-        return "norm"
-    if parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")):
-        return "bias"
+    """Return the kind of a layer's parameter, by the first of these rules that holds."""
+    is_kernel = name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding)
+    # note: those of nn.MultiheadAttention and recurrent layers
+    is_named_kernel = parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_"))
     # note: scales of channels or heads end in dimensions of one
-    return "embedding" if parameter.ndim == 2 or (parameter.ndim > 2 and parameter.shape[-1] > 1) else "scale"
+    is_table = parameter.ndim == 2 or (parameter.ndim > 2 and parameter.shape[-1] > 1)
+    rules: dict[Kind, bool] = {
+        "head": is_kernel and is_head,
+        "convolution": is_kernel and hasattr(module, "kernel_size"),
+        "matrix": is_kernel or is_named_kernel,
+        "norm": _is_norm(module),
+        "bias": parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")),
+        "embedding": is_table,
+        "scale": True,
+    }
+    return next(kind for kind, holds in rules.items() if holds)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether a layer has a weight per channel; that of layer scale is called gamma, and PReLU is no norm."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, torch.Tensor) and weight.ndim == 1 and not isinstance(module, nn.PReLU)
 
 
 def generator_of(seed: int, name: str) -> torch.Generator:

@@ -94,7 +94,7 @@ class TrainStep:
         self._choose_parameters(moment)
         batch = self.prepare(Batch(inputs, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
-        values, flags, applied = (self._train_on if self.flat else self._captured(self._train_on))(batch)
+        values, flags, applied = self._train_on(batch) if self.flat else self._by_graphs(self._train_on, batch)
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
@@ -119,7 +119,7 @@ class TrainStep:
         self.scaler.start_step()
         self._statistics.take()
         if self.flat:
-            (loss,) = self._captured(self._collect_gradients)(batch)
+            (loss,) = self._by_graphs(self._collect_gradients, batch)
             self.flat.average()
         else:
             loss = self._compute_gradients(batch)
@@ -155,23 +155,19 @@ class TrainStep:
         self.flat.collect()
         return [loss]
 
-    def _captured(self, function: Callable[[Batch], Sequence[Tensor]]) -> Callable[[Batch], Sequence[Tensor]]:
-        """Return a function that computes the same by CUDA graphs, if the run captures them.
+    def _by_graphs(self, function: Callable[[Batch], Sequence[Tensor]], batch: Batch) -> Sequence[Tensor]:
+        """Return what a function computes of a batch, by CUDA graphs if the run captures them.
 
         There is one for each set of algorithms that compute or change gradients at the step.
         """
-        if (captured := self.captured) is None:
-            return function
-
-        def by_graphs(batch: Batch) -> Sequence[Tensor]:
-            algorithms = self.plan.config.algorithms
-            inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
-            kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
-            return captured(
-                kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), batch.inputs, batch.targets
-            )
-
-        return by_graphs
+        if self.captured is None:
+            return function(batch)
+        algorithms = self.plan.config.algorithms
+        inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
+        kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
+        return self.captured(
+            kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), batch.inputs, batch.targets
+        )
 
     def capture(self, captured: CapturedSteps) -> None:
         """Train by CUDA graphs from now on; in a graph a cast of all weights at once costs the host nothing."""

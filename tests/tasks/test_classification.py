@@ -20,7 +20,7 @@ SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
 
 
 class WithoutLoss(Task):
-    targets = states = predictions = details = Classification.targets
+    targets = states = predictions = details = blank = Classification.targets
 
 
 class WithoutRows(Details):

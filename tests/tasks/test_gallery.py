@@ -34,7 +34,7 @@ def test_the_most_confident_error_and_the_least_confident_hit_are_first(tmp_path
     outputs = torch.stack([probabilities.log(), (1 - probabilities).log()], 1)
     gallery.add(outputs[:3], torch.tensor([0, 0, 1]))
     gallery.add(outputs[3:], torch.tensor([1, 0]))
-    page.write(tmp_path / "a.html", "a run", gallery.sections(SimpleNamespace(reader=Files(), size=8)))
+    page.write(tmp_path / "a.html", "a run", gallery.sections(SimpleNamespace(reader=Files(), view=8)))
     shown = Page(tmp_path / "a.html")
     files = [text for text in shown.texts if text.endswith(".jpg")]
     assert files == [f"<i>/{index}.jpg" for index in (2, 3, 4, 1, 0)]
@@ -46,4 +46,4 @@ def test_the_most_confident_error_and_the_least_confident_hit_are_first(tmp_path
 def test_an_evaluation_without_errors_has_an_empty_list(tmp_path: Path) -> None:
     gallery = Confusion(TASK, CLASSES, with_images=True)
     gallery.add(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
-    assert "<p>none</p>" in gallery.sections(SimpleNamespace(reader=Files(), size=8))
+    assert "<p>none</p>" in gallery.sections(SimpleNamespace(reader=Files(), view=8))
