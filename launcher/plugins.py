@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from inspect import get_annotations
 from typing import Any, Literal, Self, get_origin, get_type_hints
 
 from launcher.errors import UserError, one_line
@@ -36,15 +37,24 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 class Complete:
-    """Base of classes that extend the launcher: one that lacks an abstract method is an error of the user."""
+    """Base of classes that extend the launcher: an incomplete one is an error of the user."""
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Raise UserError with what the class lacks."""
-        if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-            raise UserError(
-                f"{cls.__name__} of {cls.__module__} has no {' and no '.join(lacking)}; write what it lacks"
-            )
+        check_complete(cls)
         return super().__new__(cls)
+
+
+def check_complete(kind: type) -> None:
+    """Check that a class has all methods and values of a class that its bases declare.
+
+    Raises UserError with what it lacks.
+    """
+    values = {name: hint for base in kind.__mro__ for name, hint in get_annotations(base).items()}
+    lacking = {name for name, hint in values.items() if str(hint).startswith("ClassVar") and not hasattr(kind, name)}
+    if lacking := lacking | getattr(kind, "__abstractmethods__", set()):
+        named = " and no ".join(sorted(lacking))
+        raise UserError(f"{kind.__name__} of {kind.__module__} has no {named}; write what it lacks")
 
 
 @cache

@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from launcher import paths
 from launcher.errors import UserError
-from launcher.plugins import registered
+from launcher.plugins import check_complete, registered
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,13 @@ def classes(module: ModuleType, base: type[Any]) -> list[type[Any]]:
 def code_of(kind: type[Any]) -> Any:
     """Return the code of an option: what its file has under the name of the class of its values, without `Config`.
 
-    Raises UserError if there is none.
+    Raises UserError if there is none, or it lacks a part.
     """
     name, module = kind.__name__.removesuffix("Config"), sys.modules[kind.__module__]
     if (code := getattr(module, name, None)) is None:
         raise UserError(f"{module.__file__} has no class {name} for {kind.__name__}; write it")
+    if isinstance(code, type):
+        check_complete(code)
     return code
 
 

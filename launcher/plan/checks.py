@@ -6,6 +6,7 @@ from dataclasses import replace
 from launcher.config.choices import LIBRARIES
 from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
+from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import FFCVLoader
 from launcher.errors import Problem, Problems, UserError
@@ -21,7 +22,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
+        _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
         _small_files,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
@@ -102,6 +103,15 @@ def _checkpointing(plan: Plan) -> Iterator[Problem]:
                 yield Problem(
                     f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, value
                 )
+
+
+def _complete(plan: Plan) -> Iterator[Problem]:
+    """Yield what the code of the task or an algorithm lacks."""
+    problems = Problems()
+    for values in (plan.config.task, *plan.config.algorithms.values()):
+        with problems.collected():
+            code_of(type(values))
+    yield from problems
 
 
 def _declared(plan: Plan) -> Iterator[Problem]:

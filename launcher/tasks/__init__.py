@@ -34,8 +34,8 @@ class Details(Complete, ABC):
     numbers.
     """
 
-    key: str
-    heading: Sequence[str]
+    key: ClassVar[str]
+    heading: ClassVar[Sequence[str]]
 
     @abstractmethod
     def add(self, outputs: Tensor, targets: Tensor) -> None:

@@ -9,9 +9,12 @@ from torch.nn import functional as F
 from launcher.algorithms.label_smoothing import smooth
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import plan_for
 from launcher.tasks import Details, Task, build_task
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion
+from tests.trainers import SMALL
 
 CROSS_ENTROPY, BCE = (build_task(compose([f"loss={name}"]).config).loss for name in ("cross_entropy", "bce"))
 LOGITS = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]])
@@ -24,14 +27,15 @@ class WithoutLoss(Task):
 
 
 class WithoutRows(Details):
+    key = "by_class"
     add = texts = Confusion.add
 
 
 def test_what_a_task_or_its_details_lack_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutLoss)
     with pytest.raises(UserError, match=r"^WithoutLoss of \S+ has no loss; write what it lacks$"):
-        build_task(compose([]).config)
-    with pytest.raises(UserError, match=r"WithoutRows of \S+ has no rows; write what it lacks$"):
+        check(plan_for(compose(SMALL).config, 1), {})
+    with pytest.raises(UserError, match=r"WithoutRows of \S+ has no heading and no rows; write what it lacks$"):
         WithoutRows()
 
 
