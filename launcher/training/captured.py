@@ -88,17 +88,17 @@ class CapturedSteps:
             self._capture(key, step, inputs, targets)
         if self._failed:
             return step(inputs, targets)
-        graph, statics, outputs = self._graphs[key]
-        for static, tensor in zip(statics, (inputs, targets), strict=True):
-            static.copy_(tensor)
+        graph, buffers, outputs = self._graphs[key]
+        for buffer, tensor in zip(buffers, (inputs, targets), strict=True):
+            buffer.copy_(tensor)
         graph.replay()
         self.replays += 1
         return [output.clone() for output in outputs]
 
     def _capture(self, key: Hashable, step: StepFunction, inputs: Tensor, targets: Tensor) -> None:
-        statics = inputs.clone(), targets.clone()
+        buffers = inputs.clone(), targets.clone()
         try:
-            graph, outputs = self._capturer.capture(lambda: step(*statics))
+            graph, outputs = self._capturer.capture(lambda: step(*buffers))
         except RuntimeError as error:
             self.forget()
             self._failed = True
@@ -106,7 +106,7 @@ class CapturedSteps:
             train_without(self._value, str(error.__context__ or error).partition("\n")[0])
         else:
             self.captures += 1
-            self._graphs[key] = graph, statics, outputs
+            self._graphs[key] = graph, buffers, outputs
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""
