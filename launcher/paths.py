@@ -6,6 +6,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
+from launcher.errors import UserError
+
 _PACKAGE = Path(__file__).resolve().parent
 # note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
 _ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.parent
@@ -16,9 +18,25 @@ ABLATIONS = "ablations"
 _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=())
 
 
+def home() -> Path:
+    """Return the user's home folder.
+
+    Raises UserError if there is none, as for a user of a container without a name.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UserError("this user has no home folder; set HOME to a folder that can be written") from None
+
+
+def user_cache() -> Path:
+    """Return the folder below which programs cache files; raises UserError without a home folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or home() / ".cache")
+
+
 def cache() -> Path:
-    """Return the folder of files that can be recomputed."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "train-launcher"
+    """Return the folder of files that can be recomputed; raises UserError without a home folder."""
+    return user_cache() / "train-launcher"
 
 
 def local_path(folder: Path, name: str) -> Path:

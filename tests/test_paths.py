@@ -9,6 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from launcher import paths
+from launcher.errors import UserError
 from launcher.paths import local_path
 
 OUTSIDE = ["", ".", "/etc/passwd", "a/../../b", "..", "..\\b", "C:\\b", "c:b", "a\0b", "\\\\host\\b", "link/b", "link"]
@@ -44,3 +46,14 @@ def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "link").symlink_to(tmp_path.parent)
     with pytest.raises(ValueError, match=r"leads out of its folder|is a link"):
         local_path(tmp_path, name)
+
+
+def test_a_user_without_a_home_folder_gets_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    with pytest.raises(UserError, match="no home folder; set HOME"):
+        paths.home()
+    assert paths.cache() == Path(os.environ["XDG_CACHE_HOME"], "train-launcher")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    with pytest.raises(UserError, match="no home folder; set HOME"):
+        paths.cache()

@@ -191,8 +191,7 @@ def _reasons(name: str, chosen: Mapping[str, Any], facts: Facts) -> list[str]:
 
 def _weights_hint(config: RunConfig, facts: Facts) -> str:
     """Return the words that use pretrained weights of the model that are on this machine; empty without any."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = Path(os.environ.get("TORCH_HOME") or Path(cache, "torch"), "hub", "checkpoints")
+    folder = Path(os.environ.get("TORCH_HOME") or paths.user_cache() / "torch", "hub", "checkpoints")
     if facts.weights or not isinstance(config.model, TorchvisionModel):
         return ""
     files = sorted(folder.glob(f"{config.model.architecture}-*.pth"))

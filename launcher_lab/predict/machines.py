@@ -157,7 +157,7 @@ def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:
 
     Raises UserError if there is no catalogue.
     """
-    folder = Path.home() / ".sky" / "catalogs"
+    folder = paths.home() / ".sky" / "catalogs"
     files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))
     if not files:
         message = f"{folder} contains no catalogue; run `pip install 'skypilot[aws]' && sky show-gpus`"
