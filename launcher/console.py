@@ -6,14 +6,15 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from launcher.errors import one_line
+from launcher.errors import Printable, one_line, printable
 
 _WIDTH_OF_A_PIPE = 2000
 
@@ -24,10 +25,22 @@ def console(file: TextIO | None = None) -> Console:
     file: standard output if None. NO_COLOR disables escape sequences, and thus progress bars.
     """
     file = file or sys.stdout
+    # note: rich's own escape sequences must stay
+    file = file.stream if isinstance(file, Printable) else file
     if file.isatty():
         plain = False if os.environ.get("NO_COLOR") else None
-        return Console(file=file, highlight=False, force_terminal=plain)
-    return Console(file=cast(TextIO, _Trimmed(file)), highlight=False, soft_wrap=True, width=_WIDTH_OF_A_PIPE)
+        return _Console(file=file, highlight=False, force_terminal=plain)
+    return _Console(file=cast(TextIO, _Trimmed(file)), highlight=False, soft_wrap=True, width=_WIDTH_OF_A_PIPE)
+
+
+class _Console(Console):
+    """Escape control characters of foreign text in every line and cell."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # note: rich would exit with code 1
 
 
 def verbatim(text: object) -> str:
@@ -36,8 +49,8 @@ def verbatim(text: object) -> str:
 
 
 def csv_cell(text: str) -> str:
-    """Escape control characters and spreadsheet formulas in a cell of a CSV file."""
-    cell = one_line(text)
+    """Escape spreadsheet formulas and invalid bytes in a cell of a CSV file; other names stay as they are."""
+    cell = text.encode("utf-8", "backslashreplace").decode()
     return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
 
 

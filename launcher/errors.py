@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 EXIT_USER_ERROR = 2
 _NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment")
@@ -89,9 +89,33 @@ def is_out_of_processes(text: str) -> bool:
     return _NO_PROCESS.search(text) is not None
 
 
+def printable(text: str, keep: str = "\n\t") -> str:
+    """Escape the characters of foreign text that would act on a terminal, or hide: names may contain any of them.
+
+    They are escape sequences, control characters except those to keep, invalid bytes, and marks of text direction.
+    """
+    if text.isprintable():
+        return text
+    escaped = (c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(c if c.isprintable() or c in keep else code for c, code in zip(text, escaped, strict=True))
+
+
 def one_line(text: str) -> str:
-    """Escape the characters that are not printable: names may contain newlines or invalid bytes."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    """Escape also newlines and tabs of foreign text."""
+    return printable(text, keep="")
+
+
+class Printable:
+    """A text stream that escapes control characters of foreign text, such as file names; see `printable`."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        return self.stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 def first_few(items: Sequence[str], most: int = 5) -> str:
@@ -117,3 +141,4 @@ DONE = 0
 FAILED = 1
 INTERRUPTED = 130  # Ctrl-C, after a checkpoint: `train resume` continues
 TERMINATED = 143  # SIGTERM or SIGUSR1, after a checkpoint: `train resume` continues
+CLOSED_PIPE = 141  # the reader of standard output has ended, as `head` does

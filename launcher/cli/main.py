@@ -8,16 +8,19 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import ModuleType
-from typing import NoReturn
+from typing import NoReturn, TextIO, cast
 
 from launcher import __version__, disk, plugins
 from launcher.errors import (
+    CLOSED_PIPE,
     EXIT_USER_ERROR,
     FAILED,
     MORE_PROCESSES,
     MachineError,
+    Printable,
     UserError,
     is_out_of_memory,
     is_out_of_processes,
@@ -78,6 +81,20 @@ def main(words: Sequence[str] | None = None) -> int:
         from launcher.cli.completion import complete
 
         complete()
+    with _printable_streams():
+        return _exit_code(words, is_command)
+
+
+@contextmanager
+def _printable_streams() -> Iterator[None]:
+    """Escape control characters of foreign text on the terminal; programs that read standard output get all of it."""
+    out = cast(TextIO, Printable(sys.stdout)) if sys.stdout.isatty() else sys.stdout
+    with redirect_stdout(out), redirect_stderr(cast(TextIO, Printable(sys.stderr))):
+        yield
+
+
+def _exit_code(words: list[str], is_command: bool) -> int:
+    """Run the words, print an error in one line, and return the exit code."""
     try:
         if is_command:
             on_stop(raise_stop)
@@ -90,9 +107,10 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"error: {problem}", file=sys.stderr)
         return EXIT_USER_ERROR
     except BrokenPipeError:
-        # note: the reader of a pipe such as `train ls | head` has exited
-        sys.stderr.close()
-        return 0
+        # note: the reader of a pipe such as `train ls | head` has exited; Python flushes again at exit
+        if is_command:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return CLOSED_PIPE
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _DENIED and error.filename:
             print(f"error: {disk.line(error)}", file=sys.stderr)

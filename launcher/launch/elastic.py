@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from torch.distributed import DistError
@@ -237,13 +238,16 @@ class LogFollower:
         """Print the remaining lines and close the view."""
         self._done.set()
         self._thread.join()
-        self._poll()
-        self._show([*self._waiting, self._log.rest] if self._log.rest else self._waiting)
+        with suppress(BrokenPipeError):
+            self._poll()
+            self._show([*self._waiting, self._log.rest] if self._log.rest else self._waiting)
         self._view.close()
 
     def _follow(self) -> None:
-        while not self._done.wait(_SECONDS_BETWEEN_POLLS):
-            self._poll()
+        # note: a run continues if the reader of its output ends
+        with suppress(BrokenPipeError):
+            while not self._done.wait(_SECONDS_BETWEEN_POLLS):
+                self._poll()
 
     def _poll(self) -> None:
         while not self._messages.empty():

@@ -16,7 +16,7 @@ import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 import psutil
 
@@ -27,6 +27,7 @@ from launcher.errors import (
     FAILED,
     MORE_PROCESSES,
     MachineError,
+    Printable,
     UserError,
     is_out_of_processes,
     one_line,
@@ -164,6 +165,8 @@ def _redirect_output(path: Path) -> None:
     sys.stdout = sys.stderr = io.TextIOWrapper(
         _Log(1, terminal), encoding="utf-8", errors="backslashreplace", write_through=True
     )
+    log = io.TextIOWrapper(_Log(1, terminal), errors="backslashreplace", write_through=True)
+    sys.stdout = sys.stderr = cast(TextIO, Printable(log))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from launcher import atomic
 from launcher.config.keys import nearest
 from launcher.disk import is_there, line, patiently
-from launcher.errors import Problem, UserError, one_line
+from launcher.errors import Problem, UserError, one_line, shown
 from launcher.locks import Held, is_leased, lock
 from launcher.regular import read_regular
 
@@ -217,7 +217,8 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
-        raise UserError(f"{path} is not a run folder: it has no config.yaml; pass one such as {_similar(folder.path)}")
+        missing = f"{shown(path)} is not a run folder: it has no config.yaml"
+        raise UserError(f"{missing}; pass one such as {_similar(folder.path)}")
     files = [file for file in vars(folder).values() if file.suffix]
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
