@@ -24,7 +24,7 @@ def writing(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename in (None, str(temporary)):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
         raise
 
 

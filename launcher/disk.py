@@ -49,9 +49,13 @@ class DiskError(MachineError):
 
 def line(error: OSError, path: Path | str | None = None) -> str:
     """Return an error in one line: its path, meaning and remedy."""
+    return one_line(f"{error.filename or path or 'standard output'}: {reason(error)}")
+
+
+def reason(error: OSError, remedy: str | None = None) -> str:
+    """Return the meaning of an error and its remedy; `remedy` is that of an unknown error."""
     meaning = error.strerror or str(error) or type(error).__name__
-    text = f"{error.filename or path or 'standard output'}: {meaning}"
-    return one_line("; ".join(filter(None, [text, _REMEDIES.get(error.errno or 0)])))
+    return "; ".join(filter(None, [meaning, _REMEDIES.get(error.errno or 0, remedy)]))
 
 
 def is_known(error: OSError) -> bool:

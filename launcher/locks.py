@@ -16,6 +16,7 @@ from launcher.disk import DiskError
 _UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 # A lease without a heartbeat for so long has ended.
 _SECONDS = 30.0
+_LONGEST = 500
 
 
 class Held(Exception):
@@ -23,14 +24,16 @@ class Held(Exception):
 
 
 def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
-    """Lock an open file, whose text describes the holder; return what to call when it is closed.
+    """Lock an open file, whose first line describes the holder; return what to call before it is closed.
 
     Raises Held if another process holds the lock, unless it shall `wait`, and DiskError if it cannot be locked.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        raise Held(path.read_text(encoding="utf-8", errors="replace").strip() or "another process") from None
+        with path.open("rb") as opened:
+            holder = opened.readline(_LONGEST).decode(errors="replace").strip()
+        raise Held(holder or "another process") from None
     except OSError as error:
         if error.errno not in _UNSUPPORTED:
             raise DiskError.of(error, path) from None

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from launcher import atomic
+from launcher.disk import reason
 from launcher.errors import Problem, UserError, one_line
 
 _MARK = '<meta name="generator" content="train">'
@@ -70,7 +71,7 @@ def check_output(path: Path) -> None:
         if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
             raise UserError(Problem("exists and is not such a page; set another name", "--output", path))
     except OSError as error:
-        raise UserError(Problem(f"cannot be read: {error.strerror}", "--output", path)) from None
+        raise UserError(Problem(f"cannot be read: {reason(error)}", "--output", path)) from None
 
 
 def write(path: Path, title: str, body: str) -> None:

@@ -46,8 +46,10 @@ class Command:
         stderr: int | IO[str] = subprocess.PIPE,
         before: Sequence[Callable[[], object]] = (),
         stdin: int = subprocess.DEVNULL,
+        preload: str = "",
     ):
-        """Start the command in a folder, and call the functions `before` in it first."""
+        """Start the command in a folder, and call the functions `before` in it first; preload: a library."""
+        self._preload = preload
         self.returncode: int | None = None
         files, ends, self._readers = [], [], []
         for file in (stdin, stdout, stderr):
@@ -59,7 +61,7 @@ class Command:
                 ends.append(file)
                 self._readers.append(_Reader(end))
             files.append(file if isinstance(file, int) else file.fileno())
-        self.pid = _send((tuple(words), str(folder), dict(environment), tuple(before)), files)
+        self.pid = _send((tuple(words), str(folder), dict(environment), tuple(before)), files, preload)
         for file in ends:
             os.close(file)
         for reader in self._readers:
@@ -67,7 +69,7 @@ class Command:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _send(self.pid)
+            self.returncode = _send(self.pid, preload=self._preload)
         return self.returncode
 
     def wait(self, timeout: float = 900) -> int:
@@ -151,12 +153,14 @@ class _Reader(threading.Thread):
 
 
 @cache
-def _server() -> socket.socket:
+def _server(preload: str) -> socket.socket:
     root = Path(__file__).parents[1]
-    name = hashlib.sha256(f"{root} {_RUN}".encode()).hexdigest()
+    name = hashlib.sha256(f"{root} {_RUN} {preload}".encode()).hexdigest()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # note: commands set these before they import torch
     environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    if preload:
+        environment["LD_PRELOAD"] = preload
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if connection.connect_ex(address(name)):
         server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment)
@@ -167,7 +171,7 @@ def _server() -> socket.socket:
     return connection
 
 
-def _send(request: Any, files: Sequence[int] = ()) -> Any:
-    server = _server()
+def _send(request: Any, files: Sequence[int] = (), preload: str = "") -> Any:
+    server = _server(preload)
     socket.send_fds(server, [pickle.dumps(request)], files)
     return pickle.loads(server.recv(MOST_BYTES))

@@ -151,6 +151,13 @@ class Here(Train):
         return subprocess.CompletedProcess(words, code, output, errors)
 
 
+def be_the_only_rank() -> None:
+    """Run the only rank of each run in this process."""
+    from launcher.launch import elastic
+
+    elastic.Launcher = _InThisProcess  # type: ignore[assignment, misc]
+
+
 class _InThisProcess:
     """Replacement of launcher.launch.elastic.Launcher that calls the target in this process."""
 

@@ -18,6 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
+from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
@@ -115,5 +116,5 @@ def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
             page.write(folder / _GALLERY, title, checkpoint.gallery)
             written.append(folder / _GALLERY)
     except OSError as error:
-        raise UserError(Problem(f"cannot be written ({error.strerror}); pass another", "--output", folder)) from None
+        raise UserError(Problem(f"cannot be written: {reason(error, 'pass another')}", "--output", folder)) from None
     print(*written, sep="\n", file=sys.stderr)

@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 
 from launcher import paths, randomness
 from launcher.config.schema import Dataset
+from launcher.disk import reason
 from launcher.errors import Problem, UserError
 
 _VERSION = 2
@@ -103,7 +104,7 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
     except OSError as error:
         # note: another process may have drawn the same images meanwhile
         if not (folder / "val").is_dir():
-            message = f"cannot write the built-in images to {folder} ({error.strerror}); set an empty folder"
+            message = f"cannot write the built-in images to {folder} ({reason(error)}); set an empty folder"
             raise UserError(Problem(message, "dataset.path", dataset.path)) from None
 
 

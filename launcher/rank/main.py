@@ -52,7 +52,9 @@ def main(target: str, run_folder: Path, scratch: Path) -> int:
     except Exception as error:
         # note: first, so that it has an earlier time than the errors of peers that lose this rank's connection
         _record(error)
-        traceback.print_exc()
+        # note: a log that cannot be written goes to the terminal
+        if not isinstance(error, disk.DiskError) and not (isinstance(error, OSError) and disk.is_known(error)):
+            traceback.print_exc()
         return FAILED
     return DONE
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from launcher.config.schema import RunConfig
+from launcher.disk import reason
 from launcher.records.metrics import EvalRecord, LostRecord, Record, ResumeRecord, StartRecord, TrainRecord, scalars
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_last_lines
@@ -114,8 +115,9 @@ class Recorder:
             except OSError as error:
                 failed.append(sink)
                 if sink not in self._failed:
-                    reason = f"records cannot be written ({error.strerror})"
-                    print(f"warning: {reason}; check the disk: training continues and keeps them in memory", flush=True)
+                    problem = f"records cannot be written ({error.strerror})"
+                    remedy = reason(error).partition("; ")[2] or "check the disk"
+                    print(f"warning: {problem}; {remedy}: training continues and keeps them in memory", flush=True)
         self._failed = failed
 
     def close(self) -> None:

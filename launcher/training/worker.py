@@ -12,7 +12,7 @@ import torch
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.unreadable import read_skipped
-from launcher.disk import is_there
+from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank, join_ranks
@@ -78,7 +78,8 @@ def draw(folder: RunFolder, config: RunConfig) -> None:
     try:
         draw_curve(folder, config.task, " \u00b7 ".join(title))
     except (OSError, UserError) as error:
-        print(f"warning: cannot write the learning curve: {getattr(error, 'strerror', None) or error}", flush=True)
+        why = reason(error) if isinstance(error, OSError) else error
+        print(f"warning: cannot write the learning curve: {why}", flush=True)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import nn
 from launcher.config.resolved import read
 from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
+from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
@@ -109,7 +110,7 @@ def _staged(output: Path) -> Iterator[Path]:
             with suppress(OSError):
                 path.rmdir()
         if isinstance(error, OSError):
-            raise UserError(f"cannot export to {output}: {error.strerror or error}; choose another folder") from None
+            raise UserError(f"cannot export to {output}: {reason(error, 'choose another folder')}") from None
         raise
 
 

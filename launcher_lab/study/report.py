@@ -13,6 +13,7 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from launcher import atomic
+from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher_lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation, metric_of
 from launcher_lab.study.results import Results, fronts
@@ -49,7 +50,7 @@ def write_file(path: Path, write: Callable[[Path], object], option: str = "--out
         with atomic.writing(path) as temporary:
             write(temporary)
     except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", option, path)) from None
+        raise UserError(Problem(f"cannot be written: {reason(error)}", option, path)) from None
 
 
 def drawing(title: str, x: str, y: str) -> tuple[Figure, Axes]:

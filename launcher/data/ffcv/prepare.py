@@ -23,6 +23,7 @@ from launcher.data.shapes import shapes_folder
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_workers
+from launcher.disk import reason
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
@@ -121,7 +122,7 @@ class _Job:
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
         except OSError as error:
-            message = f"{self.path} cannot be written ({error.strerror}); finished images are kept: "
+            message = f"{self.path} cannot be written ({reason(error)}); finished images are kept: "
             message += "run the same command to resume"
             raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
 

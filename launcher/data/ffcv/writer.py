@@ -4,13 +4,14 @@ The file has a temporary name until it is complete, so that an interrupted write
 the images and settings, not on the number of workers or on interruptions.
 """
 
-import fcntl
+import io
 import json
 import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from zipfile import BadZipFile
 
 import cv2
 import numpy as np
@@ -21,7 +22,9 @@ from launcher.config.schema import FFCVFile
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.beton import ALLOCATION, FIELD, HEADER, IMAGE, JPEG, LABEL, PIXELS, ROW, ROWS_START, VERSION
 from launcher.data.sources.source import Files, Piece
+from launcher.disk import patiently
 from launcher.errors import UserError
+from launcher.locks import Held, lock
 
 _LEAST_PAGE = 1 << 23
 _KINDS = {IMAGE: 2, LABEL: 1}
@@ -132,8 +135,8 @@ class BetonWriter:
         self.converted = Counter[str]()
         self._file = os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            self._release = lock(self._file, self.partial)
+        except Held:
             os.close(self._file)
             raise UserError(f"another process is writing {target}; wait until it ends, or stop it") from None
         self._resume()
@@ -187,6 +190,7 @@ class BetonWriter:
         self._state.unlink(missing_ok=True)
 
     def close(self) -> None:
+        self._release()
         os.close(self._file)
 
     def _next_page(self, end: int) -> int:
@@ -196,9 +200,10 @@ class BetonWriter:
     def _resume(self) -> None:
         """Restore the state of an interrupted writer of the same images and settings."""
         try:
-            with np.load(self._state) as state:
+            content = io.BytesIO(patiently(self._state.read_bytes, self._state))
+            with np.load(content) as state:
                 facts, rows, sizes = json.loads(str(state["facts"])), state["rows"], state["sizes"]
-        except (OSError, ValueError, EOFError, KeyError):
+        except (FileNotFoundError, ValueError, EOFError, KeyError, BadZipFile):
             facts = {}
         if facts.get("identity") == self.identity and os.fstat(self._file).st_size >= facts["end"]:
             self._rows, self._sizes = rows, sizes

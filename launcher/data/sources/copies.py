@@ -5,7 +5,6 @@ The first process that needs an archive copies it, others wait; an interrupted c
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from launcher import paths
+from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.locks import lock
 
 if TYPE_CHECKING:
     from launcher.data.sources.source import Files
@@ -39,17 +40,20 @@ def local_copy(file: str, version: str) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with copy.with_suffix(_PARTIAL).open("ab") as partial:
-            fcntl.flock(partial, fcntl.LOCK_EX)
-            if _used(copy):
-                return copy
-            if files.version(file) != version:
-                raise UserError(Problem(f"{file} has changed since it was listed; run again", "dataset.path", file))
-            for chunk in _chunks(files, file, partial):
-                partial.write(chunk)
-            partial.flush()
-            Path(partial.name).rename(copy)
+            release = lock(partial.fileno(), Path(partial.name), wait=True)
+            try:
+                if _used(copy):
+                    return copy
+                if files.version(file) != version:
+                    raise UserError(Problem(f"{file} has changed since it was listed; run again", "dataset.path", file))
+                for chunk in _chunks(files, file, partial):
+                    partial.write(chunk)
+                partial.flush()
+                Path(partial.name).rename(copy)
+            finally:
+                release()
     except OSError as error:
-        message = f"{copy.parent} cannot be written ({error.strerror}); free some space, or set XDG_CACHE_HOME"
+        message = f"{copy.parent} cannot be written: {reason(error)}; or set XDG_CACHE_HOME"
         raise UserError(Problem(message, "dataset.path", file)) from None
     _remove_oldest(copy)
     return copy
