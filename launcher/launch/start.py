@@ -70,7 +70,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             # note: last, because a folder with a config can be resumed
             write(config, folder.config)
             code = _train(folder, prepared, out, request)
-            if code not in (DONE, FAILED) and not folder.metrics.exists() and config.launch.nnodes == 1:
+            if code not in (DONE, FAILED) and not is_there(folder.metrics) and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
             return code
 

@@ -1,6 +1,9 @@
 """Unreadable images: listed at once, or skipped and counted, the same in every part of a run."""
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.data.workers import quiet
+from launcher.disk import DiskError
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from tests.images import write_images
@@ -54,6 +58,24 @@ def test_skipped_images_are_counted_and_noted(folder: Path) -> None:
     )
     plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_failing_disk_makes_no_image_unreadable(folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    fails, real = [True], open
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if fails and str(arguments[0]).endswith("train/cat/1.jpg"):
+            fails.pop()
+            raise OSError(number, os.strerror(number), arguments[0])
+        return real(*arguments, **named)
+
+    monkeypatch.setattr("launcher.disk.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("builtins.open", failing)
+    assert [*reasons(folder)] == [*BAD], "a repetition succeeds"
+    fails += [True] * 3
+    with pytest.raises(DiskError, match=rf"train/cat/1\.jpg: {os.strerror(number)}; "):
+        reasons(folder)
 
 
 def test_a_class_without_readable_images_is_refused(folder: Path) -> None:

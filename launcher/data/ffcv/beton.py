@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
+from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few
 
 VERSION = 2
@@ -59,7 +60,7 @@ def read_manifest(path: Path) -> Manifest | None:
     Raises UserError if the manifest is damaged.
     """
     file = manifest_path(path)
-    if not file.exists():
+    if not is_there(file):
         return None
     try:
         return TypeAdapter(Manifest).validate_json(file.read_bytes(), strict=True)

@@ -23,7 +23,7 @@ from launcher.data.shapes import shapes_folder
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_workers
-from launcher.disk import reason
+from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
@@ -86,7 +86,7 @@ def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
 
 
 def _is_written(path: Path) -> bool:
-    return path.exists() and manifest_path(path).exists()
+    return is_there(path) and is_there(manifest_path(path))
 
 
 @dataclass(frozen=True)
