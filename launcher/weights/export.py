@@ -110,7 +110,8 @@ def _staged(output: Path) -> Iterator[Path]:
             with suppress(OSError):
                 path.rmdir()
         if isinstance(error, OSError):
-            raise UserError(f"cannot export to {output}: {reason(error, 'choose another folder')}") from None
+            message = f"cannot be written: {reason(error, 'choose another folder')}"
+            raise UserError(Problem(message, "--output", output)) from None
         raise
 
 

@@ -159,7 +159,9 @@ def test_an_export_without_images_compares_logits_of_noise_and_keeps_the_class_n
 def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(tmp_path: Path, tiny_networks: None) -> None:
     folder = finished(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot export to .*/file/export: Not a directory"):
+    with pytest.raises(
+        UserError, match=r"--output=.*/file/export: cannot be written: Not a directory; choose another folder"
+    ):
         export(folder, tmp_path / "file" / "export")
 
 
