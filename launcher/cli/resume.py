@@ -84,4 +84,4 @@ def _folder_for(runs: Path, url: str) -> Path:
     try:
         return local_path(runs, url.rstrip("/").rpartition("/")[2])
     except ValueError as error:
-        raise UserError(f"{url} is not the URL of a run: {error}; it ends with the run's name") from None
+        raise UserError(f"{url} is not the URL of a run: {error}; type one that ends with the run's name") from None
