@@ -123,7 +123,10 @@ def _exit_code(words: list[str], is_command: bool) -> int:
             os._exit(FAILED)
         return FAILED
     except StopRequested as stop:
-        print(stop, file=sys.stderr)
+        print(stop, file=sys.stderr, flush=True)
+        if is_command:
+            # note: Python would wait at exit for threads that read from a network
+            os._exit(stop.exit_code)
         return stop.exit_code
     finally:
         if is_command:

@@ -107,14 +107,15 @@ def in_threads(
     A single reader of a network disk or bucket would mostly wait.
     """
     starts = range(0, len(items), at_once)
-    with ThreadPoolExecutor(_READERS) as pool:
-        try:
-            parts = pool.map(lambda start: [*map(work, items[start : start + at_once])], starts)
-            for start, results in zip(starts, parts, strict=True):
-                yield from results
-                report(what, min(start + at_once, len(items)), len(items))
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ThreadPoolExecutor(_READERS)
+    try:
+        parts = pool.map(lambda start: [*map(work, items[start : start + at_once])], starts)
+        for start, results in zip(starts, parts, strict=True):
+            yield from results
+            report(what, min(start + at_once, len(items)), len(items))
+    finally:
+        # note: after a stop signal a read of a network may take minutes
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def clean_processes() -> BaseContext:
