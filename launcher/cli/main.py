@@ -166,10 +166,14 @@ def _run(words: list[str]) -> int:
         print(f"train {__version__}")
         return 0
     verb = words.pop(0) if words[0] in VERBS else "run"
-    from launcher.cli.words import read  # note: here a stop signal during the import ends without a traceback
+    from launcher.cli.words import (  # note: here a stop signal during the import ends without a traceback
+        read,
+        with_code,
+    )
 
     module = module_of(verb)
-    arguments = read(parser_of(verb, module), verb, words, list(VERBS))
+    parser = parser_of(verb, module)
+    arguments = read(parser, verb, with_code(parser, words), list(VERBS))
     if any(
         word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in getattr(arguments, "overrides", ())
     ):

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launcher import paths
-from launcher.config import recipes
+from launcher.config import code, recipes
 from launcher.config.keys import all_keys, choices, nearest, nearest_key, synonyms
 from launcher.config.overrides import SEARCH_PATH, quoted
 from launcher.config.validate import ON_OFF
@@ -44,6 +44,26 @@ def takes_keys(parser: argparse.ArgumentParser) -> bool:
     return any(KEYS in str(action.metavar) for action in parser._actions if not action.option_strings)
 
 
+def with_code(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
+    """Load the code that the words of a verb on a finished run name, and return the other words.
+
+    Verbs that compose a config read it from there.
+
+    Raises UserError if it cannot be loaded.
+    """
+    named = [word for word in words if word.startswith(f"{code.KEY}=")]
+    if named and (_fixed(parser) or not takes_keys(parser)):
+        for word in named:
+            code.use(word.partition("=")[2].strip("[]").split(","))
+        return [word for word in words if word not in named]
+    return words
+
+
+def _fixed(parser: argparse.ArgumentParser) -> int:
+    """Return the number of positional words that are not key=value."""
+    return sum(action.nargs in (None, "?") for action in parser._actions if not action.option_strings)
+
+
 class _Reading:
     """One pass over the words: a verb's `own` options, the positional words, and the `problems`."""
 
@@ -59,7 +79,7 @@ class _Reading:
     def positional(self) -> Iterator[str]:
         """Yield the positional words, each `key=value` as one word."""
         # note: the first word of a verb such as resume is not key=value
-        fixed = sum(action.nargs in (None, "?") for action in self._parser._actions if not action.option_strings)
+        fixed = _fixed(self._parser)
         while self._left and (word := self._left.popleft()) != "--":
             if word.partition("=")[0] in self._options:
                 self._take_own(word)

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from launcher.config.declaration import PREPARE, AlgorithmConfig, TeachingConfig
 from launcher.config.fields import STRICT
-from launcher.config.options import classes, from_json, modules
+from launcher.config.options import classes, from_json, modules, own_kinds
 
 
 class Algorithms(dict[str, AlgorithmConfig]):
@@ -48,6 +48,7 @@ class Algorithms(dict[str, AlgorithmConfig]):
 def declarations() -> dict[str, type[AlgorithmConfig]]:
     """Return the class of the values of every algorithm by name, sorted."""
     kinds = [kind for module in modules("algorithms", "algorithms") for kind in classes(module, AlgorithmConfig)]
+    kinds += own_kinds(AlgorithmConfig)
     return dict(sorted((kind.name, kind) for kind in kinds if kind.places))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union
@@ -169,9 +169,9 @@ class ModelConfig(Declaration):
         """Return the changes by name that `network` makes to the library's network, besides its weights."""
         return {}
 
-    def source(self) -> Sequence[Callable[..., Any]]:
-        """Return the functions and classes that an export writes for a network in no library; it calls the last."""
-        return ()
+    def source(self) -> tuple[str, str]:
+        """Return what an export writes for a network in no library: source, and what it calls with the outputs."""
+        return "", "None"
 
     @classmethod
     def instead_of(cls, word: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from launcher import paths
-from launcher.config import recipes
+from launcher.config import code, recipes
 from launcher.config.fields import expanded
 from launcher.config.groups import files, options
 from launcher.config.keys import did_you_mean, kinds
@@ -16,6 +16,7 @@ from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, res
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems
@@ -48,6 +49,13 @@ def compose(words: Sequence[str]) -> Composed:
     origin, problems, notes = composition.origin, composition.problems, composition.notes
     with problems.collected():
         values = composed(composition.command)
+        for group in GROUPS:
+            if TARGET in (own := values.get(group) or {}):
+                own.setdefault("name", composition.options.get(group))
+        values |= {
+            "code": [own.path for own in composition.code],
+            "code_sha256": [own.sha256 for own in composition.code],
+        }
         folder = os.environ.get(DATA_FOLDER)
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
@@ -96,12 +104,18 @@ class Composition:
         self.problems = Problems()
         self.notes: list[str] = []
         self.recipe: Recipe | None = None
+        self.code: list[code.Own] = []
         assignments = parse(words, self.problems)
         self.switched = [one.key for one in assignments if one.key.partition(".")[0] == _LIST]
         name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
         with paths.searching(self._folders(assignments)):
             with self.problems.collected():
                 self.recipe = None if name is None else recipes.load(str(name))
+                self.code = code.use(_names_of_code(assignments, self.recipe))
+                if self.code:
+                    # note: its options have keys
+                    self.problems.clear()
+                    assignments = parse(words, self.problems)
             self._compose(assignments, self.recipe or recipes.train())
 
     def origin(self, key: str) -> str:
@@ -140,7 +154,7 @@ class Composition:
         typed: dict[str, Any] = {}
         for one in (*setting, *switches.values()):
             put(typed, one.key, one.value)
-        in_use = {**top.options, **chosen}
+        in_use = self.options = {**top.options, **chosen}
         applied = [layer.applied(in_use) for layer in (*published, *lengths, *chain)]
         self.layers = [_Layer(COMMAND_LINE, typed, chosen), *applied, *_own_options(in_use)]
         words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
@@ -170,6 +184,13 @@ class Composition:
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published has no effect: {whose} published variant")
         return published, lengths, chain
+
+
+def _names_of_code(assignments: Sequence[Assignment], recipe: Recipe | None) -> list[str]:
+    """Return what the words name, or else the recipe."""
+    values = [one.value for one in assignments if one.key == code.KEY] or [recipe.get(code.KEY) if recipe else None]
+    names = values[-1] if isinstance(values[-1], list) else [values[-1]]
+    return [str(name) for name in names if name is not None]
 
 
 def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from launcher.config import code
 from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
 from launcher.config.options import Options
@@ -78,8 +79,12 @@ def _alternatives(hint: Any) -> list[Any]:
     return [inner for part in parts for inner in _alternatives(part)] if origin in (Union, UnionType) else [hint]
 
 
-@cache
 def _types(schema: type) -> dict[str, list[Any]]:
+    return _types_with(schema, tuple(code.loaded()))
+
+
+@cache
+def _types_with(schema: type, own: tuple[code.Own, ...]) -> dict[str, list[Any]]:
     """Return the types of all dotted keys, for every option of a group, in schema order; a group has none."""
     hints = get_type_hints(schema, include_extras=True)
     types: dict[str, list[Any]] = {}

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 from launcher import paths
+from launcher.config import code, targets
 from launcher.errors import UserError
 from launcher.plugins import check_complete, registered
 
@@ -34,8 +36,25 @@ class Options:
     def declarations(self) -> dict[str, type[Any]]:
         """Return the class of the values of each option by name, sorted."""
         kinds = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
+        kinds += [*own_kinds(self.base), *self.of_targets()]
         kinds += registered(self.plugins).values() if self.plugins else ()
         return dict(sorted((name, kind) for kind in kinds for name in get_args(get_type_hints(kind)["name"])))
+
+    def of_targets(self) -> list[type[Any]]:
+        """Return those of the user's options that have a target in code that is named, or a library."""
+        base = self._target
+        named = targets.of_files(self.group) if base is not None else ()
+        return [self._typed(name, target) for name, target in named if targets.is_named(target)]
+
+    @property
+    def _target(self) -> type[Any] | None:
+        """The base of the classes of targets; None if the group has none."""
+        name = f"launcher.{self.folder}.target"
+        return import_module(name).Target if find_spec(name) else None
+
+    def _typed(self, name: str, target: str) -> type[Any]:
+        base: Any = self._target
+        return targets.typed_target(base, self.group, name, target, " ".join(own.sha256 for own in code.loaded()))
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
@@ -43,6 +62,8 @@ class Options:
     def _validated(self, values: Any) -> Any:
         if isinstance(values, self.base):
             return values
+        if isinstance(values, Mapping) and isinstance(target := values.get(targets.KEY), str) and self._target:
+            return from_json(_one_of((self._typed(str(values.get("name")), target),)), values)
         return from_json(_one_of(tuple(self.declarations().values())), values)
 
 
@@ -50,6 +71,11 @@ def modules(group: str, folder: str) -> list[ModuleType]:
     """Import the files of a package that have the name of an option in conf/, or that name without its last number."""
     names = sorted({re.sub(r"\d+$", "", path.stem) for path in (paths.CONF / group).glob("*.yaml")})
     return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
+
+
+def own_kinds(base: type[Any]) -> list[type[Any]]:
+    """Return the classes on a base in the user's code."""
+    return [kind for module in code.modules() for kind in classes(module, base)]
 
 
 def classes(module: ModuleType, base: type[Any]) -> list[type[Any]]:

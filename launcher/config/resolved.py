@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from launcher import atomic
 from launcher.config.choices import Jsonl
+from launcher.config.code import use_recorded
 from launcher.config.compose import compose, sort_words
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
@@ -21,10 +22,10 @@ from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError
 
 _DATA_PATHS = ("dataset.path", "dataset.test_path", "dataloader.folder", "dataloader.train", "dataloader.val")
-_PLACE_ONLY = ("runs", "run_name")
+_PLACE_ONLY = ("runs", "run_name", "code")
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
-    *("epochs", "target", "stop.", "runs", "run_name", "eval_every", "eval_batch_size", "device_batch_size"),
+    *("epochs", "target", "stop.", "runs", "run_name", "code", "eval_every", "eval_batch_size", "device_batch_size"),
     *("deterministic", "cuda_graphs", "dataset.path", "dataset.test_path", "model.checkpointing"),
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
 )
@@ -53,7 +54,8 @@ def portable(config: RunConfig) -> dict[str, Any]:
     Paths and the rendezvous become null, `runs` its default, the logger metrics.jsonl; a library's weights stay.
     """
     logger = Jsonl(name="jsonl", interval=config.logger.interval, tensorboard=False)
-    values = as_mapping(replace(config, runs="runs", logger=logger))
+    files = [Path(own).name for own in config.code]
+    values = as_mapping(replace(config, runs="runs", logger=logger, code=files))
     for key in {*path_keys(), "launch.rdzv"} - {"runs"}:
         if get(values, key) not in (None, config.model.library):
             put(values, key, None)
@@ -85,12 +87,24 @@ def read(path: Path) -> RunConfig:
         raise UserError(f"{path} is missing: {path.parent} is not a run folder; pass one such as runs/mild-imagenet-1")
     values = read_mapping(path)
     try:
-        return validate(values, lambda key: str(path))
+        return typed_run(values, str(path), lambda key: str(path))
     except UserError as error:
         remedy = "; if another version of train wrote the file, use that version or add the key"
         raise UserError(
             *(replace(one, message=one.message + remedy * (one.message == MISSING)) for one in error.problems)
         ) from None
+
+
+def typed_run(
+    values: Mapping[str, Any], place: str, origin: Callable[[str], str | None] = lambda key: None
+) -> RunConfig:
+    """Return the config of a run or an export, which stands at a place, with the user's code that it needs.
+
+    Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
+    """
+    # note: a run of before this key has none
+    places = use_recorded(values.get("code", []), values.get("code_sha256", []), place)
+    return validate({"code_sha256": [], **values, "code": places}, origin)
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:

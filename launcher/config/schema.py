@@ -250,6 +250,8 @@ class RunConfig:
     """
 
     recipe: str | None
+    code: list[str]
+    code_sha256: list[str]
     fidelity: Literal["ours", "published"]
     epochs: Count
     batch_size: Count | Literal["auto"]

@@ -168,7 +168,7 @@ def _pretrained(
     theirs, ours = trained.model.architecture if trained else None, config.model.architecture
     # note: timm has other architectures with the same tensors
     if trained and trained.model.library == config.model.library == TorchvisionModel.library and theirs != ours:
-        raise problem(config.model.weights, f"weights of {theirs}, not {ours}; set model.architecture={theirs}")
+        raise problem(config.model.weights, f"weights of {theirs}, not {ours}; set model={theirs}")
     from launcher.weights.pretrained import pretrained_weights
 
     typed = {key for key, origin in origins.items() if origin == COMMAND_LINE}

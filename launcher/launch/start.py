@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from launcher.config import code
 from launcher.config.compose import Composed
 from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
@@ -61,6 +62,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
                 _check_same(config, folder)
             elif config.launch.nnodes == 1:
                 clear(folder)
+            code.copy(folder.code)
             if prepared.pretrained:
                 prepared.pretrained.write(folder.initial)
             # note: another node of the run may have written it
@@ -69,10 +71,10 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             note_dataset(folder, images)
             # note: last, because a folder with a config can be resumed
             write(config, folder.config)
-            code = _train(folder, prepared, out, request)
-            if code not in (DONE, FAILED) and not is_there(folder.metrics) and config.launch.nnodes == 1:
+            ended = _train(folder, prepared, out, request)
+            if ended not in (DONE, FAILED) and not is_there(folder.metrics) and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
-            return code
+            return ended
 
 
 def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:

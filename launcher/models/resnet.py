@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import ModelConfig, Surgery
+from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, NotNegative, Positive
+from launcher.errors import Problem
 from launcher.later import nn, no_grad, torch
 from launcher.models.parameters import generator_of
 
@@ -26,6 +28,11 @@ class TorchvisionModel(ModelConfig):
     batchnorm_weight: Literal["ones", "uniform"]
     batchnorm_scale: Positive
     residual_batchnorm_weight: NotNegative | None
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.architecture != self.name:
+            message = f"model={self.name} has no other architecture; type model={self.architecture}"
+            yield Problem(message, "model.architecture", self.architecture)
 
     def network(self, classes: int, seed: int) -> nn.Module:
         if self.initialization == "torchvision":

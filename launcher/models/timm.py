@@ -13,11 +13,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
+from launcher.config import code
 from launcher.config.choices import ModelConfig, Setting
 from launcher.config.fields import STRICT, Count, Probability
 from launcher.errors import Problem, UserError, one_line
 from launcher.later import nn
 
+_TAGGED = re.compile(r"""["'](\w+\.\w+)["']\s*:""")
 _REGISTERED = re.compile(r"^@register_model\s*\ndef (\w+)\(", re.MULTILINE)
 # Keywords that a run's config must not set: they load weights or build another kind of network.
 FORBIDDEN = {
@@ -31,18 +33,40 @@ _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 @cache
-def timm_architectures() -> tuple[str, ...]:
-    """Return timm's models, read from its source, since importing it takes torch and seconds."""
+def _tagged() -> frozenset[str]:
+    """Return the names of timm's pretrained weights, such as resnet18.a1_in1k, read from its source."""
+    return frozenset(name for text in _sources() for name in _TAGGED.findall(text))
+
+
+@cache
+def _sources() -> tuple[str, ...]:
+    """Return the source of timm's models, since importing it takes torch and seconds."""
     spec = importlib.util.find_spec("timm")
     assert spec is not None
     assert spec.origin is not None
-    sources = sorted((Path(spec.origin).parent / "models").glob("*.py"))
-    return tuple(sorted(name for path in sources for name in _REGISTERED.findall(path.read_text(encoding="utf-8"))))
+    files = sorted((Path(spec.origin).parent / "models").glob("*.py"))
+    return tuple(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def timm_architectures() -> tuple[str, ...]:
+    """Return timm's models, read from its source."""
+    return tuple(sorted(name for text in _sources() for name in _REGISTERED.findall(text)))
+
+
+def _is_registered(architecture: str) -> bool:
+    """Return whether the user's code has registered an architecture."""
+    if not code.loaded():
+        return False
+    from timm.models import is_model  # note: takes a second
+
+    return bool(is_model(architecture))
 
 
 def _known(architecture: str) -> str:
-    names = timm_architectures()
-    if architecture not in names:
+    names, (plain, _, tag) = timm_architectures(), architecture.partition(".")
+    is_timms = plain in names and (not tag or architecture in _tagged())
+    if not is_timms and not _is_registered(plain):
         like = difflib.get_close_matches(architecture.lower(), names, n=4, cutoff=0.5)
         hint = f"; did you mean {', '.join(like)}?" if like else "; timm.list_models() lists them"
         raise ValueError(f"is not a timm model{hint}")
@@ -70,6 +94,14 @@ class TimmModel(ModelConfig):
     def keywords(self) -> dict[str, Setting]:
         named = {key: getattr(self, key) for key in ("drop_rate", "drop_path_rate", "img_size", "global_pool")}
         return {**{key: value for key, value in named.items() if value is not None}, **self.arguments}
+
+    def source(self) -> tuple[str, str]:
+        if self.architecture.partition(".")[0] in timm_architectures():
+            return "", "None"
+        from timm.models import model_entrypoint  # note: takes a second
+
+        # note: which registers the architecture
+        return f"import {model_entrypoint(self.architecture).__module__}\n", "None"
 
     @classmethod
     def instead_of(cls, word: str) -> str | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -55,10 +55,10 @@ class VisionTransformerModel(ModelConfig):
             draw_weight(name, parameter.detach(), generator_of(seed, name))
         return network
 
-    def source(self) -> Sequence[Callable[..., Any]]:
+    def source(self) -> tuple[str, str]:
         from launcher.models.vision_transformer import PARTS
 
-        return PARTS
+        return "\n\n".join(inspect.getsource(part) for part in PARTS), PARTS[-1].__name__
 
 
 def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:

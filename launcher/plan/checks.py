@@ -116,7 +116,7 @@ def _complete(plan: Plan) -> Iterator[Problem]:
 
 def _declared(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms, plan.config.optimizer
-    for declaration in (plan.config.task, optimizer, plan.config.schedule):
+    for declaration in (plan.config.model, plan.config.task, optimizer, plan.config.schedule):
         yield from declaration.problems(plan)
     for name, values in active.items():
         if values.needs_classes and plan.config.task.labelled == "numbers":

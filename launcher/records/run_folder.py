@@ -33,8 +33,8 @@ class RunFolder:
     curve.
     Each rank writes its own log, each node its own lock, and the node of an error writes failure.
 
-    attempts: the starts and resumes among metrics. skipped: the unreadable images. initial: the weights of
-    `model.weights`, if it is set; its first step needs them.
+    attempts: the starts and resumes among metrics. code: copies of the user's code, which nothing runs. skipped: the
+    unreadable images. initial: the weights of `model.weights`, if it is set; its first step needs them.
     teacher: the network of distillation, and the config of its run; every start reads it.
     best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
     deletes it.
@@ -43,6 +43,7 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.config = path / "config.yaml"
+        self.code = path / "code"
         self.environment = path / "environment.json"
         self.dataset = path / "dataset.json"
         self.skipped = path / "skipped.json"

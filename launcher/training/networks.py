@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from launcher.algorithms.base import Context, Teacher
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
-from launcher.config.resolved import portable
+from launcher.config.resolved import portable, typed_run
 from launcher.config.schema import RunConfig
-from launcher.config.validate import validate
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.models.build import build_model
@@ -72,7 +71,7 @@ def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> 
         content = patiently(folder.teacher.read_bytes, folder.teacher)
         check_teacher(config, content, folder.teacher)
         with safe_open(folder.teacher, framework="pt") as file:
-            own = validate(json.loads(file.metadata()["config"]))
+            own = typed_run(json.loads(file.metadata()["config"]), str(folder.teacher))
     except (OSError, SafetensorError) as error:
         raise UserError(
             f"{folder.teacher} cannot be read ({error}); remove it if it is there, and resume the run"

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.keys import nearest
-from launcher.config.resolved import read
+from launcher.config.resolved import read, typed_run
 from launcher.config.schema import RunConfig
-from launcher.config.validate import validate
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import RunFolder
 
@@ -45,7 +44,7 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     """
     try:
         card = json.loads(path.read_bytes())
-        config, classes, facts = validate(card["config"]), card["classes"], dict(card.get("task", {}))
+        config, classes, facts = typed_run(card["config"], str(path)), card["classes"], dict(card.get("task", {}))
     except FileNotFoundError:
         raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

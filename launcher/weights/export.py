@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from launcher.config import code
 from launcher.config.resolved import read
 from launcher.data.loaders import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
@@ -61,6 +62,7 @@ def export_run(
             write_onnx(network.eval(), staged, card)
         else:
             write_export(state["weights"], staged, card, surgeries, plan.config.model.source())
+        code.copy(staged)
         task = build_task(config, facts=card["task"])
         check = check_export(staged, network, plan, task, images, recorded, report)
         write_card(staged, card | {"checked": vars(check)})

@@ -5,7 +5,7 @@ Reading an export executes nothing: its weights and its card describe the networ
 
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ def write_export(
     folder: Path,
     card: Mapping[str, Any],
     surgeries: Mapping[str, Surgery],
-    network: Sequence[Callable[..., Any]] = (),
+    network: tuple[str, str] = ("", "None"),
 ) -> None:
     """Write the three files into an existing folder.
 
@@ -76,11 +76,10 @@ def network_card(model: ModelConfig, classes: int, *, changed: bool) -> dict[str
     return {"library": model.library, "architecture": model.architecture, "arguments": arguments, "load": load}
 
 
-def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..., Any]] = ()) -> str:
+def model_source(surgeries: Mapping[str, Surgery], network: tuple[str, str] = ("", "None")) -> str:
     """Return the source of a module that rebuilds a network with these surgeries, by name and in this order.
 
-    network: for a network of this project, the classes and functions that it needs and then itself. The source of
-    networks and surgeries may use the imports of standalone_torch.py.
+    network: the `source` of the model. It and surgeries may use the imports of standalone_torch.py.
     """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
@@ -89,9 +88,9 @@ def model_source(surgeries: Mapping[str, Surgery], network: Sequence[Callable[..
     if surgeries:
         surgery = _NO_SURGERY.replace("{}", f"{{\n{rows}}}")
         text = text.replace(_NO_SURGERY, "\n\n".join([*map(inspect.getsource, parts), surgery]))
-    if network:
-        own = _NO_NETWORK.replace("None\n", f"{network[-1].__name__}\n")
-        text = text.replace(_NO_NETWORK, "\n\n".join([*map(inspect.getsource, network), own]))
+    source, called = network
+    if source:
+        text = text.replace(_NO_NETWORK, "\n\n".join([source, _NO_NETWORK.replace("None\n", f"{called}\n")]))
     return text
 
 

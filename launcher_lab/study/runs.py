@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
+from launcher.config.resolved import typed_run
 from launcher.config.tasks import TASKS
-from launcher.config.validate import MISSING, validate
+from launcher.config.validate import MISSING
 from launcher.config.yaml_file import read_mapping
 from launcher.data.listing import is_folder
 from launcher.errors import MachineError, UserError, first_few
@@ -257,7 +258,7 @@ def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
     except (UserError, MachineError) as error:
         return {}, str(error).replace(str(path), path.name)
     try:
-        validate(values)
+        typed_run(values, path.name)
     except UserError as error:
         if wrong := [str(problem) for problem in error.problems if problem.message != MISSING]:
             return values, f"{path.name}: {first_few(wrong)}"

@@ -46,6 +46,7 @@ EXPECTED = {
     "train ls hardware": "cellar",
     "train show task=ordinal target=mae:0.5": "ordinal",
     "train steps runs/dear": "1 steps",
+    "train show code=nets.py": "nets.TinyNet",
 }
 
 

@@ -105,6 +105,10 @@ def test_sizes_follow_the_native_size() -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (
+            ["model=resnet50", "model.architecture=resnet18"],
+            "model=resnet50 has no other architecture; type model=resnet18",
+        ),
         (["batch_size=100"], "set 96 or 104"),
         (["batch_size=4"], "set 8"),
         (["batch_size=2000000"], "larger than the data set"),

@@ -210,7 +210,7 @@ def test_a_run_without_a_checkpoint_or_of_another_network_is_refused_before_torc
     teacher = ["recipe=small", f"algorithms.distillation.teacher={run.path}"]
     assert re.search(rf"algorithms\.distillation\.teacher{shown}", refused("plan", *SHAPES, "model=resnet18", *teacher))
     (run.checkpoints / checkpoint_name(1)).touch()
-    assert "weights of resnet18, not resnet50; set model.architecture=resnet18" in refused(*words)
+    assert "weights of resnet18, not resnet50; set model=resnet18" in refused(*words)
 
 
 def test_weights_with_another_digest_are_refused(file: Path) -> None:

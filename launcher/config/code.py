@@ -1,0 +1,190 @@
+"""Code of the user's: files and packages named by `code=`, whose options count as ours.
+
+Nothing runs that the user has not named: the cache keeps the SHA-256 of what was named on this machine, and code of a
+run or an export runs only if its SHA-256 is that of the run and among these.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from launcher import paths
+from launcher.config.fields import expanded
+from launcher.errors import Problem, UserError, one_line
+
+KEY = "code"
+# What this process has loaded, for those that it starts.
+_LOADED = "TRAIN_CODE"
+_MODULE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class Own(NamedTuple):
+    """A module of the user's: a file, or the folder of a package, and the SHA-256 of its source."""
+
+    name: str
+    path: str
+    sha256: str
+
+    @property
+    def files(self) -> list[Path]:
+        """The files of its source."""
+        path = Path(self.path)
+        return [path] if path.is_file() else sorted(path.rglob("*.py"))
+
+
+def find(name: str) -> Own:
+    """Return a module by a path, or by the name of an installed package, without running it.
+
+    Raises UserError if there is none, or another module has its name.
+    """
+    path = Path(expanded(name)).absolute()
+    if not path.exists() and _MODULE.fullmatch(name):
+        spec = PathFinder.find_spec(name)
+        if spec is None or spec.origin is None:
+            raise _problem(name, "is neither a file nor an installed package; set a path such as ./nets.py")
+        path = Path(spec.origin)
+        path = path.parent if path.name == "__init__.py" else path
+    elif not path.is_file() and not (path / "__init__.py").is_file():
+        raise _problem(name, "is neither a file nor a package; set a path such as ./nets.py")
+    elif _is_taken(path):
+        raise _problem(name, f"has the name of an installed package, {path.stem}; rename it")
+    if not _MODULE.fullmatch(path.stem) or (path.is_file() and path.suffix != ".py"):
+        raise _problem(name, "is not the name of a module; rename it, such as nets.py")
+    return Own(path.stem, str(path), _sha256(path))
+
+
+def _is_taken(path: Path) -> bool:
+    """Return whether another module has the name of a file or package."""
+    spec = PathFinder.find_spec(path.stem)
+    # note: with `python -m` the working directory is a place of installed packages
+    others = [] if spec is None or spec.origin is None else [Path(spec.origin).resolve()]
+    return path.stem in sys.stdlib_module_names or any(path.resolve() not in (one, one.parent) for one in others)
+
+
+def use(names: Sequence[str]) -> list[Own]:
+    """Load what the user names, and remember it on this machine.
+
+    Raises UserError if it cannot be loaded.
+    """
+    modules = [find(name) for name in names]
+    for own in modules:
+        _load(own)
+        remembered = _remembered(own.sha256)
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        remembered.touch()
+    return modules
+
+
+def use_recorded(recorded: Any, digests: Any, origin: str) -> list[str]:
+    """Load the code of a run or an export, and return the paths: what the user named in this command, or where it was.
+
+    Raises UserError if it is not that code, or code that the user has never named here.
+    """
+    lists = [part if isinstance(part, list) else [] for part in (recorded, digests)]
+    places = []
+    for place, digest in zip(*(map(str, part) for part in lists), strict=False):
+        name = Path(place).stem
+        own = next((one for one in loaded() if one.name == name), None) or _where_it_was(place, digest, origin)
+        if own.sha256 != digest:
+            message = (
+                f"has SHA-256 {own.sha256[:12]}, but {origin} has {digest[:12]}; set the file that it was made with"
+            )
+            raise _problem(own.path, message)
+        _load(own)
+        places.append(own.path)
+    return places
+
+
+def loaded() -> list[Own]:
+    """Return what this process and those that started it have loaded."""
+    return [Own(*one) for one in json.loads(os.environ.get(_LOADED, "[]"))]
+
+
+def modules() -> list[ModuleType]:
+    """Return the modules of the user's code, of this process or those that started it.
+
+    Raises UserError if a file has changed, or fails.
+    """
+    return [_import(own) for own in loaded()]
+
+
+def copy(folder: Path) -> None:
+    """Copy the loaded files into a folder, for people to read and name; nothing loads them from there by itself."""
+    for own in loaded():
+        for file in own.files:
+            target = folder / file.relative_to(Path(own.path).parent)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
+
+
+def _where_it_was(place: str, digest: str, origin: str) -> Own:
+    if not Path(place).exists():
+        raise _problem(place, f"is missing, but {origin} needs it; set code=FILE")
+    own = find(place)
+    if own.sha256 == digest and not _remembered(digest).exists():
+        raise _problem(place, f"is code that was never named on this machine; read it, then type code={own.path}")
+    return own
+
+
+def _remembered(digest: str) -> Path:
+    return paths.cache() / KEY / (digest if re.fullmatch("[0-9a-f]{64}", digest) else "none")
+
+
+def _load(own: Own) -> None:
+    others = [one for one in loaded() if one.name == own.name]
+    if others and others[0].sha256 != own.sha256:
+        raise _problem(own.path, f"has the name of other code in use, {others[0].path}; rename one")
+    if not others:
+        os.environ[_LOADED] = json.dumps([*loaded(), own])
+    _import(own)
+
+
+def _import(own: Own) -> ModuleType:
+    if own.name not in sys.modules and _sha256(Path(own.path)) != own.sha256:
+        raise _problem(own.path, "has changed since this command started; start it again")
+    try:
+        return import_module(own.name)
+    except UserError:
+        raise
+    # note: the user's code may raise anything
+    except Exception as error:
+        raise _problem(own.path, f"cannot be imported: {type(error).__name__}: {one_line(str(error))}") from error
+
+
+def _sha256(path: Path) -> str:
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    parts = ((str(file.relative_to(path)), _sha256(file)) for file in sorted(path.rglob("*.py")))
+    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+
+
+def _problem(value: str, message: str) -> UserError:
+    return UserError(Problem(message, KEY, value))
+
+
+class _Finder(MetaPathFinder):
+    """Finds the modules of the user's code by name, also in processes that unpickle their classes."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        for own in loaded() if path is None else ():
+            if own.name == name:
+                folder = Path(own.path)
+                if folder.is_file():
+                    return spec_from_file_location(name, folder)
+                return spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[own.path])
+        return None
+
+
+# note: first, so that no other file of this name runs
+sys.meta_path.insert(0, _Finder())
