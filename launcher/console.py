@@ -48,10 +48,14 @@ def verbatim(text: object) -> str:
     return escape(one_line(str(text)))
 
 
+_NUMBER = re.compile(r"[-+][0-9]+(\.[0-9]+)?")
+
+
 def csv_cell(text: str) -> str:
     """Escape spreadsheet formulas and invalid bytes in a cell of a CSV file; other names stay as they are."""
     cell = text.encode("utf-8", "backslashreplace").decode()
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@")) else cell
+    is_formula = cell.startswith(("=", "+", "-", "@")) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
 
 
 def table(*columns: str, numbers: Collection[str] = (), rows: Iterable[Iterable[str]] = ()) -> Table:

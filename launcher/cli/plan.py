@@ -65,10 +65,11 @@ def _facts(plan: Plan) -> Table:
     )
     sizes = f"{plan.config.scaled_size(config.image.eval_resize):g} -> {plan.evaluation_view} px"
     curve = f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
+    held_out = f" and {val:,} validation images" if (val := config.dataset.val_samples) else ""
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
-        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images"),
+        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images{held_out}"),
         ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {curve}"),
@@ -86,6 +87,7 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "dataset": config.dataset.name,
         "classes": config.dataset.classes,
         "train_samples": plan.train_samples,
+        "val_samples": config.dataset.val_samples,
         "processes": plan.world_size,
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,

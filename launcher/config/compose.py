@@ -19,7 +19,7 @@ from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
-from launcher.errors import Problem, Problems
+from launcher.errors import Problem, Problems, UserError
 
 DATA_FOLDER = "TRAIN_DATA"
 _LIST = "algorithms"
@@ -197,10 +197,19 @@ def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
     """Return the values in the user's own files of the options chosen by group."""
     of_groups = {(group, str(chosen[group])): files(group) for group in GROUPS if group in chosen}
     return [
-        _Layer(f"{group}={option}", {group: without(read_mapping(names[option]), {"defaults"})})
+        _Layer(f"{group}={option}", {group: without(_own_values(names[option], f"{group}={option}"), {"defaults"})})
         for (group, option), names in of_groups.items()
         if option in names and paths.CONF not in names[option].parents
     ]
+
+
+def _own_values(path: Path, word: str) -> dict[str, Any]:
+    """Read an option of the user's; raises UserError if it is of another application that uses Hydra."""
+    values = read_mapping(path)
+    if foreign := next((key for key in values if key.startswith("_") and key.endswith("_")), None):
+        message = f"is an option of another application ({foreign}: ...), which {word} means in this folder"
+        raise UserError(f"{path}:1: {message}; rename it, or type train in another folder")
+    return values
 
 
 def dataset_at(path: str, usual: str) -> str:

@@ -99,8 +99,12 @@ _HOME = re.compile(r"^\$HOME(?=/|$)")
 
 
 def _folder_name(text: str) -> str:
-    if "/" in text or text in ("", ".", "..") or not text.isprintable() or len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"must be a folder name without /, at most {_MOST_BYTES} bytes; set its parent as runs=FOLDER")
+    if "/" in text or text in ("", ".", ".."):
+        raise ValueError("must be a folder name without /; set its parent as runs=FOLDER")
+    if odd := next((character for character in text if not character.isprintable()), None):
+        raise ValueError(f"has the character U+{ord(odd):04X}, which is not printable; remove it")
+    if len(text.encode()) > _MOST_BYTES:
+        raise ValueError(f"has {len(text.encode())} bytes; shorten it to {_MOST_BYTES}")
     return text
 
 

@@ -1,6 +1,7 @@
 """Hydra's composition, with a config source that reads every file as untrusted."""
 
 import logging
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -69,6 +70,10 @@ def print_defaults_tree(command: Command) -> None:
         root.level, root.handlers = before
 
 
+# What Hydra reports of a group that a recipe chooses again.
+_TWICE = re.compile(r"(\S+) appears more than once")
+
+
 @contextmanager
 def _hydra(command: Command) -> Iterator[None]:
     for plugin in (ConfigFiles, SearchPath):
@@ -81,9 +86,10 @@ def _hydra(command: Command) -> Iterator[None]:
             yield
     except _FAILURES as error:
         reason = one_line(" ".join(str(error).split())) or type(error).__name__
-        raise UserError(
-            f"{command.config_name} cannot be composed: {reason}; correct its values or defaults list"
-        ) from None
+        remedy = "correct its values or defaults list"
+        if twice := _TWICE.match(reason):
+            remedy = f"write - override {twice[1]}: OPTION in its defaults list"
+        raise UserError(f"{command.config_name} cannot be composed: {reason}; {remedy}") from None
     finally:
         ConfigFiles.command = None
 

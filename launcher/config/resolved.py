@@ -26,7 +26,7 @@ _PLACE_ONLY = ("runs", "run_name", "code")
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
     *("epochs", "target", "stop.", "runs", "run_name", "code", "eval_every", "eval_batch_size", "device_batch_size"),
-    *("deterministic", "cuda_graphs", "dataset.path", "dataset.test_path", "model.checkpointing"),
+    *("deterministic", "cuda_graphs", "dataset.path", "dataset.links", "dataset.test_path", "model.checkpointing"),
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
 )
 _FIXED = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)

@@ -84,7 +84,7 @@ class Dataset:
     `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
     for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
     `exif_orientation` rotates images by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced:
-    each class equally often.
+    each class equally often. `links` out of the split's folder are refused, or followed.
     """
 
     name: str
@@ -102,6 +102,8 @@ class Dataset:
     native_size: Count
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
+    # note: runs of earlier versions lack the key
+    links: Literal["refuse", "follow"] = "refuse"
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -19,7 +19,8 @@ _MOST_BYTES = 100_000
 _PACKAGE = re.compile(r"^# @package +(\S+)", re.MULTILINE)
 _DEEPEST = 20
 _TAG = "tag:yaml.org,2002:"
-_WORDS = (f"{_TAG}null", f"{_TAG}bool")
+# note: on, off, yes and no are texts, as on the command line and in YAML 1.2
+_BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)$")
 # note: YAML 1.1, which PyYAML reads, takes 5e-4 for text, and 1:30, 0x1f and 017 for whole numbers
 _NUMBERS = {
     f"{_TAG}int": re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})$"),
@@ -73,7 +74,9 @@ def defaults_list(values: Mapping[str, Any], path: Path) -> list[tuple[str, Any]
         name for pair in pairs for part in pair for name in (part if isinstance(part, list) and pair[0] else [part])
     ]
     if not all(isinstance(name, str) and "${" not in name for name in names):
-        raise UserError(f"{path}: a defaults list must hold names, or options of groups such as - model: resnet50")
+        raise UserError(
+            f"{path}: a defaults list must hold names, or options of groups such as - override model: resnet50"
+        )
     return pairs
 
 
@@ -103,7 +106,7 @@ class _PlainLoader(_FASTEST):
     """Load only null, booleans, numbers, text, lists and mappings."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own form
-        first: [(tag, pattern) for tag, pattern in resolvers if tag in _WORDS]
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == f"{_TAG}null"]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -133,6 +136,7 @@ def _refused(problem: str, mark: Any) -> ConstructorError:
 
 
 _PlainDumper.add_representer(str, _PlainDumper.represent_text)
+_PlainLoader.add_implicit_resolver(f"{_TAG}bool", _BOOL, list("tTfF"))
 for _tag, _pattern in _NUMBERS.items():
     for _class in (_PlainLoader, _PlainDumper):
         _class.add_implicit_resolver(_tag, _pattern, list("-+.0123456789"))

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.choices import ClassWeights
+from launcher.config.class_names import composed
 from launcher.config.schema import Loss, RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError, first_few
@@ -33,12 +34,39 @@ def blank_labels(task: TaskConfig, outputs: int) -> np.ndarray:
 def places_in(names: Sequence[str], classes: Sequence[str]) -> np.ndarray:
     """Return the places of names among classes, int64 [N]; -1 for another name.
 
-    Names that are all numbers, and none of the classes, are such places.
+    Numbers also match those of earlier runs, which have at least four digits, such as 0007 for 7.
     """
-    places = {name: number for number, name in enumerate(classes)}
-    if all(map(str.isdecimal, names)) and places.keys().isdisjoint(names):
-        places = {name: int(name) for name in names if int(name) < len(classes)}
-    return np.array([places.get(name, -1) for name in names], np.int64)
+    places = {composed(name): number for number, name in enumerate(classes)}
+    texts = [*map(composed, names)]
+    padded = {text: text.zfill(4) for text in texts if text.isdecimal() and text.zfill(4) not in texts}
+    return np.array([places.get(text, places.get(padded.get(text, text), -1)) for text in texts], np.int64)
+
+
+def are_places(names: Sequence[str], classes: Sequence[str]) -> bool:
+    """Return whether names are places of classes from zero on, as ImageNet-v2's: all numbers, and no class is one."""
+    if any(map(str.isdecimal, classes)) or not all(map(str.isdecimal, names)):
+        return False
+    return all(int(name) < len(classes) for name in names)
+
+
+def in_classes_of(
+    run: Sequence[str] | None, names: list[str], labels: np.ndarray, path: object
+) -> tuple[list[str], np.ndarray]:
+    """Return the classes that a run has, and labels of them instead of `names`; both unchanged without a run.
+
+    Raises UserError if the run has other classes.
+    """
+    if run is None or [*run] == names:
+        return names, labels
+    places = places_in(names, run)
+    if sorted(places.tolist()) != [*range(len(run))]:
+        other = [name for name, place in zip(names, places.tolist(), strict=True) if place < 0]
+        missing = [run[place] for place in range(len(run)) if place not in places]
+        message = (
+            f"other classes than the run's: new {first_few(other) or 'none'}, missing {first_few(missing) or 'none'}"
+        )
+        raise UserError(Problem(f"{message}; restore them, or start a new run", "dataset.path", path))
+    return [*run], moved(labels, places, len(run))
 
 
 def moved(labels: np.ndarray, places: np.ndarray, count: int) -> np.ndarray:

@@ -3,11 +3,11 @@
 import io
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
 
 # note: the content decides, not the name; Pillow's other formats include PostScript, which it would execute
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -15,6 +15,8 @@ _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MOST_PIXELS = 89_478_485
 # Pillow's modes with 16 bits per pixel, whose values it would clip at 255; in PNG and PPM files, "I" is one too.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
+# note: profiles and texts beside the pixels may be larger than Pillow's bound of 1 MiB; they are not kept
+PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = 1 << 26
 
 
 class UnreadableImage(Exception):
@@ -41,22 +43,37 @@ def decode(data: bytes, *, upright: bool) -> Decoded:
         is_deep = mode in _DEEP or (mode == "I" and image_format in ("PNG", "PPM"))
         if mode in ("I", "F") and not is_deep:
             raise UnreadableImage("32 bits a channel, which have no fixed range; convert it to 8 or 16")
-        turned = upright and _turn(image)
+        turned = _turn(image) if upright else _leave(image)
         whole = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)) if is_deep else image
         return Decoded(whole.convert("RGB"), image_format, mode, turned)
 
 
 def _turn(image: Image.Image) -> bool:
     """Apply an image's EXIF rotation (Exif 2.3, 4.6.4); return whether it has one."""
-    # note: decode first, since errors of the metadata below are ignored
+    turned = image.format == "TIFF" and _orientation(image) in range(2, 9)
+    # note: decode first, since errors of the metadata below are ignored; decoding turns a TIFF
     image.load()
     try:
-        turned = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
+        turned |= image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
         ImageOps.exif_transpose(image, in_place=True)
     # note: metadata can be malformed in any way; the pixels are intact
     except Exception:
         return False
     return turned
+
+
+def _leave(image: Image.Image) -> bool:
+    """Keep a TIFF as it is stored, which Pillow would turn when it is decoded; return False."""
+    if image.format == "TIFF" and _orientation(image) is not None:
+        del image.getexif()[ExifTags.Base.Orientation]
+    return False
+
+
+def _orientation(image: Image.Image) -> int | None:
+    # note: metadata can be malformed in any way; the pixels are intact
+    with suppress(Exception):
+        return image.getexif().get(ExifTags.Base.Orientation)
+    return None
 
 
 def size(data: bytes) -> tuple[int, int]:

@@ -3,29 +3,48 @@
 import itertools
 import os
 import zlib
-from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from launcher import randomness
+from launcher.config.class_names import composed, in_order
 from launcher.data.classes import places_in
-from launcher.data.listing import EXTENSIONS, entries, files_below, is_file, is_folder, is_image, unreadable_path
+from launcher.data.listing import (
+    EXTENSIONS,
+    Refused,
+    entries,
+    files_below,
+    is_file,
+    is_folder,
+    is_ignored,
+    is_image,
+    unreadable_path,
+)
+from launcher.data.sources.layout import FFCV, UNDIVIDED, Wanted, class_root, visible
 from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
 from launcher.data.workers import in_threads
-from launcher.errors import Problem, UserError, first_few
+from launcher.errors import Problem, UserError
 
-# The default folder of FFCV files, within the data set's folder.
-FFCV = "ffcv"
-# Names of the folder of validation images; the first that exists is read.
-VAL = ("val", "valid", "validation", "test")
 _FILES_A_TASK = 1000
-_ONLY_PREPARED = "; for ImageNet's tar files, run train prepare and then train with dataloader=ffcv"
-# Names of split folders in other spellings, which are no classes.
-_SPLIT_NAMES = ("train", "training", *VAL, "testing")
-_UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
+# Why entries of a data set are dropped.
+NO_IMAGE = "files without an image extension"
+LOOSE = "images that lie beside the class folders, not in one"
+LINKS = "links out of the split's folder or to a folder below a class"
+BROKEN = "broken or looping links, pipes or devices"
+REPLACED = "images that a later one of the same name replaces, as when unpacking"
+UNREADABLE = "images that cannot be decoded"
+_REMEDIES = {LINKS: "; set dataset.links=follow to read them"}
+
+
+class Dropped(NamedTuple):
+    """A number of entries that are dropped for one reason, and the name of the first."""
+
+    rows: int
+    example: str
 
 
 @dataclass(frozen=True)
@@ -33,9 +52,8 @@ class Folder:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
     `stored` is where images are that are not in class folders: `root` is the path in messages then, and `files` are
-    names. `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. `irregular` counts
-    links that are not followed, pipes, sockets and devices; `others` counts files without an image extension, by
-    extension; `loose` counts images in `root` itself, which have no class.
+    names. `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. Of `seen` files or
+    rows, those that are `dropped` have a reason.
     """
 
     root: str
@@ -45,95 +63,87 @@ class Folder:
     labels: np.ndarray
     stored: Stored | None = None
     place: str = ""
-    irregular: int = 0
-    others: Counter[str] = field(default_factory=Counter)
-    loose: int = 0
+    seen: int = 0
+    dropped: Mapping[str, Dropped] = field(default_factory=dict)
 
     def piece(self, number: int) -> Piece:
         """Return where an image is."""
         name = os.fsdecode(self.files[number])
         return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
+    def facts(self) -> dict[str, object]:
+        """Return how many files or rows were seen, taken and dropped, and why."""
+        dropped = [{"reason": why, "count": one.rows, "example": one.example} for why, one in self.dropped.items()]
+        return {"seen": self.seen, "taken": len(self.files), "dropped": dropped}
 
-def scan_undivided(path: Path, fraction: float) -> Folder:
-    """List the images that `dataset.val_split` divides; classes may be in `path` itself.
 
-    Raises UserError if a folder, its classes or all images are missing or unreadable, or val/ exists.
+def counted(folder: Folder) -> Folder:
+    """Return a folder whose images and drops are all that was seen.
+
+    Raises UserError if something was dropped without a reason.
     """
-    folders = [name for name in VAL if is_folder(path / name)]
-    # note: images to test on may lie beside those that are divided
-    if folders not in ([], ["test"]):
-        message = f"{path / folders[0]} holds validation images already; remove the key or move the folder"
-        raise UserError(Problem(message, "dataset.val_split", fraction))
-    if folders or is_folder(path / "train") or not is_folder(path):
-        return scan(path, "train")
-    if names := _split_folders(path):
-        message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
-        raise problem(path, message)
-    return _without_ffcv(_scan(path, path, "train"))
+    explained = len(folder.files) + sum(one.rows for one in folder.dropped.values())
+    if explained != folder.seen:
+        message = f"{folder.seen:,} files or rows were listed, but {explained:,} are taken or dropped with a reason; "
+        raise problem(folder.root, f"{message}this is an error of the program, please report it")
+    return folder
+
+
+def drops(reasons: Mapping[str, Sequence[str]]) -> dict[str, Dropped]:
+    """Return the counts and the first of the names that are dropped for each reason."""
+    return {why: Dropped(len(names), names[0]) for why, names in reasons.items() if names}
+
+
+@dataclass(frozen=True)
+class DiskTree:
+    """The folders of a data set on this machine."""
+
+    path: Path
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder, sorted; links to folders are some."""
+        with os.scandir(self.path / path) as listed:
+            return sorted(entry.name for entry in listed if not is_ignored(entry.name) and is_folder(Path(entry)))
+
+    def has_images(self, path: str) -> bool:
+        """Return whether images lie in a folder itself."""
+        with os.scandir(self.path / path) as listed:
+            return any(is_image(entry.name) and is_file(Path(entry)) for entry in listed)
+
+
+def scan(path: Path, wanted: Wanted, *, links: str = "refuse", classes: Collection[str] = ()) -> Folder:
+    """List the images in and below class folders, sorted by class and name; a class may be empty.
+
+    Links to images and classes are followed if they stay within the split's folder, with links=follow all that exist.
+    `classes` are those of a run that is evaluated.
+
+    Raises UserError if the folder, its classes or all images are missing or unreadable.
+    """
+    if not is_folder(path):
+        holds = "CLASS/*.jpg or" if wanted == "evaluation" else "train/CLASS/*.jpg and"
+        raise problem(path, f"not a folder; set a folder that holds {holds} val/CLASS/*.jpg")
+    try:
+        root = class_root(DiskTree(path), wanted, str(path), classes)
+        return counted(_listed(path, root, "val" if wanted in ("val", "evaluation") else "train", links))
+    except OSError as error:
+        raise problem(path, unreadable_path(error)) from None
 
 
 def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
-    """Relabel both splits by their sorted common classes, so that a class missing in one does not shift its labels.
+    """Relabel both splits by their common classes, so that a class missing in one does not shift its labels.
 
-    Equal lists of classes stay in their order.
+    The order is that of the split which has all classes, else that of their names.
     """
     if train.classes == val.classes:
         return train, val
-    classes = sorted({*train.classes, *val.classes})
+    whole = (one.classes for one in (train, val) if {*one.classes}.issuperset(train.classes + val.classes))
+    classes = next(whole, None) or in_order([*train.classes, *val.classes])
     return numbered(train, classes), numbered(val, classes)
 
 
 def numbered(split: Folder, classes: list[str]) -> Folder:
     """Relabel a split by the positions of other classes; -1 for a class not among them."""
     return replace(split, classes=classes, labels=places_in(split.classes, classes)[split.labels])
-
-
-def scan(path: Path, split: str) -> Folder:
-    """List the images in and below the class folders of `PATH/SPLIT`, sorted by class and name; a class may be empty.
-
-    Links to images and classes are followed if they stay within `PATH/SPLIT`, links to folders below a class are not.
-
-    Raises UserError if the folder, its classes or all images are missing or unreadable.
-    """
-    root = split_folder(path, split)
-    if not is_folder(path):
-        raise problem(path, "not a folder; set a folder that holds train/CLASS/*.jpg and val/CLASS/*.jpg")
-    if not is_folder(root):
-        raise problem(path, f"has no {split}/ folder; expected {root}/CLASS/*.jpg{_remedy(path, split)}")
-    return _scan(path, root, split)
-
-
-def _remedy(path: Path, split: str) -> str:
-    """Return what to do about a missing split, by the folders that exist."""
-    if any(path.glob(f"*{split}*.tar")):
-        return _ONLY_PREPARED
-    if split == "train" and (names := [name for name in _split_folders(path) if name.casefold().startswith(split)]):
-        return f"; rename {names[0]} to train"
-    if split == "train" and (inner := sorted(path.glob("*/train/"))):
-        return f"; set dataset.path={inner[0].parent}"
-    return "" if any(is_folder(path / name) for name in VAL) else _UNDIVIDED
-
-
-def _split_folders(path: Path) -> list[str]:
-    """Return the folders in `path` with names of splits in any spelling."""
-    return sorted(one.name for one in path.glob("*/") if one.name.casefold() in _SPLIT_NAMES)
-
-
-def split_folder(path: Path, split: str) -> Path:
-    """Return the folder of a split's images, which may be missing."""
-    names = VAL if split == "val" else (split,)
-    return next((path / name for name in names if is_folder(path / name)), path / split)
-
-
-def scan_evaluation(path: Path) -> Folder:
-    """List the images of a folder to evaluate: of `PATH/val`, or of class folders in `PATH` itself.
-
-    Raises UserError if the folder, its classes or all images are missing or unreadable.
-    """
-    if not is_folder(path):
-        raise problem(path, "not a folder; set a folder that holds CLASS/*.jpg or val/CLASS/*.jpg")
-    return scan(path, "val") if is_folder(split_folder(path, "val")) else _without_ffcv(_scan(path, path, "val"))
 
 
 def sizes(folder: Folder) -> Sequence[int | None]:
@@ -167,67 +177,66 @@ def is_no_folder(path: str) -> bool:
     return is_remote(path) or path.endswith(".tar") or is_file(Path(path))
 
 
-def _scan(path: Path, root: Path, split: str) -> Folder:
-    try:
-        return _listed(path, root, split)
-    except OSError as error:
-        raise problem(path, unreadable_path(error)) from None
-
-
-def _listed(path: Path, root: Path, split: str) -> Folder:
-    inside = f"{root.resolve()}{os.sep}"
-    classes, loose, skipped = entries(root, inside, follow=True)
-    if not classes:
+def _listed(path: Path, below: str, split: str, links: str) -> Folder:
+    root = path / below
+    inside, refused = None if links == "follow" else f"{root.resolve()}{os.sep}", Refused()
+    names, beside = entries(root, inside, refused, follow=True)
+    # note: the folder of FFCV files is no class
+    if FFCV in names and FFCV not in visible(DiskTree(path), below):
+        names.remove(FFCV)
+    if not names:
         message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
-        raise problem(path, "; ".join([message + _UNDIVIDED * (split == "val"), *_irregular_note(skipped)]))
+        raise problem(path, "; ".join([message + UNDIVIDED * (split == "val"), *_notes(_refused(refused))]))
+    classes = in_order(map(composed, names))
+    numbers = {name: number for number, name in enumerate(classes)}
     files: list[str] = []
     labels: list[int] = []
-    others: Counter[str] = Counter()
-    for label, name in enumerate(classes):
-        names, links = files_below(root, name, inside)
-        images = [file for file in names if is_image(os.path.basename(file))]  # noqa: PTH119 - the faster one
+    others: list[str] = []
+    for name in sorted(names, key=lambda one: numbers[composed(one)]):
+        listed = files_below(root, name, inside, refused)
+        images = [file for file in listed if is_image(os.path.basename(file))]  # noqa: PTH119 - the faster one
         files += images
-        labels += [label] * len(images)
-        skipped += links
-        if len(images) < len(names):
-            others.update(Path(file).suffix.lower() or Path(file).name for file in {*names}.difference(images))
+        labels += [numbers[composed(name)]] * len(images)
+        if len(images) < len(listed):
+            others += sorted({*listed}.difference(images))
+    loose = [*filter(is_image, beside)]
+    dropped = drops({NO_IMAGE: others, LOOSE: loose}) | _refused(refused)
     if not files:
         message = f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some"
-        raise problem(path, "; ".join([message, *_others_note(others), *_irregular_note(skipped)]))
-    place = "" if root == path else f"{root.name}/"
-    numbers = np.array(labels, dtype=np.int64)
-    return Folder(str(root), split, classes, files, numbers, None, place, skipped, others, sum(map(is_image, loose)))
+        raise problem(path, "; ".join([message, *_notes(dropped)]))
+    seen = len(files) + len(others) + len(loose) + len(refused.links) + len(refused.broken)
+    place = f"{below}/" if below else ""
+    return Folder(str(root), split, classes, files, np.array(labels, np.int64), None, place, seen, dropped)
 
 
-def skipped_notes(folders: Sequence[Folder]) -> list[str]:
-    """Return notes on the files in and beside the class folders that are skipped."""
-    notes = _others_note(sum((folder.others for folder in folders), Counter[str]()))
-    if loose := sum(folder.loose for folder in folders):
-        notes.append(f"skipping {loose:,} images that lie beside the class folders, not in one")
-    return notes + _irregular_note(sum(folder.irregular for folder in folders))
+def _refused(refused: Refused) -> dict[str, Dropped]:
+    return drops({LINKS: sorted(refused.links), BROKEN: sorted(refused.broken)})
 
 
-def _others_note(others: Counter[str]) -> list[str]:
-    kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
-    return [f"skipping {others.total():,} files in class folders without an image extension: {kinds}"] * bool(others)
+def dropped_notes(folders: Sequence[Folder]) -> list[str]:
+    """Return notes on what is dropped in some splits, by reason."""
+    total: dict[str, Dropped] = {}
+    for folder in folders:
+        for why, (count, example) in folder.dropped.items():
+            before = total.get(why, Dropped(0, example))
+            total[why] = Dropped(before.rows + count, before.example)
+    return _notes(total)
 
 
-def _irregular_note(count: int) -> list[str]:
-    what = "broken links, links out of the split's folder or to a folder below a class, pipes or devices"
-    return [f"skipping {count:,} entries: {what}"] * bool(count)
-
-
-def _without_ffcv(folder: Folder) -> Folder:
-    """Remove the folder of FFCV files from the classes."""
-    images = numbered(folder, [name for name in folder.classes if name != FFCV])
-    return folder if (images.labels < 0).any() else images
+def _notes(dropped: Mapping[str, Dropped]) -> list[str]:
+    return [
+        f"skipping {count:,} {why}, such as {example}{_REMEDIES.get(why, '')}"
+        for why, (count, example) in dropped.items()
+    ]
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
     """Remove images, given relative to the data set's folder; classes stay."""
     if not skipped:
         return folder
-    return part(folder, np.array([f"{folder.place}{file}" not in skipped for file in folder.files]))
+    kept = np.array([f"{folder.place}{file}" not in skipped for file in folder.files])
+    bad = [folder.files[number] for number in np.flatnonzero(~kept).tolist()]
+    return replace(part(folder, kept), dropped={**folder.dropped, **drops({UNREADABLE: bad})})
 
 
 def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Folder, Folder]:
@@ -242,11 +251,14 @@ def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True)
     for first, beyond in itertools.pairwise(bounds):
         count = min(max(1, round(fraction * (beyond - first))), beyond - first - 1)
         in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
-    return part(whole, ~in_val), replace(part(whole, in_val), split="val")
+    train, val = part(whole, ~in_val), replace(part(whole, in_val), split="val", dropped={})
+    # note: what is dropped counts for the training images
+    return replace(train, seen=whole.seen - len(val.files)), replace(val, seen=len(val.files))
 
 
 def part(whole: Folder, chosen: np.ndarray) -> Folder:
-    """Select the images where `chosen`, bool [N], is true; classes stay."""
-    files = [whole.files[number] for number in np.flatnonzero(chosen).tolist()]
+    """Select images: those where `chosen`, bool [N], is true, or those of these numbers, in order; classes stay."""
+    numbers = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
+    files = [whole.files[number] for number in numbers.tolist()]
     stored = whole.stored.part(chosen) if whole.stored is not None else None
     return replace(whole, files=files, labels=whole.labels[chosen], stored=stored)

@@ -2,11 +2,13 @@
 
 import hashlib
 import itertools
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
 
+from launcher.config.class_names import composed
 from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
@@ -71,8 +73,8 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
 
 
 def listed(images: Folder) -> list[tuple[str, int | None]]:
-    """Return CLASS/NAME and bytes of each image."""
-    return [*zip(images.files, sizes(images), strict=True)]
+    """Return CLASS/NAME and bytes of each image; names in Unicode's composed form, as macOS's may not be."""
+    return [(composed(os.fsdecode(file)), size) for file, size in zip(images.files, sizes(images), strict=True)]
 
 
 def divided(splits: Iterable[Folder], fraction: float) -> str:

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
-from launcher.data.classes import check_labels, class_counts, moved, named, places_in, read_labels
+from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import VAL, Folder, is_remote, part, sizes, skipped_notes, without
+from launcher.data.folder import DiskTree, Folder, dropped_notes, is_remote, part, problem, sizes, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
+from launcher.data.sources.layout import VAL, unread_folders
 from launcher.data.sources.pieces import Listed
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
@@ -86,16 +87,22 @@ def match_images(
 ) -> tuple[Folder, list[str]]:
     """Label other images by a run's classes or numbers, matched by name; `dataset.skip_bad` applies here too.
 
-    Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position. Also returns notes
-    on skipped images and on classes that only one of the two has.
+    Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position if all of these have
+    other names. Also returns notes on skipped images and on classes that only one of the two has.
 
     Raises UserError if the images are missing, or have no class or other numbers than the run.
     """
-    images = evaluation_images(path, config.dataset.columns, report)
+    images = evaluation_images(path, config, classes, report)
     bad = unreadable([images], report) if config.dataset.skip_bad else {}
-    images, notes = without(images, bad), _unreadable_notes(bad)
+    images = without(images, bad)
+    notes = [*_unreadable_notes(bad), *dropped_notes([images])]
     names, labels = read_labels(config, images.classes)
     labels, places = labels[images.labels], places_in(names, classes)
+    if are_places(names, classes):
+        places = np.array([*map(int, names)])
+        notes.append(
+            f"classes are numbers, so they are read as places in the run's list: {names[0]} is {classes[int(names[0])]}"
+        )
     matched = replace(images, classes=[*classes], labels=moved(labels, places, len(classes)))
     if config.task.labelled == "numbers":
         if names != matched.classes:
@@ -137,7 +144,11 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
     train, val = map(_present, read_splits(config, bad if skipped is None else skipped, report))
-    skipped_files = [*_unreadable_notes(bad), *skipped_notes([train] if train.root == val.root else [train, val])]
+    skipped_files = [*_unreadable_notes(bad), *dropped_notes([train, val])]
+    for split in (train, val):
+        if not split.files:
+            message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
+            raise problem(dataset.path, f"{message}; repair some, or set other images")
     try:
         notes = check_labels(config, train.classes, train.labels, val.labels, "dataset.path", dataset.path)
     except UserError as error:
@@ -201,6 +212,8 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
             f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished run"
         )
         notes.append(f"{message} on it")
+    if others := unread_folders(DiskTree(path), train.place.rstrip("/")):
+        notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
     if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
         notes.append(f"{len(deep):,} images lie in folders below their class folder, such as {deep[0]}")
     return notes

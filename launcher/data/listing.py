@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.errors import UserError
@@ -53,42 +54,56 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
-def files_below(root: Path, name: str, inside: str) -> tuple[list[str], int]:
-    """Return the files in and below a class folder as sorted paths within `root`, and the number of skipped entries."""
+@dataclass
+class Refused:
+    """The entries of folders that are not read, as paths: links, and what is broken or no file."""
+
+    links: list[str] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+
+def files_below(root: Path, name: str, inside: str | None, refused: Refused) -> list[str]:
+    """Return the files in and below a class folder as sorted paths within `root`; the others as `entries` does."""
     files: list[str] = []
-    skipped, folders = 0, [name]
+    folders: list[tuple[str, tuple[str, ...]]] = [(name, (os.path.realpath(root / name),))]
     while folders:
-        folder = folders.pop()
-        inner, names, others = entries(root / folder, inside, follow=False)
-        folders += [f"{folder}/{one}" for one in inner]
+        folder, above = folders.pop()
+        inner, names = entries(root / folder, inside, refused, follow=inside is None)
+        for one in inner:
+            # note: a link to a folder above it would be read forever
+            if (place := os.path.realpath(root / folder / one)) not in above:
+                folders.append((f"{folder}/{one}", (*above, place)))
+            else:
+                refused.broken.append(str(root / folder / one))
         files += [f"{folder}/{one}" for one in names]
-        skipped += others
-    return sorted(files), skipped
+    return sorted(files)
 
 
-def entries(folder: Path, inside: str, *, follow: bool) -> tuple[list[str], list[str], int]:
-    """Return the sorted names of folders and files, and the number of skipped entries.
+def entries(folder: Path, inside: str | None, refused: Refused, *, follow: bool) -> tuple[list[str], list[str]]:
+    """Return the sorted names of folders and files in a folder, and add those that are not read to `refused`.
 
-    Links that leave `inside`, pipes, sockets and devices are skipped, and without `follow` also links to folders.
+    These are links that leave `inside`, unless it is None, without `follow` also links to folders, and broken links,
+    pipes, sockets and devices.
     """
     folders: list[str] = []
     files: list[str] = []
-    skipped = 0
     with os.scandir(folder) as listed:
         for entry in listed:
             if is_ignored(entry.name):
                 continue
             # note: realpath also resolves broken and circular links
             target = os.path.realpath(entry) if entry.is_symlink() else None
-            if target and not (f"{target}{os.sep}".startswith(inside) and os.path.exists(target)):  # noqa: PTH110
-                skipped += 1
+            if target and not os.path.exists(target):  # noqa: PTH110 - of a million files
+                refused.broken.append(entry.path)
+            elif target and inside and not f"{target}{os.sep}".startswith(inside):
+                refused.links.append(entry.path)
             elif entry.is_file():
                 files.append(entry.name)
             elif entry.is_dir(follow_symlinks=follow):
                 folders.append(entry.name)
             else:
-                skipped += 1
-    return sorted(folders), sorted(files), skipped
+                (refused.links if entry.is_dir() else refused.broken).append(entry.path)
+    return sorted(folders), sorted(files)
 
 
 def is_ignored(name: str) -> bool:

@@ -1,6 +1,6 @@
 """Loaders of one rank: training batches of an epoch from any step on, and every evaluation sample once."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,8 +86,12 @@ def build_loaders(
     change_order: ChangeOrder | None = None,
     change_image: ChangeImage | None = None,
     skipped: Collection[str] = (),
+    classes: Sequence[str] | None = None,
 ) -> Loaders:
-    """Build one rank's loaders; loaders of class folders omit the images `skipped`."""
+    """Build one rank's loaders; loaders of class folders omit the images `skipped`.
+
+    `classes` are those of the run's checkpoint: labels are their places.
+    """
     config, values, shard = plan.config, plan.config.dataloader, _shard(plan, ranks)
     train: Reader
     if isinstance(values, schema.SyntheticLoader):
@@ -97,10 +101,10 @@ def build_loaders(
     elif isinstance(values, schema.FFCVLoader):
         from launcher.data.ffcv.loader import open_readers  # note: OpenCV, which class folders need not
 
-        train, val = open_readers(plan, values, shard, change_image)
+        train, val = open_readers(plan, values, shard, change_image, classes)
         evaluate = _evaluation(plan, shard, val)
     else:
-        folder, val_folder = read_splits(config, skipped)
+        folder, val_folder = read_splits(config, skipped, classes=classes)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
         train = WorkerProcesses(Records(folder, config.task.decoder(config, change_image)), shard)
         evaluate = build_evaluation(plan, val_folder, ranks)

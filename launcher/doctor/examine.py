@@ -82,7 +82,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         if not copies:
             yield ok("duplicates", "none, by size and content")
     if dataset.test_path is not None:
-        test = evaluation_images(dataset.test_path, dataset.columns, report)
+        test = evaluation_images(dataset.test_path, config, inspection.classes or (), report)
         yield from _examine_images(config, "test images", dataset.test_path, [test], report)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher.cache import cached, source_digest
 from launcher.config.choices import LIBRARIES
@@ -40,7 +40,8 @@ _SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
 class Prepared:
     """A run that can start. The config of `plan` is final: image counts, precision and normalization are set.
 
-    `skipped` maps unreadable images to the reasons; `notes` are messages for the user.
+    `skipped` maps unreadable images to the reasons; `notes` are messages for the user. `splits` has what was seen,
+    taken and dropped for each split, if images are listed.
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class Prepared:
     skipped: dict[str, str] = field(default_factory=dict)
     pretrained: Pretrained | None = None
     notes: Sequence[str] = ()
+    splits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare_run(
@@ -104,7 +106,8 @@ def prepare_run(
     of_weights = [*(pretrained.notes if pretrained else []), *filter(None, [of_teacher])]
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
-    return Prepared(plan, devices, data.skipped, pretrained, messages)
+    splits = {split.split: split.facts() for split in data.splits}
+    return Prepared(plan, devices, data.skipped, pretrained, messages, splits)
 
 
 def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:

@@ -68,7 +68,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             # note: another node of the run may have written it
             if config.dataset.skip_bad and not is_there(folder.skipped):
                 write_skipped(folder.skipped, prepared.skipped)
-            note_dataset(folder, images)
+            note_dataset(folder, images, prepared.splits)
             # note: last, because a folder with a config can be resumed
             write(config, folder.config)
             ended = _train(folder, prepared, out, request)
@@ -177,7 +177,7 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
     """Print notes if a run resumes on other images, on the CPU, or with another number of processes."""
     devices, world_size = prepared.devices, prepared.plan.world_size
     notes = list(devices.notes)
-    if images is not None and note_dataset(folder, images):
+    if images is not None and note_dataset(folder, images, prepared.splits):
         notes.append(
             "the names or sizes of the images have changed; the run resumes, but train compare "
             "counts it for neither data set"

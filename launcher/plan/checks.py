@@ -23,7 +23,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     """
     rules = (
         _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
-        _small_files,
+        _small_files, _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
@@ -39,6 +39,14 @@ def _batch(plan: Plan) -> Iterator[Problem]:
     if batch > plan.train_samples:
         message = f"larger than the data set (dataset.train_samples={plan.train_samples}); set a smaller batch"
         yield Problem(message, "batch_size", batch)
+
+
+def _evaluation_crop(plan: Plan) -> Iterator[Problem]:
+    image = plan.config.image
+    size, resize = (plan.config.scaled_size(one) for one in (image.eval_size, image.eval_resize))
+    if size > resize:
+        message = f"larger than the images that it crops, whose shorter edge is resized to {resize:g} px; set "
+        yield Problem(f"{message}image.eval_resize={image.eval_size} or more", "image.eval_size", image.eval_size)
 
 
 def _task(plan: Plan) -> Iterator[Problem]:

@@ -5,10 +5,11 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
+from typing import Any
 
 from launcher import atomic
 from launcher.config.keys import nearest
@@ -259,13 +260,17 @@ def run_folders(path: Path) -> list[RunFolder]:
     return sorted(folders, key=lambda one: (one.written(), one.path))
 
 
-def note_dataset(folder: RunFolder, identity: str) -> bool:
-    """Record the identity of the data set that the run trains on; return whether it has changed."""
+def note_dataset(folder: RunFolder, identity: str, splits: Mapping[str, Any] | None = None) -> bool:
+    """Record the data set that the run trains on; return whether its identity has changed.
+
+    splits: for each split how many files or rows were seen and taken, and how many dropped for which reason.
+    """
     before = noted_datasets(folder)
-    if before[-1:] == (identity,):
-        return False
-    atomic.write_text(folder.dataset, json.dumps({"identities": [*before, identity]}, indent=1) + "\n")
-    return bool(before)
+    is_new = before[-1:] != (identity,)
+    if is_new:
+        values = {"identities": [*before, identity], "splits": splits or {}}
+        atomic.write_text(folder.dataset, json.dumps(values, indent=1) + "\n")
+    return is_new and bool(before)
 
 
 def noted_datasets(folder: RunFolder) -> tuple[str, ...]:

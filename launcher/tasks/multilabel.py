@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
+from launcher.config.class_names import in_order
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.errors import Problem, UserError
@@ -42,8 +43,8 @@ class MultilabelConfig(ImageTaskConfig):
         rows = [[part.strip() for part in text.split(columns.separator)] for text in texts]
         if isinstance(columns.label, list):
             return columns.label, [[_is_set(part, columns.label) for part in row] for row in rows]
-        present = [{part.zfill(4) if part.isdecimal() else part for part in row if part} for row in rows]
-        names = sorted(set().union(*present))
+        present = [{*filter(None, row)} for row in rows]
+        names = in_order(set().union(*present))
         return names, [[name in row for name in names] for row in present]
 
     def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
@@ -59,8 +60,8 @@ def _is_set(text: str, columns: list[str]) -> bool:
     Raises UserError if it is neither 0 nor 1.
     """
     states = {
-        **dict.fromkeys(("1", "0001", "1.0", "true"), True),
-        **dict.fromkeys(("", "0", "0000", "0.0", "false"), False),
+        **dict.fromkeys(("1", "1.0", "true"), True),
+        **dict.fromkeys(("", "0", "0.0", "false"), False),
     }
     if (state := states.get(text.lower())) is None:
         raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))

@@ -28,11 +28,13 @@ def work(run_folder: Path) -> None:
     config = read(folder.config)
     with join_ranks(config) as ranks:
         teacher = read_teacher(folder, config, ranks.device)
-        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), teacher=teacher)
         # note: without a checkpoint the run starts from the beginning
         before = [path for done, path in checkpoint_files(folder.checkpoints, "step", "replay") if done <= step]
-        if before:
-            trainer.load_state_dict(checkpoint.load(before[-1]))
+        state = checkpoint.load(before[-1]) if before else {}
+        skipped = read_skipped(folder.skipped, config.dataset)
+        trainer = build_trainer(config, ranks, skipped, teacher=teacher, classes=state.get("classes"))
+        if state:
+            trainer.load_state_dict(state)
         compile_run(trainer)
         while trainer.next_step < step:
             _take_steps(trainer, step)

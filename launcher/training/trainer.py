@@ -1,7 +1,7 @@
 """The trainer: all parts of a run, its progress, and the content of its checkpoints."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -212,17 +212,23 @@ def build_trainer(
     skipped: Collection[str] = (),
     initial: Mapping[str, Tensor] | None = None,
     teacher: Teacher | None = None,
+    classes: Sequence[str] | None = None,
 ) -> Trainer:
     """Build model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
 
-    initial: all initial weights of the network, instead of those from the seed.
+    initial: all initial weights of the network, instead of those from the seed. classes: those of the run's checkpoint.
     """
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
     autocast = choose_precision(config, ranks.device, plan.view(0)).autocast
     engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher))
     loaders = build_loaders(
-        plan, ranks, change_order=engine.change_order, change_image=engine.change_image, skipped=skipped
+        plan,
+        ranks,
+        change_order=engine.change_order,
+        change_image=engine.change_image,
+        skipped=skipped,
+        classes=classes,
     )
     labels, weights = loaders.train.reader.labels, None
     if config.task.weighs_classes:

@@ -43,7 +43,8 @@ def work(run_folder: Path) -> None:
         state = newest_on_all_ranks(folder, ranks)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
         teacher = read_teacher(folder, config, ranks.device)
-        trainer = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial, teacher)
+        skipped, classes = read_skipped(folder.skipped, config.dataset), (state or {}).get("classes")
+        trainer = build_trainer(config, ranks, skipped, initial, teacher, classes)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)

@@ -224,7 +224,8 @@ def _images(
     """Yield the run's validation images or others, and notes on their classes."""
     if other is None:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
-        with closing(build_loaders(plan, single_rank(device), skipped=skipped)) as loaders:
+        classes = state.get("classes")
+        with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
             yield loaders.evaluate, []
         return
     if not (classes := state.get("classes")):

@@ -54,7 +54,7 @@ def export_run(
     plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
-    with _validation_images(plan, folder) as images, _staged(output) as staged:
+    with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
@@ -70,11 +70,11 @@ def export_run(
 
 
 @contextmanager
-def _validation_images(plan: Plan, folder: RunFolder) -> Iterator[EvaluationLoader | None]:
+def _validation_images(plan: Plan, folder: RunFolder, classes: list[str] | None) -> Iterator[EvaluationLoader | None]:
     """Yield the run's validation images; None if they are missing."""
     try:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
-        loaders = build_loaders(plan, single_rank(torch.device("cpu")), skipped=skipped)
+        loaders = build_loaders(plan, single_rank(torch.device("cpu")), skipped=skipped, classes=classes)
     except UserError:
         yield None
         return

@@ -17,6 +17,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from launcher.cli.main import main
 from launcher.config import resolved
+from launcher.console import csv_cell
 from launcher.data.workers import worker_count
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name
@@ -148,14 +149,28 @@ def test_csv_and_json_have_the_same_values(
 def test_csv_rows_contain_no_formulas_and_names_as_they_are(
     run: RunFolder, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = ["=HYPERLINK(1).png", "@a.png", "\x1b[2J.png", os.fsdecode(b"\xff.png")]
+    names = ["=HYPERLINK(1).png", "@a.png", "\x1b[2J.png", os.fsdecode(b"\xff.png"), "9.41\u202fAM \u3000\u200d.png"]
     for name in names:
         shutil.copy(images / "a.png", tmp_path / name)
     monkeypatch.chdir(tmp_path)
     code, output, errors = execute("predict", str(run.path), *names, "--csv", "--top", "1")
     assert (code, errors) == (0, "")
     shown = [row["file"] for row in csv.DictReader(io.StringIO(output))]
-    assert shown == ["'=HYPERLINK(1).png", "'@a.png", "\x1b[2J.png", r"\udcff.png"]
+    assert shown == ["'=HYPERLINK(1).png", "'@a.png", names[2], r"\udcff.png", names[4]]
+
+
+def test_numbers_below_zero_are_no_formulas() -> None:
+    assert [csv_cell(text) for text in ("-1", "+2.5", "-1+1", "-a")] == ["-1", "+2.5", "'-1+1", "'-a"]
+
+
+def test_a_list_may_begin_with_a_mark_and_have_any_character_in_its_names(
+    run: RunFolder, images: Path, tmp_path: Path
+) -> None:
+    name = tmp_path / "a\u2028b.png"
+    shutil.copy(images / "a.png", name)
+    (tmp_path / "list.txt").write_bytes(f"\ufeff{name}\r\n{images}/a.png\r\n".encode())
+    rows = predictions(str(run.path), "--list", str(tmp_path / "list.txt"))
+    assert [row["file"] for row in rows] == [str(name), f"{images}/a.png"]
 
 
 @pytest.mark.parametrize("words", [[], ["--csv"]])

@@ -1,5 +1,6 @@
 """A user's own recipes and options: files in ./recipes, ./conf or a --config-dir, as in any Hydra application."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,37 @@ def test_the_error_of_a_file_shows_its_fault(text: str, expected: str) -> None:
     with pytest.raises(UserError) as caught:
         composed("optimizer=mine")
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("compile", "on"), ("schedule.fit", "on"), ("optimizer.scale_lr", "off"), ("run_name", "no")]
+)
+def test_on_off_and_no_mean_in_a_recipe_what_they_mean_on_the_command_line(key: str, value: str) -> None:
+    head, _, rest = key.partition(".")
+    own("recipes/mine.yaml", f"defaults: [hot, _self_]\n{head}: {f'{{{rest}: {value}}}' if rest else value}\n")
+    typed = composed("recipe=hot", f"{key}={value}").config
+    assert replace(composed("recipe=mine").config, recipe="hot") == typed
+
+
+def test_an_option_of_another_application_is_named() -> None:
+    own("conf/model/resnet18.yaml", "_target_: torchvision.models.resnet18\nnum_classes: 10\n")
+    with pytest.raises(UserError, match=r"conf/model/resnet18.yaml:1: is an option of another application \(_target_"):
+        composed("model=resnet18")
+
+
+def test_a_group_that_a_recipe_chooses_again_needs_override() -> None:
+    own("recipes/mine.yaml", "defaults: [hot, {model: resnet18}, _self_]\n")
+    with pytest.raises(UserError, match=r"override model"):
+        composed("recipe=mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("a/b", "without /"), ("\U0001f469\u200d\U0001f52c", "the character U\\+200D"), ("x" * 201, "has 201 bytes")],
+)
+def test_the_error_of_a_runs_name_shows_what_is_wrong(name: str, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        composed(f"run_name={name}")
 
 
 def test_cfg_and_info_show_hydras_input_and_composition(capfd: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 from torchvision.datasets.folder import pil_loader
 
 from launcher.config.compose import compose
@@ -84,6 +84,27 @@ def test_an_image_is_rotated_by_its_exif_orientation(kind: str, orientation: int
     decoded = decode(file.getvalue(), upright=True)
     assert np.abs(np.asarray(decoded.image).astype(int) - UPRIGHT).mean() < 3
     assert decoded.image.tobytes() == ImageOps.exif_transpose(Image.open(file)).convert("RGB").tobytes()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_an_image_of_each_format_stays_as_stored(kind: str, orientation: int) -> None:
+    """Pillow itself turns a TIFF."""
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(STORED[orientation])).save(file, kind, exif=exif)
+    decoded = decode(file.getvalue(), upright=False)
+    assert (decoded.image.size, decoded.turned) == (STORED[orientation].shape[1::-1], False)
+    assert decode(file.getvalue(), upright=True).turned == (orientation > 1)
+
+
+def test_profiles_and_texts_of_some_megabytes_do_not_matter() -> None:
+    text = PngImagePlugin.PngInfo()
+    text.add_itxt("XML:com.adobe.xmp", "x" * 3_000_000, zip=True)
+    for options in ({"icc_profile": bytes(3_000_000)}, {"pnginfo": text}):
+        file = io.BytesIO()
+        Image.fromarray(UPRIGHT).save(file, "PNG", **options)
+        assert np.array_equal(decode(file.getvalue(), upright=True).image, UPRIGHT)
 
 
 @pytest.mark.parametrize("orientation", STORED)

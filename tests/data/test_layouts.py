@@ -72,7 +72,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
 def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
     scanned = scan(folder, "train")
-    assert (scanned.classes, len(scanned.files), scanned.others.total()) == (["cat", "dog"], 10, 0)
+    assert (scanned.classes, len(scanned.files), scanned.dropped) == (["cat", "dog"], 10, {})
     assert image_files([str(folder / "train" / "cat")]) == [f"{folder}/train/cat/{number}.png" for number in "12345"]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")

@@ -112,6 +112,7 @@ def test_sizes_follow_the_native_size() -> None:
         (["batch_size=100"], "set 96 or 104"),
         (["batch_size=4"], "set 8"),
         (["batch_size=2000000"], "larger than the data set"),
+        (["image.eval_size=512"], "larger than the images that it crops, whose shorter edge is resized to"),
         (["recipe=mild", "epochs=8"], "the warmup takes the whole run (8 epochs"),
         (["schedule=multi_step", "schedule.milestones=[30ep]", "batch_size=512"], "past the end"),
         (["algorithms=[mixup,cutmix]"], "share the batches"),

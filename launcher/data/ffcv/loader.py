@@ -3,7 +3,7 @@
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from launcher.config.schema import FFCVLoader, RunConfig
 from launcher.data.batch import Loaded
-from launcher.data.classes import read_labels
+from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
@@ -50,9 +50,13 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
 
 
 def open_readers(
-    plan: Plan, values: FFCVLoader, shard: Shard, change_image: ChangeImage | None
+    plan: Plan,
+    values: FFCVLoader,
+    shard: Shard,
+    change_image: ChangeImage | None,
+    classes: Sequence[str] | None = None,
 ) -> tuple[Reader, Reader]:
-    """Open readers of the training and validation images; rank 0 prints how they read.
+    """Open readers of the training and validation images; rank 0 prints how they read. `classes` are the run's.
 
     Raises UserError if a file is missing, damaged, or does not match the plan.
     """
@@ -61,6 +65,8 @@ def open_readers(
     train, val = files.open("train"), files.open("val")
     small = files.open_small(train)
     named = read_labels(config, train.manifest.classes) if train.manifest else None
+    if named:
+        named = in_classes_of(classes, *named, train.path)
     check_counts(plan, len(named[0]) if named else max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val, small) if file is not None]
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])

@@ -25,15 +25,18 @@ _CHUNK = 1 << 24
 _SUFFIX, _PARTIAL = ".copy", ".partial"
 
 
-def local_copy(file: str, version: str) -> Path:
-    """Return the copy of an archive, which it makes if there is none.
+def local_copy(file: str, version: str, column: str = "") -> Path:
+    """Return the copy of an archive, or of the images in a table's column, which it makes if there is none.
 
     Raises UserError if the archive has changed, cannot be read, or the disk is full.
     """
     from launcher.data.sources.source import Files  # note: it imports the pieces, which are read from copies
 
     folder = paths.cache() / "shards"
-    copy = folder / f"{hashlib.sha256(f'{file} {version}'.encode()).hexdigest()[:24]}{_SUFFIX}"
+    copy = (
+        folder
+        / f"{hashlib.sha256(' '.join([file, version, *filter(None, [column])]).encode()).hexdigest()[:24]}{_SUFFIX}"
+    )
     if _used(copy):
         return copy
     files = Files(file)
@@ -46,7 +49,7 @@ def local_copy(file: str, version: str) -> Path:
                     return copy
                 if files.version(file) != version:
                     raise UserError(Problem(f"{file} has changed since it was listed; run again", "dataset.path", file))
-                for chunk in _chunks(files, file, partial):
+                for chunk in _chunks(files, file, column, partial):
                     partial.write(chunk)
                 partial.flush()
                 Path(partial.name).rename(copy)
@@ -67,19 +70,18 @@ def _used(copy: Path) -> bool:
     return False
 
 
-def _chunks(files: Files, file: str, partial: BinaryIO) -> Iterator[bytes]:
+def _chunks(files: Files, file: str, column: str, partial: BinaryIO) -> Iterator[bytes]:
     """Yield the bytes of a copy after those that an interrupted process has written.
 
     Raises UserError if they cannot be read.
     """
-    from launcher.data.sources.formats import parquet_bytes  # note: as above
+    from launcher.data.sources.parquet import parquet_bytes  # note: as above
 
-    is_parquet = file.endswith(".parquet")
-    if is_parquet:
+    if column:
         partial.truncate(0)
     try:
         with files.open(file, _CHUNK) as opened:
-            yield from parquet_bytes(opened, file) if is_parquet else _rest(opened, partial.seek(0, 2))
+            yield from parquet_bytes(opened, file, column) if column else _rest(opened, partial.seek(0, 2))
     except (UserError, GeneratorExit):
         raise
     # note: file systems raise arbitrary errors

@@ -1,53 +1,60 @@
 """Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
-from collections.abc import Collection
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from launcher.config.schema import Columns, Dataset, RunConfig
-from launcher.data.classes import read_labels
+from launcher.config.class_names import composed, in_order
+from launcher.config.schema import Dataset, RunConfig
+from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folder import (
-    FFCV,
-    VAL,
     Folder,
     divided,
     is_no_folder,
     is_remote,
+    part,
     problem,
     same_classes,
     scan,
-    scan_evaluation,
-    scan_undivided,
     sizes,
-    split_folder,
     without,
 )
-from launcher.data.listing import in_class, is_file, is_folder
+from launcher.data.listing import is_file, is_folder, is_ignored, is_image
 from launcher.data.shapes import ensure_folder
-from launcher.data.sources.formats import NO_COLUMNS
+from launcher.data.sources.arrange import Rows
+from launcher.data.sources.layout import FFCV, Wanted, class_root, visible
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
-from launcher.data.sources.shards import FOLDERS, FORMATS, archives_in, packed_source, split_of
-from launcher.data.sources.source import Files, below, labelled
+from launcher.data.sources.shards import FOLDERS, FORMATS, Options, archives_in, format_of, packed_source, split_of
+from launcher.data.sources.source import Files, below
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
 
+_PLAIN = Options()
+_COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 
-def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
+
+def read_splits(
+    config: RunConfig, skipped: Collection[str] = (), report: Report = quiet, classes: Sequence[str] | None = None
+) -> tuple[Folder, Folder]:
     """Find the images of `splits` with the labels of the task, int64 [N] or rows [N, K], and the names of these.
 
-    Raises UserError also if a label is none of the task.
+    `classes` are those of the run, which may have another order; images are then sorted by it, as the run did.
+
+    Raises UserError also if a label is none of the task, or the run has other classes.
     """
     by_class = config.task.labelled == "class"
     train, val = splits(config.dataset, config.seed, skipped, report, by_class=by_class)
-    names, labels = read_labels(config, train.classes)
-    return replace(train, classes=names, labels=labels[train.labels]), replace(
-        val, classes=names, labels=labels[val.labels]
-    )
+    own, labels = read_labels(config, train.classes)
+    names, labels = in_classes_of(classes, own, labels, config.dataset.path)
+    train, val = (replace(one, classes=names, labels=labels[one.labels]) for one in (train, val))
+    if names != own and by_class:
+        train, val = (part(one, np.argsort(one.labels, kind="stable")) for one in (train, val))
+    return train, val
 
 
 def splits(
@@ -66,11 +73,17 @@ def splits(
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
     path, fraction = images_path(dataset), dataset.val_split
+    options = Options(dataset.columns, dataset.links, needs_label=by_class)
     if fraction is not None:
-        in_folders = is_in_class_folders(path)
-        whole = scan_undivided(Path(path), fraction) if in_folders else open_source(path, "", report, dataset.columns)
-        return divided(without(whole, skipped), fraction, seed, by_class=by_class)
-    both = (open_source(path, one, report, dataset.columns, is_prepared=is_prepared) for one in ("train", "val"))
+        whole = open_source(path, "all", report, options, is_prepared=is_prepared)
+        train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
+        if not val.files:
+            message = (
+                f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
+            )
+            raise UserError(Problem(message, "dataset.val_split", fraction))
+        return train, val
+    both = [open_source(path, one, report, options, is_prepared=is_prepared) for one in ("train", "val")]
     train, val = (without(replace(one, place=one.place or f"{one.split}/"), skipped) for one in both)
     return same_classes(train, val)
 
@@ -88,89 +101,125 @@ def images_path(dataset: Dataset) -> str:
     return dataset.path
 
 
-def evaluation_images(path: str, columns: Columns, report: Report = quiet) -> Folder:
-    """Find the validation images of a path; those of class folders or of a file without such a split are all.
+def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (), report: Report = quiet) -> Folder:
+    """Find the images of a path to evaluate: its validation images, or all if it is not divided.
+
+    `classes` are those of the run.
 
     Raises UserError if no images exist, or they cannot be listed.
     """
-    if is_in_class_folders(path):
-        return scan_evaluation(Path(path))
-    try:
-        return open_source(path, "val", report, columns, is_prepared=False)
-    except UserError:
-        if not is_file(Path(path)):
-            raise
-        return open_source(path, "", report, columns, is_prepared=False)
+    dataset = config.dataset
+    options = Options(dataset.columns, dataset.links, config.task.labelled == "class", classes)
+    return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
 def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
     """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
     if not dataset.skip_bad or dataset.kind != "folder":
         return {}
-    return unreadable(splits(dataset, seed, report=report), report)
+    return unreadable(splits(dataset, seed, report=report, by_class=False), report)
 
 
 def is_in_class_folders(path: str) -> bool:
-    """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder."""
+    """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder.
+
+    Raises UserError if it is a file of another kind.
+    """
     if is_no_folder(path) or not is_folder(Path(path)):
-        return not (is_remote(path) or Path(path).suffix in (*FORMATS, *TABLES))
-    if any(map(is_folder, split_folder(Path(path), "train").glob("[!.]*"))):
+        if not is_remote(path) and is_file(Path(path)) and format_of(path) not in (*FORMATS, *TABLES):
+            first = "decompress it, or " if format_of(path) in _COMPRESSED else ""
+            message = f"is no data set that is read; {first}set an archive ({' '.join(FORMATS)}), a table "
+            raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
+        return not (is_remote(path) or format_of(path) in (*FORMATS, *TABLES))
+    if any(map(is_folder, Path(path, "train").glob("[!.]*"))):
         return True
     archives = archives_in(Files(path), path)
     if not any(split_of(file.removeprefix(path)) for file in archives):
         others = (entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry))
         archives = [] if {*others}.difference((*FOLDERS, FFCV)) else archives
-    return not archives and table_of(path, "train") is None
+    return not archives and not any(table_of(path, one) for one in ("train", "val"))
 
 
 def open_source(
-    path: str, split: str, report: Report, columns: Columns = NO_COLUMNS, *, is_prepared: bool = True
+    path: str, wanted: Wanted, report: Report, options: Options = _PLAIN, *, is_prepared: bool = True
 ) -> Folder:
-    """Find the images of a split, or all if it is empty.
+    """Find the images of a split, or of all.
 
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
     of a web server.
     """
     files = Files(path)
     if is_in_class_folders(path):
-        return scan(Path(path), split)
-    if split and files.holds(below(path, ARCHIVES[split])):
+        return scan(Path(path), wanted, links=options.links, classes=options.classes)
+    split = "val" if wanted == "evaluation" else wanted
+    if split in ARCHIVES and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
-    if not is_remote(path) and (source := table_source(path, split, columns)) is not None:
+    if not is_remote(path) and (source := table_source(path, wanted, options)) is not None:
         return source
-    if (source := packed_source(files, path, split, report, columns)) is not None:
+    if (source := packed_source(files, path, wanted, report, options)) is not None:
         return source
-    if not split:
-        message = "has no archives (.tar, .zip, .parquet), and class folders of a bucket need a val/ folder; add one"
-        raise problem(path, f"{message}, and remove dataset.val_split")
-    source = _remote_folders(files, split, report)
+    source = _remote_folders(files, wanted, report, options)
     if not is_prepared and None in sizes(source):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
         raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
     return source
 
 
-def _remote_folders(files: Files, split: str, report: Report) -> Folder:
+@dataclass(frozen=True)
+class BucketTree:
+    """The folders of a bucket or web server."""
+
+    files: Files
+
+    def folders(self, path: str) -> list[str]:
+        """Return the names of the folders in a folder, sorted."""
+        return sorted(name for name, kind in self._entries(path) if kind == "directory" and not is_ignored(name))
+
+    def has_images(self, path: str) -> bool:
+        """Return whether images lie in a folder itself."""
+        return any(kind == "file" and is_image(name) for name, kind in self._entries(path))
+
+    def _entries(self, path: str) -> list[tuple[str, str]]:
+        try:
+            listed = self.files.system().ls(below(self.files.url, path) if path else self.files.url, detail=True)
+        except FileNotFoundError:
+            return []
+        except Exception as error:
+            raise self.files.unreachable(error) from None
+        return [(PurePosixPath(str(one["name"])).name, one["type"]) for one in listed]
+
+
+def _remote_folders(files: Files, wanted: Wanted, report: Report, options: Options) -> Folder:
     """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
 
     Raises UserError if no images exist, or they cannot be listed.
     """
-    path, what, reason = files.url, f"listing {split} images", ""
+    path, what, tree = files.url, f"listing {wanted} images", BucketTree(files)
     report(what, 0, 1)
-    system = files.system()
-    for name in VAL if split == "val" else (split,):
-        try:
-            base = system._strip_protocol(below(path, name)).rstrip("/") + "/"
-            listed = system.find(base, detail=True)
-        except FileNotFoundError as error:
+    system, reason = files.system(), ""
+    try:
+        base = system._strip_protocol(path).rstrip("/") + "/"
+        if not tree.folders(""):
             # note: a bucket that does not exist is only in the text
-            listed, reason = {}, f" ({error})"
-        except Exception as error:
-            raise files.unreachable(error) from None
-        size_of = {str(file).removeprefix(base): facts.get("size") for file, facts in listed.items()}
-        if images := sorted(image for file in size_of if (image := in_class(file.split("/")))):
-            report(what, 1, 1)
-            classes, names, labels = labelled(images)
-            remote = Remote(below(path, name), np.array([size_of[name] for name in names]))
-            return Folder(path, split, classes, names, labels, remote)
-    raise problem(path, f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL")
+            system.find(base)
+            raise FileNotFoundError
+        root = class_root(tree, wanted, path, options.classes)
+        url = below(path, root) if root else path
+        base = system._strip_protocol(url).rstrip("/") + "/"
+        listed = {str(file).removeprefix(base): facts for file, facts in system.find(base, detail=True).items()}
+    except FileNotFoundError as error:
+        reason = f" ({error})" if str(error) else ""
+        split = "val" if wanted == "val" else "train"
+        message = f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL"
+        raise problem(path, message) from None
+    except UserError:
+        raise
+    except Exception as error:
+        raise files.unreachable(error) from None
+    report(what, 1, 1)
+    rows, numbers = Rows(), [*listed]
+    for number, name in enumerate(numbers):
+        rows.add_file(name, (number,))
+    order = in_order(map(composed, tree.folders(root) if root else visible(tree, root)))
+    known = np.array([listed[name].get("size") for name in numbers])
+    return rows.folder(path, wanted, order, lambda places: Remote(url, known[places[:, 0]]))

@@ -1,45 +1,60 @@
-"""List the images of one archive: tar, zip, Parquet and Arrow files; imports no torch."""
+"""List the images of one archive: tar and zip files; and the labels of tables, such as Parquet; imports no torch."""
 
-import importlib
 import io
 import json
+import math
+import re
+import tarfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
+from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
-from launcher.data.folder import is_remote, problem
-from launcher.data.listing import is_image
+from launcher.data.folder import problem
+from launcher.data.listing import is_ignored, is_image
+from launcher.data.sources.layout import SPLIT_NAMES, tidy
+from launcher.data.sources.pieces import Piece
 from launcher.data.sources.tar import BoundedReads, read_members
 from launcher.errors import Problem, UserError, first_few
 
-_ROWS = 256
 _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)
-_MOST_OF_A_CLASS = 1000
+# Bytes of a file with the label of an image.
+_MOST_OF_A_CLASS, _MOST_OF_A_JSON = 1000, 1 << 20
 _MOST_OF_A_DIRECTORY, _MOST_OF_A_FILE = 1 << 30, 1 << 62  # bytes; a zip file of ten million files, and what int64 holds
 NO_COLUMNS = Columns(None, None, None, "|")
 # Column names that are tried in turn if none is set.
-_IMAGE, _LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("label", "labels", "class", "target")
-_USUAL = {"image": _IMAGE, "label": _LABEL}
+_IMAGE, LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("label", "labels", "class", "target")
+_USUAL = {"image": _IMAGE, "label": LABEL}
+# A name in a tar file as WebDataset reads it: the key, which ends at the first dot of the base name, and the field.
+_SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)[.]([^/]*)")
+_NO_FILE = "links, pipes or devices in a tar file"
+_NO_IMAGE = "samples without an image"
+_OTHER_FIELD = "images of other fields of a sample"
 
 
 @dataclass(frozen=True)
 class Listing:
     """The images of one archive: names, classes (None: the folder), and places [start, bytes, compressed bytes or 0].
 
-    `order` are the names of all classes, where the archive contains them. Names of a table's rows may be equal.
+    `others` are the names of other files, and of folders, which end with a slash. `dropped` counts images that are not
+    listed, with the first, by reason. `order` are the names of all classes, where the archive contains them. Names may
+    be equal: rows of a table, whose images are in the column `image`, or samples.
     """
 
     names: list[str] = field(default_factory=list)
     classes: list[str | None] = field(default_factory=list)
     places: list[tuple[int, int, int]] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)
+    dropped: dict[str, tuple[int, str]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     is_table: bool = False
+    image: str = ""
 
     def add(self, name: str, label: str | None, start: int, size: int, deflated: int = 0) -> None:
         """Add an image."""
@@ -47,19 +62,22 @@ class Listing:
         self.classes.append(label)
         self.places.append((start, size, deflated))
 
-
-def class_name(label: object) -> str:
-    """Return the name of a class; numbers get four digits, so that they sort by value."""
-    text = str(label).strip()
-    return text.zfill(4) if text.isdecimal() else text
+    def drop(self, reason: str, name: str) -> None:
+        """Count an image that is not listed."""
+        count, first = self.dropped.get(reason, (0, name))
+        self.dropped[reason] = count + 1, first
 
 
 def label_text(values: Sequence[object], columns: Columns) -> str:
-    """Return the text of a label from the values of its columns; several, and those of a list, are joined."""
-    if len(values) == 1 and not isinstance(values[0], list):
-        return "" if values[0] is None else class_name(values[0])
-    parts = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    return columns.separator.join("" if one is None else class_name(one) for one in parts)
+    """Return the text of a label from the values of its columns; several, and those of a list, are joined.
+
+    A missing value, or NaN, is an empty text.
+    """
+    return columns.separator.join(
+        "" if one is None or (isinstance(one, float) and math.isnan(one)) else class_name(one)
+        for value in values
+        for one in (value if isinstance(value, list) else [value])
+    )
 
 
 def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[str]:
@@ -82,23 +100,117 @@ def column_of(names: Sequence[str], what: str, columns: Columns, where: str) -> 
 
 
 def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
-    """List a tar file: of class folders, or with the class of NAME.jpg in NAME.cls, as WebDataset writes."""
-    images, labels = [], {}
-    for member in read_members(file, archive):
-        path = PurePosixPath(member.name)
-        key = str(path.parent / path.name.partition(".")[0])
-        assert member.size is not None
-        if path.suffix == ".cls" and member.size <= _MOST_OF_A_CLASS:
-            file.seek(member.start)
-            labels[key] = class_name(file.read(member.size).decode(errors="replace"))
-        elif is_image(path.name):
-            images.append((key, member))
+    """List a tar file: of class folders, or of samples as WebDataset writes them: NAME.jpg with NAME.cls or NAME.json.
+
+    Raises UserError if a sample has no label, several images, or a name that WebDataset reads as another sample's.
+    """
     listing = Listing()
-    for key, member in images:
-        if labels and key not in labels:
-            raise problem(archive, f"{member.name} has no class; add {PurePosixPath(key).name}.cls, or remove it")
-        listing.add(member.name, labels.get(key), member.start, member.size or 0)
+
+    def unread(member: tarfile.TarInfo) -> None:
+        if member.isdir():
+            listing.others.append(f"{tidy(member.name)}/")
+        elif is_image(PurePosixPath(member.name).name):
+            listing.drop(_NO_FILE, tidy(member.name))
+
+    members, labels = [], dict[Piece, str]()
+    for one in read_members(file, archive, unread=unread):
+        members.append(replace(one, name=tidy(one.name)))
+        if (text := _label_in(file, archive, members[-1], columns)) is not None:
+            labels[members[-1]] = text
+    if labels:
+        _add_samples(listing, archive, members, labels, columns)
+        return listing
+    for one in members:
+        if is_image(PurePosixPath(one.name).name):
+            listing.add(one.name, None, one.start, one.size or 0)
+        else:
+            listing.others.append(one.name)
     return listing
+
+
+def _label_in(file: BinaryIO, archive: str, member: Piece, columns: Columns) -> str | None:
+    """Return the text of the label in a member of a tar file, if it is a file of a label."""
+    size, suffix = member.size or 0, PurePosixPath(member.name).suffix.lower()
+    if suffix == ".json" and size <= _MOST_OF_A_JSON:
+        file.seek(member.start)
+        return _json_label(file.read(size), archive, member.name, columns)
+    if suffix != ".cls":
+        return None
+    file.seek(member.start)
+    with suppress(UnicodeDecodeError):
+        if size <= _MOST_OF_A_CLASS and (text := file.read(size).decode("utf-8-sig").strip()):
+            return class_name(text)
+    raise problem(archive, f"{member.name} holds no name of a class in UTF-8; write it again")
+
+
+def _json_label(content: bytes, archive: str, name: str, columns: Columns) -> str | None:
+    """Return the text of the label in a JSON file beside an image; None without one.
+
+    Raises UserError if a folder may be the class instead.
+    """
+    try:
+        values = json.loads(content)
+    except ValueError:
+        return None
+    if not isinstance(values, dict):
+        return None
+    several = columns.label if isinstance(columns.label, list) else [columns.label]
+    keys = [next((key for key in ([one] if one else LABEL) if key in values), None) for one in several]
+    if None in keys:
+        return None
+    label, folders = label_text([*map(values.get, keys)], columns), PurePosixPath(name).parts[:-1]
+    others = [one for one in folders if one.casefold() not in SPLIT_NAMES]
+    if columns.label is None and others and label not in others:
+        message = f"{name} has the {keys[0]} {label}, but lies in the folder {others[-1]}; set "
+        raise problem(archive, f"{message}dataset.columns.label={keys[0]} to read it, or remove these files")
+    return label
+
+
+def _add_samples(
+    listing: Listing, archive: str, members: Sequence[Piece], labels: Mapping[Piece, str], columns: Columns
+) -> None:
+    """Add the images of samples; members of one key that follow each other are a sample, as in WebDataset."""
+    for key, sample in _samples(archive, members):
+        images = {name: one for name, one in sample.items() if is_image(f"x.{name}")}
+        if not images:
+            listing.drop(_NO_IMAGE, key)
+            continue
+        texts = {name.rpartition(".")[2]: labels[one] for name, one in sample.items() if one in labels}
+        chosen = [columns.image] if columns.image in images else [name for name in images if "." not in name]
+        if not chosen and len(images) == len(texts) == 1:
+            chosen = [*images]
+        if len(chosen) != 1:
+            names = [one.name for one in images.values()]
+            shown = " and ".join([*names, *(one.name for one in sample.values() if one.name not in names)][:2])
+            message = f"{shown} have the same key, {key}, since WebDataset ends it at the first dot; "
+            raise problem(
+                archive, f"{message}rename them, or set dataset.columns.image=FIELD, such as {next(iter(images))}"
+            )
+        image = images[chosen[0]]
+        if not texts:
+            raise problem(archive, f"{image.name} has no label; add {key}.cls, or a label to {key}.json")
+        listing.add(image.name, texts.get("cls", next(iter(texts.values()))), image.start, image.size or 0)
+        for one in images.values():
+            if one is not image:
+                listing.drop(_OTHER_FIELD, one.name)
+
+
+def _samples(archive: str, members: Sequence[Piece]) -> Iterator[tuple[str, dict[str, Piece]]]:
+    """Yield key and members by field of the samples of a tar file."""
+    key, sample = "", dict[str, Piece]()
+    for one in members:
+        if (match := _SAMPLE.fullmatch(one.name)) is None or any(map(is_ignored, PurePosixPath(one.name).parts)):
+            continue
+        name = match[2].lower()
+        if match[1] != key:
+            if sample:
+                yield key, sample
+            key, sample = match[1], {}
+        if name in sample:
+            raise problem(archive, f"has {one.name} twice in one sample; remove one")
+        sample[name] = one
+    if sample:
+        yield key, sample
 
 
 def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
@@ -106,11 +218,17 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     listing = Listing()
     try:
         with zipfile.ZipFile(BoundedReads(file, _MOST_OF_A_DIRECTORY)) as opened:
-            members = [one for one in opened.infolist() if is_image(PurePosixPath(one.filename).name)]
+            members = opened.infolist()
     except zipfile.BadZipFile as error:
         raise problem(archive, f"is not a complete zip file ({error}); download it again") from None
     end = file.seek(0, io.SEEK_END)
+    # note: some programs of Windows write backslashes
+    of_windows = not any("/" in member.filename for member in members)
     for member in members:
+        name = tidy(member.filename.replace("\\", "/") if of_windows else member.filename)
+        if member.is_dir() or not is_image(PurePosixPath(name).name):
+            listing.others.append(name)
+            continue
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise problem(archive, f"{member.filename} is encrypted, or not deflated; write another zip file")
         # note: the lengths of name and extra field are those beside the image, which may differ from the directory's
@@ -120,111 +238,5 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
         deflated = member.compress_size if member.compress_type == zipfile.ZIP_DEFLATED else 0
         if start + member.compress_size > end or member.file_size >= _MOST_OF_A_FILE:
             raise problem(archive, f"states a wrong place or length of {member.filename}; download it again")
-        listing.add(member.filename, None, start, member.file_size, deflated)
+        listing.add(name, None, start, member.file_size, deflated)
     return listing
-
-
-def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
-    """List the rows of a Parquet file as Hugging Face's data sets have it; places are those of `parquet_bytes`."""
-    table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
-    listing, start = Listing(is_table=True), 0
-    image, labels, classes = _chosen(table.schema_arrow, archive, columns)
-    add = partial(_add_rows, listing, columns, labels, classes)
-    for batch in table.iter_batches(_ROWS, columns=[image, *labels]):
-        sizes = np.diff(_offsets(batch.column(image)))
-        add(batch, batch.column(image), start + np.cumsum(sizes) - sizes, sizes)
-        start += int(sizes.sum())
-    return listing
-
-
-def parquet_bytes(file: BinaryIO, archive: str) -> Iterator[bytes]:
-    """Yield the bytes of all images of a Parquet file, joined, in the order of its rows."""
-    table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
-    image = column_of(table.schema_arrow.names, "image", NO_COLUMNS, archive)
-    for batch in table.iter_batches(_ROWS, columns=[image]):
-        column = batch.column(image)
-        offsets = _offsets(column)
-        yield memoryview(_bytes(column).buffers()[2] or b"")[offsets[0] : offsets[-1]].tobytes()
-
-
-def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
-    """List the rows of an Arrow file, as `datasets` caches them; the images are read in place."""
-    if is_remote(archive):
-        raise problem(archive, "Arrow files are read on this machine only; copy it, or set a folder of Parquet files")
-    pyarrow = _pyarrow("pyarrow", archive)
-    whole = pyarrow.memory_map(archive).read_buffer()
-    ipc = _pyarrow("pyarrow.ipc", archive)
-    is_file = whole[:6].to_pybytes() == b"ARROW1"
-    reader = (ipc.open_file if is_file else ipc.open_stream)(pyarrow.BufferReader(whole))
-    image, labels, classes = _chosen(reader.schema, archive, columns)
-    listing = Listing(is_table=True)
-    add = partial(_add_rows, listing, columns, labels, classes)
-    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
-    for batch in batches:
-        offsets = _offsets(batch.column(image))
-        start = _bytes(batch.column(image)).buffers()[2].address - whole.address
-        if not 0 <= start < whole.size:
-            raise problem(archive, "is compressed, so single images cannot be read from it; write it without")
-        add(batch, batch.column(image), start + offsets[:-1], np.diff(offsets))
-    return listing
-
-
-def _pyarrow(module: str, archive: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        message = "needs the package pyarrow, which is not installed; type pip install pyarrow"
-        raise problem(archive, message) from None
-
-
-def _chosen(schema: Any, archive: str, columns: Columns) -> tuple[str, list[str], list[str]]:
-    """Return the columns of images and labels, and the names of the classes if the schema has them."""
-    image, labels = column_of(schema.names, "image", columns, archive), label_columns(schema.names, columns, archive)
-    features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    feature = features.get(labels[0], {})
-    # note: those of a list are one level deeper
-    return image, labels, feature.get("names") or feature.get("feature", {}).get("names") or []
-
-
-def _bytes(images: Any) -> Any:
-    """Return the array of the bytes of images."""
-    return images.field("bytes") if hasattr(images, "field") else images
-
-
-def _offsets(images: Any) -> np.ndarray:
-    """Return where the bytes of each image start in their buffer, and where the last ends, int64 [N + 1]."""
-    array = _bytes(images)
-    width = np.int64 if str(array.type).startswith("large") else np.int32
-    offsets = np.frombuffer(array.buffers()[1], width)
-    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
-
-
-def _add_rows(
-    listing: Listing,
-    columns: Columns,
-    labels: list[str],
-    classes: list[str],
-    batch: Any,
-    images: Any,
-    starts: np.ndarray,
-    sizes: np.ndarray,
-) -> None:
-    paths = images.field("path").to_pylist() if "path" in str(images.type) else [None] * len(images)
-    values = zip(*(batch.column(label).to_pylist() for label in labels), strict=True)
-    for path, row, start, size in zip(paths, values, starts.tolist(), sizes.tolist(), strict=True):
-        name = path or f"{len(listing.names):06d}"
-        for one in (one for value in row for one in (value if isinstance(value, list) else [value])):
-            if not isinstance(one, int | float | str) or (classes and isinstance(one, int) and one < 0):
-                message = f"{name} has the label {one}, which is no class; remove such rows"
-                raise UserError(Problem(f"{message} or set dataset.columns.label", "dataset.columns.label", None))
-        names = [_named(value, classes) for value in row]
-        listing.add(name, label_text(names, columns), start, size)
-    # note: lists have other texts than their classes
-    listing.order[:] = classes if {*classes}.issuperset(map(str, listing.classes)) else []
-
-
-def _named(value: Any, classes: list[str]) -> Any:
-    """Return a label or a list of them with the names of classes, if there are any."""
-    if isinstance(value, list):
-        return [_named(one, classes) for one in value]
-    return classes[value] if classes and isinstance(value, int) else value

@@ -24,7 +24,7 @@ class Piece:
     """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None.
 
     `deflated` are the compressed bytes from `start` on, 0 if it is stored as it is. A file with a `version` is read
-    through a copy on this machine, another URL from there.
+    through a copy on this machine, another URL from there; that of a table has the images of a `column`.
     """
 
     name: str
@@ -33,6 +33,7 @@ class Piece:
     size: int | None = None
     deflated: int = 0
     version: str = ""
+    column: str = ""
 
     def __str__(self) -> str:
         return self.file if self.size is None or self.file.endswith(self.name) else f"{self.name} in {self.file}"
@@ -68,7 +69,7 @@ class Piece:
         if self.size is None:
             with open(self.file, "rb") as file:  # noqa: PTH123 - of a million files
                 return file.read(), 0
-        data = os.pread(_opened(self.file, self.version).fileno(), self.deflated or size, self.start)
+        data = os.pread(_opened(self.file, self.version, self.column).fileno(), self.deflated or size, self.start)
         if self.deflated:
             data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size)
         return data, size
@@ -93,16 +94,17 @@ def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
 
 
 @lru_cache(_OPEN_FILES)
-def _opened(file: str, version: str) -> BinaryIO:
+def _opened(file: str, version: str, column: str) -> BinaryIO:
     # note: a copy stays readable after its removal while it is open
-    return open(local_copy(file, version) if version else file, "rb", buffering=0)  # noqa: PTH123
+    return open(local_copy(file, version, column) if version else file, "rb", buffering=0)  # noqa: PTH123
 
 
 class Archive(NamedTuple):
-    """A file with many images; with a `version` it is read through a copy on this machine."""
+    """A file with many images, in a `column` if it is a table; with a `version` it is read through a copy here."""
 
     file: str
     version: str = ""
+    column: str = ""
 
 
 @dataclass(frozen=True)
@@ -115,8 +117,8 @@ class Packed:
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
         archive, start, size, deflated = self.places[number].tolist()
-        file, version = self.archives[archive]
-        return Piece(name, file, start, size, deflated, version)
+        file, version, column = self.archives[archive]
+        return Piece(name, file, start, size, deflated, version, column)
 
     def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""

@@ -120,7 +120,7 @@ class Files:
 
         Raises UserError if reading fails for all, for example without a network.
         """
-        if not is_remote(self.url) or any(piece.deflated or piece.file.endswith(".parquet") for piece in pieces):
+        if not is_remote(self.url) or any(piece.deflated or piece.column for piece in pieces):
             return [_content(piece) for piece in pieces]
         system = self.system()
         files = [piece.file for piece in pieces]
@@ -219,7 +219,7 @@ def below(path: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}"
 
 
-def labelled(images: Sequence[Sequence[str]]) -> tuple[list[str], list[str], np.ndarray]:
+def labelled(images: Sequence[tuple[str, str]]) -> tuple[list[str], list[str], np.ndarray]:
     """Return the classes of sorted (class, name), the images as CLASS/NAME, and their labels int64."""
     classes, labels = np.unique([name for name, _ in images], return_inverse=True)
     return classes.tolist(), ["/".join(image) for image in images], labels.astype(np.int64)

@@ -9,14 +9,14 @@ import errno
 import io
 import itertools
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder, is_remote, problem
+from launcher.data.folder import REPLACED, Folder, counted, drops, is_remote, problem
 from launcher.data.listing import EXTENSIONS, is_image
 from launcher.data.sources.pieces import Archive, Packed, Piece
 from launcher.data.sources.source import Files, below, labelled
@@ -50,8 +50,16 @@ class BoundedReads:
         return getattr(self._file, name)
 
 
-def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None = None) -> Iterator[Piece]:
+def read_members(
+    file: BinaryIO,
+    archive: str,
+    start: int = 0,
+    end: int | None = None,
+    unread: Callable[[tarfile.TarInfo], object] = lambda member: None,
+) -> Iterator[Piece]:
     """Yield the files of a tar file, or of one in bytes [start, end) of `archive`; yields hard links as files.
+
+    `unread` is called with each other member.
 
     Raises UserError if the file is not a tar file, or is compressed, truncated or damaged.
     """
@@ -74,6 +82,7 @@ def read_members(file: BinaryIO, archive: str, start: int = 0, end: int | None =
                 elif header.isreg() and not header.issparse():
                     pieces[header.name] = Piece(header.name, archive, header.offset_data, header.size)
                 else:
+                    unread(header)
                     continue
                 yield pieces[header.name]
             stopped = tar.offset
@@ -98,7 +107,8 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
 
     Raises UserError if it contains no images.
     """
-    images = {(name, member.name): (member.start, member.size) for name, member in members if is_image(member.name)}
+    listed = [(class_name, member) for class_name, member in members if is_image(member.name)]
+    images = {(class_name, member.name): (member.start, member.size) for class_name, member in listed}
     if not images:
         raise problem(
             archive, f"contains no images ({' '.join(EXTENSIONS)}) in tar files of classes; download it again"
@@ -106,7 +116,10 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     names = sorted(images)
     places = np.array([(0, *images[name], 0) for name in names], np.int64)
     version = files.version(archive) if is_remote(archive) else ""
-    return Folder(archive, split, *labelled(names), Packed([Archive(archive, version)], places))
+    replaced = [member.name for class_name, member in listed if images[class_name, member.name][0] != member.start]
+    stored = Packed([Archive(archive, version)], places)
+    folder = Folder(archive, split, *labelled(names), stored, seen=len(listed), dropped=drops({REPLACED: replaced}))
+    return counted(folder)
 
 
 def imagenet_source(files: Files, path: str, split: str, report: Report) -> Folder:

@@ -1,0 +1,163 @@
+"""List the rows of Parquet and Arrow files, as Hugging Face's data sets have them; imports no torch."""
+
+import importlib
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from launcher.config.class_names import class_name
+from launcher.config.schema import Columns
+from launcher.data.folder import is_remote, problem
+from launcher.data.sources.formats import Listing, column_of, label_columns, label_text
+from launcher.errors import Problem, UserError
+
+_ROWS = 256
+
+
+def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
+    """List the rows of a Parquet file; places are those of `parquet_bytes`.
+
+    Raises UserError if a column is missing or of another kind, or a row has no image or a label that is none.
+    """
+    table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
+    rows, start = _Rows.of(table.schema_arrow, archive, columns), 0
+    for batch in table.iter_batches(_ROWS, columns=list(dict.fromkeys([rows.image, *rows.labels]))):
+        sizes = np.diff(_offsets(batch.column(rows.image)))
+        rows.add(batch, start + np.cumsum(sizes) - sizes, sizes)
+        start += int(sizes.sum())
+    return rows.all()
+
+
+def parquet_bytes(file: BinaryIO, archive: str, image: str) -> Iterator[bytes]:
+    """Yield the bytes of all images of a Parquet file's column, joined, in the order of its rows."""
+    for batch in _pyarrow("pyarrow.parquet", archive).ParquetFile(file).iter_batches(_ROWS, columns=[image]):
+        column = batch.column(image)
+        offsets = _offsets(column)
+        yield memoryview(_bytes(column).buffers()[2] or b"")[offsets[0] : offsets[-1]].tobytes()
+
+
+def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
+    """List the rows of an Arrow file, as `datasets` caches and saves them; the images are read in place.
+
+    Raises UserError as `list_parquet`, and if the file is compressed or in a bucket.
+    """
+    if is_remote(archive):
+        raise problem(archive, "Arrow files are read on this machine only; copy it, or set a folder of Parquet files")
+    pyarrow = _pyarrow("pyarrow", archive)
+    whole = pyarrow.memory_map(archive).read_buffer()
+    ipc = _pyarrow("pyarrow.ipc", archive)
+    is_file = whole[:6].to_pybytes() == b"ARROW1"
+    reader = (ipc.open_file if is_file else ipc.open_stream)(pyarrow.BufferReader(whole))
+    rows = _Rows.of(reader.schema, archive, columns)
+    for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
+        if not len(batch):
+            continue
+        offsets = _offsets(batch.column(rows.image))
+        start = _bytes(batch.column(rows.image)).buffers()[2].address - whole.address
+        if not 0 <= start < whole.size:
+            raise problem(archive, "is compressed, so single images cannot be read from it; write it without")
+        rows.add(batch, start + offsets[:-1], np.diff(offsets))
+    return rows.all()
+
+
+def _pyarrow(module: str, archive: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        message = "needs the package pyarrow, which is not installed; type pip install pyarrow"
+        raise problem(archive, message) from None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a file: the columns of images and labels, and the names of the classes if the schema has them."""
+
+    listing: Listing
+    archive: str
+    columns: Columns
+    image: str
+    labels: list[str]
+    classes: list[str]
+
+    @classmethod
+    def of(cls, schema: Any, archive: str, columns: Columns) -> "_Rows":
+        """Read the schema; raises UserError if a column is missing, or that of images has none."""
+        image = column_of(schema.names, "image", columns, archive)
+        labels = label_columns(schema.names, columns, archive)
+        _check_images(schema.field(image).type, image, archive)
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+        feature = features.get(labels[0], {})
+        # note: those of a list are one level deeper
+        names = feature.get("names") or feature.get("feature", {}).get("names") or []
+        return cls(Listing(image=image, is_table=True), archive, columns, image, labels, names)
+
+    def add(self, batch: Any, starts: np.ndarray, sizes: np.ndarray) -> None:
+        """Add the rows of a batch, whose images have these places.
+
+        Raises UserError if a row has no image, or a label that is none.
+        """
+        images, listing = batch.column(self.image), self.listing
+        paths = images.field("path").to_pylist() if "path" in _fields(images.type) else [None] * len(images)
+        if (missing := [*images.is_null().to_pylist(), *_bytes(images).is_null().to_pylist()]) and any(missing):
+            row = missing.index(True) % len(images)
+            message = f"row {len(listing.names) + row + 1} has no bytes in {self.image}"
+            message += f", only the path {paths[row]}" if paths[row] else ""
+            raise problem(self.archive, f"{message}; save the data set with its images in it, or remove the row")
+        values = zip(*(batch.column(label).to_pylist() for label in self.labels), strict=True)
+        for path, cells, start, size in zip(paths, values, starts.tolist(), sizes.tolist(), strict=True):
+            number = len(listing.names)
+            named = [
+                self._named(value, f"row {number + 1} ({path})" if path else f"row {number + 1}") for value in cells
+            ]
+            listing.add(path or f"{number:06d}", label_text(named, self.columns), start, size)
+
+    def all(self) -> Listing:
+        """Return the listed rows, with the order of the classes; lists of labels have other texts."""
+        names = [*map(class_name, self.classes)]
+        self.listing.order[:] = names if {*names, ""}.issuperset(self.listing.classes) else []
+        return self.listing
+
+    def _named(self, value: Any, row: str) -> Any:
+        """Return a label, or a list of them, with the names of classes if there are any."""
+        if isinstance(value, list):
+            return [self._named(one, row) for one in value]
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return None
+        if isinstance(value, str) or (isinstance(value, int | float) and not self.classes):
+            return value
+        if isinstance(value, int) and 0 <= value < len(self.classes):
+            return self.classes[value]
+        message = f"{self.archive}: {row} has the label {value}, which is no class; remove such rows or set"
+        raise UserError(Problem(f"{message} dataset.columns.label", "dataset.columns.label", self.columns.label))
+
+
+def _check_images(kind: Any, image: str, archive: str) -> None:
+    """Raise a UserError if the column of images has no bytes."""
+    types = importlib.import_module("pyarrow.types")
+    field = kind.field("bytes").type if "bytes" in _fields(kind) else kind
+    if not (types.is_binary(field) or types.is_large_binary(field)):
+        message = f"{archive} has no images in this column, which is of type {kind}; set the column of their bytes"
+        raise UserError(
+            Problem(f"{message}, or write paths of images as a table (.csv)", "dataset.columns.image", image)
+        )
+
+
+def _fields(kind: Any) -> Sequence[str]:
+    return [kind.field(number).name for number in range(kind.num_fields)] if str(kind).startswith("struct") else []
+
+
+def _bytes(images: Any) -> Any:
+    """Return the array of the bytes of images."""
+    return images.field("bytes") if "bytes" in _fields(images.type) else images
+
+
+def _offsets(images: Any) -> np.ndarray:
+    """Return where the bytes of each image start in their buffer, and where the last ends, int64 [N + 1]."""
+    array = _bytes(images)
+    width = np.int64 if str(array.type).startswith("large") else np.int32
+    offsets = np.frombuffer(array.buffers()[1], width)
+    return offsets[array.offset : array.offset + len(array) + 1].astype(np.int64)
