@@ -160,7 +160,7 @@ def test_numbers_are_the_text_of_the_data_set_and_matched_by_name(tmp_path: Path
 def test_classes_of_earlier_runs_are_found_by_name() -> None:
     assert places_in(["3", "12", "cat"], ["0003", "0012", "cat"]).tolist() == [0, 1, 2]
     assert places_in(["3", "0003"], ["0003"]).tolist() == [-1, 0]
-    assert places_in(["cafe\u0301"], ["caf\u00e9"]).tolist() == [0]
+    assert places_in(["e\u0301te"], ["\u00e9te"]).tolist() == [0]
     assert are_places(["0", "2"], ["ant", "bee", "cow"])
     assert not are_places(["0", "3"], ["ant", "bee", "cow"])
     assert not are_places(["0", "2"], ["1", "2", "3"])
@@ -180,9 +180,9 @@ def test_a_resume_keeps_the_order_of_the_runs_classes(tmp_path: Path) -> None:
 
 
 def test_names_that_differ_in_unicodes_form_are_one_class(tmp_path: Path) -> None:
-    draw(tmp_path, ["train/caf\u00e9/0.png", "train/tea/0.png", "val/cafe\u0301/1.png", "val/tea/1.png"])
+    draw(tmp_path, ["train/\u00e9te/0.png", "train/tea/0.png", "val/e\u0301te/1.png", "val/tea/1.png"])
     data = inspected(tmp_path)
-    assert data.classes == ["caf\u00e9", "tea"]
+    assert data.classes == ["\u00e9te", "tea"]
     assert [split.labels.tolist() for split in data.splits] == [[0, 1], [0, 1]]
 
 

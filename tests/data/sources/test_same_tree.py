@@ -19,8 +19,8 @@ from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 # Names of folders, by how likely they are: classes, splits in several spellings, numbers, and what is ignored.
-FOLDERS = ["ant", "bee", "cow", "train", "train", "val", "test", "valid", "Training", "7", "07", "12", "3", "caf\u00e9",
-           "cafe\u0301", "ffcv", "__MACOSX", ".git", "a.b", "monday"]  # fmt: skip
+FOLDERS = ["ant", "bee", "cow", "train", "train", "val", "test", "valid", "Training", "7", "07", "12", "3", "\u00e9te",
+           "e\u0301te", "ffcv", "__MACOSX", ".git", "a.b", "monday"]  # fmt: skip
 FILES = ["0.jpg", "1.png", "2.JPG", "a.b.jpg", "notes.txt", "._0.jpg", "Thumbs.db"]
 WANTED: list[Wanted] = ["train", "val", "all", "evaluation"]
 
