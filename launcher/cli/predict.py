@@ -112,7 +112,7 @@ def _listed(name: str) -> list[str]:
         text = sys.stdin.read() if name == _STDIN else Path(name).read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise UserError(Problem(f"cannot be read ({error.strerror}); pass another file", "--list", name)) from None
-    # note: names may have other separators of lines, and files of Windows begin with a byte-order mark
+    # note: names may have other separators of lines, and files of Windows start with a byte-order mark
     return [line for line in text.removeprefix("\ufeff").split("\n") if line]
 
 

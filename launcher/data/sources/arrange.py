@@ -34,7 +34,7 @@ class Rows:
         self.dropped[reason] = Dropped(before + count, first)
 
     def add(self, label: str, path: str, place: tuple[int, ...], mark: str = "") -> None:
-        """Add an image as CLASS/NAME; the mark tells it from one of an equal name, which it replaces without one."""
+        """Add an image as CLASS/NAME; with a mark beside one of an equal name, without it in its place."""
         self.seen += 1
         if (label, path) in self.images:
             if mark:

@@ -182,7 +182,7 @@ def test_a_resume_keeps_the_order_of_the_runs_classes(tmp_path: Path) -> None:
 def test_names_that_differ_in_unicodes_form_are_one_class(tmp_path: Path) -> None:
     draw(tmp_path, ["train/\u00e9te/0.png", "train/tea/0.png", "val/e\u0301te/1.png", "val/tea/1.png"])
     data = inspected(tmp_path)
-    assert data.classes == ["\u00e9te", "tea"]
+    assert data.classes == ["tea", "\u00e9te"]
     assert [split.labels.tolist() for split in data.splits] == [[0, 1], [0, 1]]
 
 
