@@ -17,7 +17,7 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.launch import start
-from launcher.records.metrics import ResumeRecord, StartRecord, read_metrics
+from launcher.records.metrics import ResumeRecord, StartRecord, TrainRecord, read_metrics
 from launcher.records.run_folder import RunFolder, checkpoint_name, create, existing
 from launcher.records.sinks import AttemptsWriter, MetricsWriter
 from launcher.training import checkpoint
@@ -200,9 +200,8 @@ def long_run(make_run: MakeRun) -> Path:
     config = compose(["launch=cpu", "dataset=shapes"]).config
     resolved.write(config, run / "config.yaml")
     first, *rest = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    step = {"kind": "train", "step": 7, "time": 1001.0, "epoch": 0.5, "loss": 1.0, "lr": 0.1, "image_size": 32}
-    step |= {"images_per_second": 9.0, "step_seconds": 0.1, "data_wait_seconds": 0.0, "gpu_memory_bytes": None}
-    line = json.dumps(step | {"train_seconds": 60.0, "padding": "x" * 40}).encode() + b"\n"
+    step = TrainRecord(7, 1001.0, 0.5, 1.0, 0.1, 32, 9.0, 0.1, 0.0, None, 60.0)
+    line = json.dumps(step.row() | {"padding": "x" * 40}).encode() + b"\n"
     with (run / "metrics.jsonl").open("wb") as file:
         file.write(first)
         for _ in range(100):
