@@ -20,7 +20,7 @@ from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages, evalua
 from launcher.data.inspection import match_images
 from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
-from launcher.data.sources.pieces import Listed, Piece
+from launcher.data.sources.pieces import Listed, Paths, Piece
 from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
@@ -163,7 +163,8 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
-    folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), Listed(np.array(files)))
+    stored = Listed(Paths(files), np.arange(len(files)))
+    folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), stored)
     images = ReadableImages(folder, CentreCrops(classifier.card["input"]))
     workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)

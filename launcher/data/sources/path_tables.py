@@ -2,6 +2,7 @@
 
 import csv
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from launcher.data.listing import is_file, unreadable_path
 from launcher.data.sources.arrange import path_in_class
 from launcher.data.sources.formats import column_of, label_columns, label_text
 from launcher.data.sources.layout import VAL, Wanted
-from launcher.data.sources.pieces import Listed
+from launcher.data.sources.pieces import Listed, Paths
 from launcher.data.sources.shards import Options, format_of
 from launcher.errors import Problem, UserError
 
@@ -35,30 +36,28 @@ def table_source(path: str, wanted: Wanted, options: Options) -> Folder | None:
     """
     if (table := table_of(path, wanted)) is None:
         return None
-    rows: Sequence[Row] = [*_rows(table)]
-    if not rows:
+    first = next(_rows(table), None)
+    if first is None:
         raise problem(table, "has no rows; add some")
-    head = [*rows[0][1]]
+    head = [*first[1]]
     image = column_of(head, "image", options.columns, str(table))
     labels = label_columns(head, options.columns, str(table))
-    seen, dropped, split = len(rows), dict[str, Dropped](), wanted
+    column, value, dropped = options.columns.split or _SPLIT, "", dict[str, Dropped]()
     if str(table) == path and wanted != "all":
-        rows, dropped, others = _of_split(table, rows, wanted, options.columns.split or _SPLIT)
-        seen -= others
-    images: dict[tuple[str, str], str] = {}
-    for number, row in rows:
+        value, dropped = _of_split(table, head, wanted, column)
+    images, seen = _Images(), sum(one.rows for one in dropped.values())
+    for number, row in _rows(table):
+        if value and _split_in(row, column) != value:
+            continue
+        seen += 1
         file = _file(table, number, row, image)
         label = label_text([row.get(name) for name in labels], options.columns)
         if not label and options.needs_label:
             raise problem(table, f"row {number} ({row[image]}) has no {labels[0]}; add it, or remove the row")
-        name = label, path_in_class(str(row[image]), label)
-        if images.get(name, file) != file:
-            name = label, f"{label}/{row[image]}"
-        if name in images:
-            count, first = dropped.get(_REPEATED, (0, f"row {number} ({row[image]})"))
-            dropped[_REPEATED] = Dropped(count + 1, first)
-        images[name] = file
-    return counted(_folder(table, split, images, seen, dropped))
+        if not images.add(label, str(row[image]), file):
+            count, example = dropped.get(_REPEATED, (0, f"row {number} ({row[image]})"))
+            dropped[_REPEATED] = Dropped(count + 1, example)
+    return counted(images.folder(table, "val" if wanted in ("val", "evaluation") else "train", seen, dropped))
 
 
 def table_of(path: str, wanted: Wanted) -> Path | None:
@@ -74,42 +73,78 @@ def table_of(path: str, wanted: Wanted) -> Path | None:
     return next(filter(is_file, (Path(path, f"{name}{one}") for name in names for one in TABLES)), None)
 
 
-def _of_split(
-    table: Path, rows: Sequence[Row], wanted: Wanted, column: str
-) -> tuple[Sequence[Row], dict[str, Dropped], int]:
-    """Return the rows of a split, the dropped ones, which count for the training images, and the number of others."""
-    if column not in rows[0][1]:
+def _of_split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, dict[str, Dropped]]:
+    """Return the value of a split in its column, empty for all rows, and dropped rows: they count for training."""
+    if column not in head:
         if wanted == "evaluation":
-            return rows, {}, 0
+            return "", {}
         message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
         raise UserError(Problem(message, "dataset.columns.split", column))
-    values = [str(row.get(column)).strip().lower() for _, row in rows]
-    val = next((name for name in VAL if name in values), None)
-    name = "train" if wanted == "train" else val
-    if name not in values:
+    rows: dict[str, tuple[int, int]] = {}
+    for number, row in _rows(table):
+        value = _split_in(row, column)
+        count, first = rows.get(value, (0, number))
+        rows[value] = count + 1, first
+    val = next((name for name in VAL if name in rows), None)
+    chosen = "train" if wanted == "train" else val
+    if chosen is None or chosen not in rows:
         split = "train" if wanted == "train" else "val"
         raise problem(table, f"has no rows whose {column} is {split}; add some, or set dataset.val_split=0.1")
-    dropped: dict[str, Dropped] = {}
-    for (number, _), value in zip(rows, values, strict=True):
-        if wanted == "train" and value not in ("train", val):
-            reason = f"rows whose {column} is {value or 'empty'}"
-            count, first = dropped.get(reason, (0, f"row {number}"))
-            dropped[reason] = Dropped(count + 1, first)
-    chosen = [row for row, value in zip(rows, values, strict=True) if value == name]
-    return chosen, dropped, len(rows) - len(chosen) - sum(one.rows for one in dropped.values())
+    others = {value: both for value, both in rows.items() if wanted == "train" and value not in ("train", val)}
+    return chosen, {
+        f"rows whose {column} is {value}": Dropped(count, f"row {first}") for value, (count, first) in others.items()
+    }
 
 
-def _folder(
-    table: Path, wanted: Wanted, images: Mapping[tuple[str, str], str], seen: int, dropped: Mapping[str, Dropped]
-) -> Folder:
-    classes = in_order(label for label, _ in images)
-    numbers = {name: number for number, name in enumerate(classes)}
-    names = sorted(images, key=lambda one: (numbers[one[0]], one[1]))
-    labels = np.array([numbers[label] for label, _ in names], np.int64)
-    stored = Listed(np.array([images[name] for name in names]))
-    split = "val" if wanted in ("val", "evaluation") else "train"
-    listed = [path for _, path in names]
-    return Folder(str(table), split, classes, listed, labels, stored, "", seen, dropped)
+def _split_in(row: Mapping[str, object], column: str) -> str:
+    return str(row.get(column)).strip().lower() or "empty"
+
+
+class _Images:
+    """The images of a table by class and CLASS/NAME.
+
+    A table may have millions of rows, so there is one Python object an image, its name, and none of its own file.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str | tuple[str, str], int] = {}
+        self._classes: dict[str, int] = {}
+        self._labels = array("q")
+        self._files = Paths()
+
+    def add(self, label: str, value: str, file: str) -> bool:
+        """Add the image of a row; return whether it is the first of its name."""
+        name = path_in_class(value, label)
+        before = self._rows.get(_key(label, name))
+        if before is not None and self._files[before] != file:
+            name = f"{label}/{value}"
+            before = self._rows.get(_key(label, name))
+        if before is None or self._files[before] != file:
+            self._rows[_key(label, name)] = len(self._labels)
+            self._labels.append(self._classes.setdefault(label, len(self._classes)))
+            self._files.append(file)
+        return before is None
+
+    def folder(self, table: Path, split: str, seen: int, dropped: Mapping[str, Dropped]) -> Folder:
+        """Return the images, sorted by class and name."""
+        keys = sorted(self._rows, key=_name)
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, len(keys))
+        classes = in_order(self._classes)
+        places = {name: number for number, name in enumerate(classes)}
+        labels = np.array([places[name] for name in self._classes], np.int64)[np.array(self._labels)[rows]]
+        by_class = np.argsort(labels, kind="stable")
+        names = [_name(keys[number]) for number in by_class.tolist()]
+        stored = Listed(self._files, rows[by_class])
+        return Folder(str(table), split, classes, names, labels[by_class], stored, "", seen, dropped)
+
+
+def _key(label: str, name: str) -> str | tuple[str, str]:
+    """Return what identifies an image: its name, which starts with the class, unless that may end elsewhere."""
+    return (label, name) if "/" in label else name
+
+
+def _name(key: str | tuple[str, str]) -> str:
+    return key if isinstance(key, str) else key[1]
 
 
 def _file(table: Path, number: int, row: Mapping[str, object], column: str) -> str:

@@ -2,7 +2,8 @@
 
 import os
 import zlib
-from collections.abc import Sequence
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from stat import S_ISREG
@@ -130,20 +131,40 @@ class Packed:
         return any(archive.version for archive in self.archives)
 
 
+class Paths:
+    """Paths in one array of bytes, since each of millions of Python's texts takes 50 bytes more."""
+
+    def __init__(self, paths: Iterable[str] = ()):
+        self._text, self._ends = bytearray(), array("q", [0])
+        for path in paths:
+            self.append(path)
+
+    def __getitem__(self, number: int) -> str:
+        """Return a path by its number."""
+        # note: texts of JSON may have halves of surrogate pairs
+        return self._text[self._ends[number] : self._ends[number + 1]].decode(errors="surrogatepass")
+
+    def append(self, path: str) -> None:
+        """Add a path."""
+        self._text += path.encode(errors="surrogatepass")
+        self._ends.append(len(self._text))
+
+
 @dataclass(frozen=True)
 class Listed:
-    """Images in separate files: their `paths`, an array of texts [N]."""
+    """Images in separate files: their `numbers`, int64 [N], among `paths`."""
 
-    paths: np.ndarray
+    paths: Paths
+    numbers: np.ndarray
     is_fetched = False
 
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
-        return Piece(name, str(self.paths[number]))
+        return Piece(name, self.paths[int(self.numbers[number])])
 
     def part(self, chosen: np.ndarray) -> Self:
         """Select the images where `chosen`, bool [N], is true."""
-        return replace(self, paths=self.paths[chosen])
+        return replace(self, numbers=self.numbers[chosen])
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.classes import are_places, in_classes_of, places_in
 from launcher.data.inspection import inspect_data, match_images
-from launcher.data.sources.find import read_splits
+from launcher.data.sources.find import open_source, read_splits
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from ..conftest import words_for
@@ -254,3 +256,17 @@ def test_the_named_column_of_images_is_read(tmp_path: Path) -> None:
         read = [train.piece(number).read() for number in range(len(train.files))]
         names = [train.classes[label] for label in train.labels.tolist()]
         assert read == [png(name if column == "left" else "none") for name in names]
+
+
+def test_a_row_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
+    count, text = 20_000, "not needed " * 10
+    rows = [(f"images/{number % 100}/{number:08}.png", f"c{number % 7}", "train", text) for number in range(count)]
+    path = table(tmp_path / "t.csv", rows, ("path", "label", "split", "comment"))
+    tracemalloc.start()
+    try:
+        images = open_source(str(path), "train", quiet)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(images.files) == count
+    assert peak < 800 * count
