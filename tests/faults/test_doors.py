@@ -61,6 +61,16 @@ def test_a_run_on_one_node_listens_on_loopback_and_one_process_on_nothing(train:
     assert {address for address, _ in seen} == ({"127.0.0.1"} if ranks > 1 else set())
 
 
+def test_a_run_folder_contains_no_variable_of_the_environment(train: Train) -> None:
+    secret = "open" + "sesame"
+    environment = {**train.environment, "AWS_SECRET_ACCESS_KEY": secret, "WANDB_API_KEY": secret}
+    process = replace(train, environment=environment).start(*SMALL, "run_name=run")
+    assert process.wait() == 0, process.communicate()
+    files = [path for path in (train.folder / "runs" / "run").rglob("*") if path.is_file()]
+    assert "environment.json" in [path.name for path in files]
+    assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
 def test_nodes_listen_at_the_address_of_the_rendezvous_and_execute_nothing(train: Train) -> None:
     import torch.distributed as dist
 

@@ -270,3 +270,10 @@ def test_a_row_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert len(images.files) == count
     assert peak < 800 * count
+
+
+def test_a_table_may_list_any_file(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    rows = [("../a.png", "ant", "train"), ("/b.png", "bee", "train")]
+    images = open_source(str(table(tmp_path / "data" / "t.csv", rows)), "train", quiet)
+    assert [images.piece(number).file for number in range(2)] == [f"{tmp_path}/data/../a.png", "/b.png"]
