@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from launcher.later import torch
+from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,7 +155,8 @@ class Overlap:
 
     def _next(self) -> Loaded | None:
         start = time.perf_counter()
-        batch = next(self._batches, None)
+        with STOP.waiting():
+            batch = next(self._batches, None)
         self.waited += time.perf_counter() - start
         return batch
 

@@ -21,6 +21,7 @@ from launcher.data.worker_processes import WorkerProcesses
 from launcher.data.workers import worker_count
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
+from launcher.rank.signs import STOP
 
 
 @dataclass
@@ -104,7 +105,8 @@ def build_loaders(
         train, val = open_readers(plan, values, shard, change_image, classes)
         evaluate = _evaluation(plan, shard, val)
     else:
-        folder, val_folder = read_splits(config, skipped, classes=classes)
+        with STOP.waiting():
+            folder, val_folder = read_splits(config, skipped, classes=classes)
         check_counts(plan, len(folder.classes), len(folder.files), folder.root)
         train = WorkerProcesses(Records(folder, config.task.decoder(config, change_image)), shard)
         evaluate = build_evaluation(plan, val_folder, ranks)

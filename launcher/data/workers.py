@@ -85,18 +85,20 @@ def in_workers(
     parts = iter(lambda: list(itertools.islice(left, at_once)), [])
     ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent) as pool:
-        try:
-            ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
-            while ahead:
-                part, results = ahead.popleft()
-                yield from zip(part, results.result(), strict=True)
-                ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, 1))
-        except BrokenProcessPool:
-            message = "a worker process was killed, usually because memory ran out; use fewer workers"
-            raise UserError(Problem(message, "dataloader.workers", workers)) from None
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent)
+    try:
+        ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
+        while ahead:
+            part, results = ahead.popleft()
+            yield from zip(part, results.result(), strict=True)
+            ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, 1))
+        pool.shutdown()
+    except BrokenProcessPool:
+        message = "a worker process was killed, usually because memory ran out; use fewer workers"
+        raise UserError(Problem(message, "dataloader.workers", workers)) from None
+    finally:
+        # note: as in `in_threads`
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def in_threads(

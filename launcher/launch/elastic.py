@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from launcher.config.schema import Launch
-from launcher.errors import DONE, FAILED, MachineError, UserError, one_line
+from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
@@ -188,6 +188,9 @@ class Launcher:
                 return None
             rank, process = first_failure(result.failures, watch.failed_first)
             failure = describe(rank, process, self._run_folder, watch.hung.get(process.pid))
+            if self._request.requested and failure.exit_code == TERMINATED:
+                self._follower.print("no images arrived, so the ranks have ended without another checkpoint")
+                return None
             # note: a stop signal kills a rank that has not installed its handler yet
             return None if self._request.requested and -(failure.exit_code or 0) in ALL_STOP_SIGNALS else failure
 

@@ -67,6 +67,7 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
         guard_group(launcher, scratch)
         name_after(scratch)
         HEARTBEAT.start(beat_file(scratch, os.getpid()), hang_timeout)
+        STOP.end_waits()
     except (OSError, RuntimeError) as error:
         _record(error)
         os._exit(FAILED)

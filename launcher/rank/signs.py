@@ -6,13 +6,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from launcher.errors import one_line
+from launcher.errors import TERMINATED, one_line
 
 # Environment variables of a rank: its device, cpu or cuda; the file where the ranks of one node meet, empty on several;
 # the network interface to the other ranks; the command line; the step to replay.
@@ -25,6 +25,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 WRITE_STACKS = signal.SIGUSR2
 SECONDS_TO_START = 600.0  # minimum until the first step: imports, listing folders, connecting to the other ranks
 _LONGEST_READ = 10.0  # seconds
+_LONGEST_WAIT = 6.0  # seconds after a stop request
+_INTERVAL = 0.5  # seconds
 _SEMAPHORES = Path("/dev/shm")
 
 # (seconds) -> a file whose read has taken longer, or None
@@ -47,6 +49,7 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.requested = False
+        self._wait: object = None
 
     def install(self) -> None:
         """Handle the signals; the launcher handles Ctrl-C and sends SIGTERM."""
@@ -56,6 +59,28 @@ class StopFlag:
 
     def _set(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark a wait for data, such as a batch, which may come from a server that does not respond."""
+        self._wait = object()
+        try:
+            yield
+        finally:
+            self._wait = None
+
+    def end_waits(self) -> None:
+        """Start a thread that ends this process if, after a stop request, a wait for data takes too long."""
+        threading.Thread(target=self._end_waits, daemon=True).start()
+
+    def _end_waits(self) -> None:
+        wait, seconds = None, 0.0
+        while seconds < _LONGEST_WAIT:
+            time.sleep(_INTERVAL)
+            is_same = self.requested and self._wait is not None and self._wait is wait
+            # note: counted, because the clock goes on while this process is suspended
+            wait, seconds = self._wait, seconds + _INTERVAL if is_same else 0.0
+        os._exit(TERMINATED)
 
 
 class Heartbeat:

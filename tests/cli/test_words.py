@@ -15,7 +15,7 @@ from launcher.cli.words import read, takes_keys
 from launcher.config.compose import compose
 from launcher.config.keys import all_keys, nearest_key, synonyms
 from launcher.config.overrides import parse
-from launcher.errors import Problems, UserError
+from launcher.errors import CLOSED_PIPE, Problems, UserError
 from tests.commands import output_of
 
 MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
@@ -180,6 +180,7 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
         (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis?"),
         (["compare", "--axis", "tme"], "'tme'"),
         (["diff", "hot"], "B"),
+        (["eval", ""], "'' is not a run folder: it has no config.yaml; pass one such as runs/"),
         (["diff", "hot", "runs/nope"], "runs/nope is not a run folder: it has no config.yaml; pass one such as runs/"),
         (["estimate", "--seconds", "soon"], "'soon'"),
         (["submit", "hot"], "--slurm --sky --kubernetes"),
@@ -215,4 +216,4 @@ def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     os.close(reader)
     done = subprocess.run(show, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")

@@ -1,27 +1,110 @@
-"""Stop signals while a command waits for a server that sends no data."""
+"""Stop signals while a command or its ranks wait for a server that sends no data, or cuts what it sends."""
 
+import http.server
 import signal
-import socket
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
-from tests.runs import Train
+from launcher.errors import TERMINATED
+from tests.data.sources.downloads import webdataset
+from tests.data.sources.web import Handler
+from tests.images import write_images
+from tests.runs import SMALL, Train, ended, processes_of, wait_for
 
 pytestmark = pytest.mark.system
 
+# A command ends within ten seconds; the rest is for a busy machine.
+SECONDS = 20
+RUN = [*(word for word in SMALL if not word.startswith("dataset")), "run_name=run"]
 
-def test_a_stop_signal_ends_a_command_that_waits_for_a_server(train: Train) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(240)
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/images.tar"
-        process = train.start("doctor", "dataset=image_folder", f"dataset.path={url}")
-        connection, _ = server.accept()
-        with connection:
-            time.sleep(0.5)
-            start_time = time.monotonic()
-            process.send_signal(signal.SIGTERM)
-            _, errors = process.communicate(timeout=240)
-            assert time.monotonic() - start_time < 10
-    assert process.returncode == 143, errors
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serve a folder until `fault` is set: `silent` sends nothing of an archive, `cut` only its first bytes."""
+
+    request_queue_size = 128
+    fault = ""
+
+    def __init__(self, folder: Path):
+        super().__init__(("127.0.0.1", 0), partial(_Faulty, directory=str(folder)))
+        self.url, self.reached = f"http://127.0.0.1:{self.server_port}", threading.Event()
+
+
+class _Faulty(Handler):
+    server: Server
+    failures: ClassVar[dict[str, int]] = {}
+
+    def send_head(self) -> Any:
+        fault = self.server.fault
+        if not fault or not self.path.endswith(".tar") or (fault == "cut" and self.command == "HEAD"):
+            return super().send_head()
+        self.server.reached.set()
+        if fault == "silent":
+            time.sleep(600)
+        self.send_response(206)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        self.wfile.write(bytes(1000))
+        return None
+
+
+@contextmanager
+def serving(folder: Path, fault: str = "") -> Iterator[Server]:
+    with Server(folder) as server:
+        server.fault = fault
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_images(tmp_path_factory.mktemp("images"), {"train": 24, "val": 6}, size=(40, 48))
+    return webdataset(folder, tmp_path_factory.mktemp("shards"))
+
+
+def stopped(process: Any) -> tuple[str, str]:
+    """Stop a command, and return its output and errors."""
+    start = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    texts = ended(process, TERMINATED)
+    assert time.monotonic() - start < SECONDS, texts
+    return texts
+
+
+@pytest.mark.parametrize(("verb", "fault"), [("doctor", "silent"), ("run", "silent"), ("run", "cut")])
+def test_a_stop_signal_ends_a_command_that_waits_for_a_server(
+    verb: str, fault: str, images: Path, train: Train
+) -> None:
+    with serving(images, fault) as server:
+        process = train.start(verb, "dataset=image_folder", f"dataset.path={server.url}")
+        assert server.reached.wait(240)
+        time.sleep(0.5)
+        _, errors = stopped(process)
     assert errors.splitlines()[-1] == "stopped by SIGTERM"
+
+
+@pytest.mark.parametrize(("fault", "ranks", "workers"), [("cut", 1, 1), ("silent", 2, 0)])
+def test_a_stop_signal_ends_ranks_that_wait_for_a_server(
+    fault: str, ranks: int, workers: int, images: Path, train: Train
+) -> None:
+    run = train.folder / "runs" / "run"
+    with serving(images) as server:
+        words = [*RUN, "dataset=image_folder", f"dataset.path={server.url}", "dataset.native_size=32"]
+        process = train.start(*words, f"launch.nproc={ranks}", f"dataloader.workers={workers}")
+        wait_for((run / "config.yaml").exists)
+        server.fault = fault
+        assert server.reached.wait(240)
+        output, errors = stopped(process)
+    assert [line.partition(",")[0] for line in output.splitlines()[-2:]] == [
+        "no images arrived",
+        "stopped; no step was completed; to start again",
+    ]
+    assert "Traceback" not in errors
+    assert not processes_of(run)
