@@ -25,7 +25,7 @@ from torch.utils.benchmark import Timer
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from launcher.algorithms.blurpool import binomial_filter, blur  # noqa: E402
+from launcher.algorithms.blurpool_layers import binomial_filter, blur  # noqa: E402
 from launcher.config.compose import compose  # noqa: E402
 from launcher.launch.devices import decide  # noqa: E402
 from launcher.launch.prepare_run import planned_here, prepare_run  # noqa: E402

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 
@@ -18,5 +19,8 @@ def with_values(config: Any, values: Mapping[str, object]) -> Any:
     """Return the config with other values of dotted keys, checked as when composed."""
     for key, value in values.items():
         first, _, rest = key.partition(".")
-        config = replace(config, **{first: with_values(getattr(config, first), {rest: value}) if rest else value})
+        is_mapping = isinstance(config, Algorithms)
+        own = config[first] if is_mapping else getattr(config, first)
+        changed = {first: with_values(own, {rest: value}) if rest else value}
+        config = Algorithms.of(config | changed) if is_mapping else replace(config, **changed)
     return config
