@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image, ImageOps
@@ -31,6 +32,8 @@ from tests.saved_runs import finished
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
 SIZE = 32
+# note: torch resizes to Pillow-SIMD's pixels, plain Pillow rounds differently
+ROUNDING = 1e-5 if ".post" in PIL.__version__ else 1e-3
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def close(row: dict[str, object], file: Path, run: RunFolder, top: int = 5) -> b
     classes = [(c["class"], c["probability"]) for c in row["classes"]]  # type: ignore[attr-defined]
     best = expected(run, file)[:top]
     assert [name for name, _ in classes] == [name for name, _ in best]
-    assert [score for _, score in classes] == pytest.approx([score for _, score in best], abs=1e-5)
+    assert [score for _, score in classes] == pytest.approx([score for _, score in best], abs=ROUNDING)
     return row["file"] == str(file)
 
 

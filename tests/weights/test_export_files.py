@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 import torch
 from PIL import Image
@@ -220,4 +221,6 @@ def test_unusual_images_are_prepared_as_in_training(
     exported = exported_module(tmp_path, card)
     cut = centre_cut(np.array(decode(file.read_bytes(), upright=True).image), resize, 32, "bilinear")
     expected = (cut / 255.0 - card["input"]["mean"]) / card["input"]["std"]  # type: ignore[index]
-    np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=1e-5)
+    # note: torch resizes to Pillow-SIMD's pixels, plain Pillow rounds differently
+    rounding = 1e-5 if ".post" in PIL.__version__ else 1 / 255 / 0.2 + 1e-5
+    np.testing.assert_allclose(exported.transform(Image.open(file)), expected.transpose(2, 0, 1), atol=rounding)
