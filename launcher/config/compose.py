@@ -197,17 +197,24 @@ def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
     """Return the values in the user's own files of the options chosen by group."""
     of_groups = {(group, str(chosen[group])): files(group) for group in GROUPS if group in chosen}
     return [
-        _Layer(f"{group}={option}", {group: without(_own_values(names[option], f"{group}={option}"), {"defaults"})})
+        _Layer(f"{group}={option}", {group: without(_own_values(names[option], group), {"defaults"})})
         for (group, option), names in of_groups.items()
         if option in names and paths.CONF not in names[option].parents
     ]
 
 
-def _own_values(path: Path, word: str) -> dict[str, Any]:
-    """Read an option of the user's; raises UserError if it is of another application that uses Hydra."""
+def _own_values(path: Path, group: str) -> dict[str, Any]:
+    """Read an option of the user's; raises UserError if it is of another application that uses Hydra.
+
+    An own network by `_target_` has a name of its own.
+    """
     values = read_mapping(path)
-    if foreign := next((key for key in values if key.startswith("_") and key.endswith("_")), None):
-        message = f"is an option of another application ({foreign}: ...), which {word} means in this folder"
+    is_network = group == "model" and not (paths.CONF / group / path.name).exists()
+    own = {TARGET} if is_network else set()
+    if foreign := next((key for key in values if key.startswith("_") and key.endswith("_") and key not in own), None):
+        message = (
+            f"is an option of another application ({foreign}: ...), which {group}={path.stem} means in this folder"
+        )
         raise UserError(f"{path}:1: {message}; rename it, or type train in another folder")
     return values
 

@@ -76,7 +76,7 @@ def _unused(runs: Path) -> Path:
 def _at_constant_rate(config: RunConfig) -> RunConfig:
     """Return the config without warmup, decay and scaling of the learning rate."""
     common = {field.name: getattr(config.schedule, field.name) for field in fields(ScheduleConfig)}
-    schedule = Constant(**{**common, "warmup": "0ba"}, name="constant")
+    schedule = Constant(**{**common, "warmup": "0ba", "name": "constant"})
     return replace(config, schedule=schedule, optimizer=replace(config.optimizer, scale_lr="off"))
 
 

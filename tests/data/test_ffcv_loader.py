@@ -208,7 +208,7 @@ def centres(path: Path, change_image: ChangeImage) -> DecodingPool:
     """Return a reader of centred squares."""
     file = open_beton(path)
     return DecodingPool(
-        file, lambda request: centre_boxes(*file.sizes(request.indices), request.size, request.size),
+        file, lambda request: centre_boxes(*file.sizes(request.indices), request.view, request.view),
         shard=ONE_THREAD, preload=False, change_image=change_image,
     )  # fmt: skip
 
