@@ -137,7 +137,9 @@ def test_the_plan_notes_the_shortened_durations() -> None:
 @pytest.mark.parametrize("words", [["schedule=multi_step", "algorithms=[ema,backbone_freezing]"], ["algorithms=[swa]"]])
 def test_all_durations_but_those_of_evaluation_checkpoints_and_records_are_fitted(words: list[str]) -> None:
     values = as_mapping(compose(words).config)
-    durations = [key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) else value)]
+    durations = [
+        key for key, value in leaves(values) if is_duration(value[0] if isinstance(value, list) and value else value)
+    ]
     apart = ["eval_every", "checkpoint.every", "logger.interval"]
     assert [key for key in durations if not 0 < (longest_fraction(key) or 0) <= 1] == apart
     words_apart = [f"{key}={value}" for key, value in zip(apart, ("7ep", "800ba", "90ba"), strict=True)]
