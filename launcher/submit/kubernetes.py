@@ -53,14 +53,14 @@ def render(job: Job, values: Kubernetes) -> str:
     lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=f'"{first}"')
     start = {"image": values.image, "command": ["bash", "-c", lines + "\n"]}
     gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
-    policy = f"---\n{as_yaml(_network_policy(name))}" if job.nodes > 1 else ""
+    policy = f"{as_yaml(_network_policy(name))}---\n" if job.nodes > 1 else ""
     metadata: dict[str, Any] = {"name": name}
     if values.queue:
         metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
     if kind == "TrainJob":
         trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
         runtime = as_yaml(_runtime(job, values, name))
-        return _head(job, kind, name) + f"{runtime}---\n{as_yaml(_train_job(values, metadata, trainer))}{policy}"
+        return _head(job, kind, name) + f"{runtime}---\n{policy}{as_yaml(_train_job(values, metadata, trainer))}"
     pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
     spec = _job_spec(job, values, pod)
     if kind == "JobSet":
@@ -68,7 +68,7 @@ def render(job: Job, values: Kubernetes) -> str:
         spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
     manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return _head(job, kind, name) + as_yaml(manifest) + policy
+    return _head(job, kind, name) + policy + as_yaml(manifest)
 
 
 def _head(job: Job, kind: str, name: str) -> str:

@@ -124,7 +124,8 @@ SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/j
         ("slurm", "sbatch", [], ["job.sh"], "tail -F mine-41.log"),
         ("sky", "sky", [BUCKET], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
         ("kubernetes", "kubectl", [], ["create --filename job.yaml"], "kubectl logs --follow job/mine"),
-        ("kubernetes", "kubectl", ["launch.nnodes=2"], ["apply --filename job.yaml", "create --filename job.yaml"],
+        ("kubernetes", "kubectl", ["launch.nnodes=2"],
+         [*["apply --filename job.yaml"] * 2, "create --filename job.yaml"],
          f"kubectl logs --follow --tail=-1 {SELECTOR}"),
     ],
 )  # fmt: skip

@@ -105,7 +105,7 @@ POLICY = [
 
 def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
     shown = submit("kubernetes", "recipe=mild", "launch.nnodes=4", "submit.queue=gpus", "submit.retries=2")
-    runtime, job, policy = yaml.safe_load_all(shown)
+    runtime, policy, job = yaml.safe_load_all(shown)
     validate(policy)
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": policy["spec"]["podSelector"]}]}]
     assert policy["spec"]["podSelector"]["matchLabels"] == {"jobset.sigs.k8s.io/jobset-name": job["metadata"]["name"]}
@@ -135,7 +135,7 @@ def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_jobset_needs_no_kubeflow(submit: Submit, nodes: int) -> None:
     shown = submit("kubernetes", "recipe=mild", f"launch.nnodes={nodes}", "submit.kind=JobSet")
-    manifest, *policies = yaml.safe_load_all(shown)
+    *policies, manifest = yaml.safe_load_all(shown)
     assert [policy["kind"] for policy in policies] == ["NetworkPolicy"] * (nodes > 1)
     types_accept(manifest)
     (node,) = manifest["spec"]["replicatedJobs"]
