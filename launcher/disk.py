@@ -43,7 +43,7 @@ class DiskError(MachineError):
 
     @classmethod
     def of(cls, error: OSError, path: Path | str | None = None) -> "DiskError":
-        """Describe an error, of the file at `path` unless the error has a path of its own."""
+        """Describe an error; `path` is used if the error has none."""
         return cls(line(error, path), error.errno in _PASSING)
 
 

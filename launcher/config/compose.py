@@ -206,7 +206,7 @@ def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
 def _own_values(path: Path, group: str) -> dict[str, Any]:
     """Read an option of the user's; raises UserError if it is of another application that uses Hydra.
 
-    An own network by `_target_` has a name of its own.
+    A user's network by `_target_` must not share its name with a packaged option.
     """
     values = read_mapping(path)
     is_network = group == "model" and not (paths.CONF / group / path.name).exists()

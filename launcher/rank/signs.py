@@ -78,7 +78,7 @@ class StopFlag:
         while seconds < _LONGEST_WAIT:
             time.sleep(_INTERVAL)
             is_same = self.requested and self._wait is not None and self._wait is wait
-            # note: counted, because the clock goes on while this process is suspended
+            # note: counts ticks, because the clock also advances while this process is suspended
             wait, seconds = self._wait, seconds + _INTERVAL if is_same else 0.0
         os._exit(TERMINATED)
 

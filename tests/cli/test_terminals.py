@@ -53,12 +53,18 @@ def test_a_terminal_without_unicode_gets_all_the_output(
 def test_a_lack_of_memory_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    fail_with(error, monkeypatch)
+    assert cli.main(["ls"]) == 1
+    assert capsys.readouterr().err.startswith("error: not enough memory (")
+
+
+def fail_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace each verb by this error."""
+
     def fail(_: list[str]) -> int:
         raise error
 
     monkeypatch.setattr(cli, "_run", fail)
-    assert cli.main(["ls"]) == 1
-    assert capsys.readouterr().err.startswith("error: not enough memory (")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +73,7 @@ def test_a_lack_of_memory_is_one_line(
 def test_a_lack_of_processes_is_one_line(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: list[str]) -> int:
-        raise error
-
-    monkeypatch.setattr(cli, "_run", fail)
+    fail_with(error, monkeypatch)
     assert cli.main(["ls"]) == 1
     line = capsys.readouterr().err
     assert line.startswith("error: no further process or thread can start (")

@@ -103,7 +103,7 @@ def _split_in(row: Mapping[str, object], column: str) -> str:
 class _Images:
     """The images of a table by class and CLASS/NAME.
 
-    A table may have millions of rows, so there is one Python object an image, its name, and none of its own file.
+    A table may have millions of rows, so each image keeps one Python object, its name; `Paths` stores the files.
     """
 
     def __init__(self) -> None:
