@@ -9,9 +9,10 @@ import pytest
 import yaml
 
 from launcher.config.schema import RunConfig
+from launcher.loggers import build_sinks
 from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, StartRecord
 from launcher.records.run_folder import RunFolder
-from launcher.records.sinks import MetricsWriter, Recorder, build_sinks
+from launcher.records.sinks import MetricsWriter, Recorder
 
 
 def machine(name: str, price: float | None = None, gpu: str | None = None, gpus: int | None = None) -> dict[str, Any]:

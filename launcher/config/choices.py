@@ -1,33 +1,26 @@
-"""The config of each optimizer, each loss and each logger."""
+"""The bases of the values of models, optimizers, schedules, losses and loggers; their options are files elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Union
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.declaration import Declaration
-from launcher.config.fields import (
-    STRICT,
-    AnyPath,
-    Count,
-    Duration,
-    Fraction,
-    NotNegative,
-    OnePerClass,
-    Positive,
-    Probability,
-    Within,
-)
+from launcher.config.fields import STRICT, AnyPath, Count, Duration, NotNegative, Positive, Probability, Within
+from launcher.plugins import Complete
 
 if TYPE_CHECKING:
-    from torch import nn
+    import numpy as np
+    from torch import Tensor, nn
 
     from launcher.config.schema import RunConfig
+    from launcher.config.tasks import TaskConfig
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
@@ -51,13 +44,6 @@ class OptimizerConfig(Declaration):
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]
     name: str
-
-
-def by_name(*declarations: type[Any]) -> Any:
-    """Return the type of a group of options, discriminated by `name`."""
-    if len(declarations) == 1:
-        return declarations[0]
-    return Annotated[Union[(*declarations,)], Field(discriminator="name")]
 
 
 class Clock(NamedTuple):
@@ -179,54 +165,46 @@ class ModelConfig(Declaration):
         return None
 
 
-@dataclass(frozen=True, config=STRICT)
-class ClassWeights:
-    """Values of all losses: weights of classes with n training images, or a list of numbers in the order of the names.
+# From outputs to the probabilities of classes, or `numbers`; None if an export has none.
+Scores = Literal["softmax", "sigmoid", "numbers"] | None
+# The mean loss [], float32, of outputs [B, ...], targets [B, ...], and weights of classes, float32 [C], or None.
+LossFunction = Callable[["Tensor", "Tensor", "Tensor | None"], "Tensor"]
 
-    `auto` is n ^ -power, `effective` is (1 - beta) / (1 - beta^n) (Cui et al. 2019); their mean over training images is
-    1. The loss remains the sum over samples divided by their number, in an evaluation without weights.
+
+@dataclass(frozen=True, config=STRICT)
+class LossConfig(Complete, Declaration, ABC):
+    """Base of the values of all losses.
+
+    labels: the kinds of labels that it is for (`TaskConfig.labelled`). scores: what the outputs are trained for.
     """
 
-    class_weights: Literal["none", "auto", "effective"] | OnePerClass
-    class_weights_power: NotNegative
-    class_weights_beta: Annotated[float, Field(ge=0, lt=1)]
+    labels: ClassVar[tuple[str, ...]]
+    scores: ClassVar[Scores]
+
+    name: str
+
+    @abstractmethod
+    def function(self, task: TaskConfig) -> LossFunction:
+        """Return the loss of a task's targets."""
+
+    def initialize(self, layers: Sequence[nn.Module], outputs: int) -> None:
+        """Change the last layers of a new network with so many outputs.
+
+        Raises UserError if they lack what the values change.
+        """
+
+    def weights(self, counts: np.ndarray) -> np.ndarray | None:
+        """Return the weights of classes with these numbers of training images, float64 [C]; None without any."""
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)
-class CrossEntropy(ClassWeights):
-    name: Literal["cross_entropy"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class BCE(ClassWeights):
-    """Targets above `target_threshold` count as 1 and others as 0, as in timm; null keeps mixed and smoothed ones."""
-
-    name: Literal["bce"]
-    log_classes_bias: bool
-    target_threshold: Fraction | None
-
-
-@dataclass(frozen=True, config=STRICT)
-class Errors:
-    """The mean squared or absolute error."""
-
-    name: Literal["mse", "l1"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class Huber:
-    """Squares errors up to `delta` standard deviations of the training targets; above it, the loss is linear."""
-
-    name: Literal["huber"]
-    delta: Positive
-
-
-@dataclass(frozen=True, config=STRICT)
-class Records:
-    """Values of all loggers: the interval of records, and whether to write TensorBoard's files too."""
+class LoggerConfig(Complete, Declaration, ABC):
+    """Base of the values of all loggers: the interval of records, and whether to write TensorBoard's files too."""
 
     interval: Duration
     tensorboard: bool
+    name: str
 
     def check(self) -> None:
         """Check that the logger works here, before a run starts.
@@ -235,19 +213,8 @@ class Records:
         """
 
     def sink(self, folder: Any, config: RunConfig) -> Any:
-        """Return a `Sink` for records besides metrics.jsonl and TensorBoard's files; None without one."""
+        """Return a `records.sinks.Sink` besides metrics.jsonl and TensorBoard's files; None without one.
+
+        folder: the `records.run_folder.RunFolder`.
+        """
         return None
-
-
-@dataclass(frozen=True, config=STRICT)
-class Jsonl(Records):
-    """Only metrics.jsonl in the run folder."""
-
-    name: Literal["jsonl"]
-
-
-@dataclass(frozen=True, config=STRICT)
-class TensorBoard(Records):
-    """metrics.jsonl and TensorBoard's files."""
-
-    name: Literal["tensorboard"]

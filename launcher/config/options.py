@@ -68,8 +68,9 @@ class Options:
 
 
 def modules(group: str, folder: str) -> list[ModuleType]:
-    """Import the files of a package that have the name of an option in conf/, or that name without its last number."""
-    names = sorted({re.sub(r"\d+$", "", path.stem) for path in (paths.CONF / group).glob("*.yaml")})
+    """Import the files of a package that have the name of an option in conf/, or that name without its number."""
+    stems = [path.stem for path in (paths.CONF / group).glob("*.yaml")]
+    names = sorted({name for stem in stems for name in (stem, re.sub(r"\d+$", "", stem))})
     return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
 
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher import atomic
-from launcher.config.choices import Jsonl
+from launcher.config.choices import LoggerConfig
 from launcher.config.code import use_recorded
 from launcher.config.compose import compose, sort_words
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
 from launcher.config.overrides import OFF, ON, Switches, parse
-from launcher.config.schema import RunConfig
+from launcher.config.schema import LOGGER, RunConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
@@ -53,7 +53,9 @@ def portable(config: RunConfig) -> dict[str, Any]:
 
     Paths and the rendezvous become null, `runs` its default, the logger metrics.jsonl; a library's weights stay.
     """
-    logger = Jsonl(name="jsonl", interval=config.logger.interval, tensorboard=False)
+    plain = {name: kind for name, kind in LOGGER.declarations().items() if kind.sink is LoggerConfig.sink}
+    name = next(iter(plain))
+    logger = plain[name](name=name, interval=config.logger.interval, tensorboard=False)
     files = [Path(own).name for own in config.code]
     values = as_mapping(replace(config, runs="runs", logger=logger, code=files))
     for key in {*path_keys(), "launch.rdzv"} - {"runs"}:

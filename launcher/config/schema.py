@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import (
-    BCE,
-    CrossEntropy,
-    Errors,
-    Huber,
-    Jsonl,
-    ModelConfig,
-    OptimizerConfig,
-    Records,
-    ScheduleConfig,
-    TensorBoard,
-    by_name,
-)
+from launcher.config.choices import LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -37,8 +25,10 @@ from launcher.config.fields import (
 )
 from launcher.config.options import Options
 from launcher.config.tasks import TASKS, TaskConfig
-from launcher.plugins import LOGGERS, registered
+from launcher.plugins import LOGGERS
 
+LOSSES = Options("loss", "losses", LossConfig)
+LOGGER = Options("logger", "loggers", LoggerConfig, LOGGERS)
 SizeT = TypeVar("SizeT", bound=float)
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
 
@@ -236,12 +226,7 @@ class NonFinite:
     lr_factor: Positive
 
 
-Loss = Annotated[CrossEntropy | BCE | Errors | Huber, Field(discriminator="name")]
 Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
-if TYPE_CHECKING:
-    Logger = Records
-else:
-    Logger = by_name(Jsonl, TensorBoard, *registered(LOGGERS).values())
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -274,7 +259,7 @@ class RunConfig:
     dataloader: Dataloader
     optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
     schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
-    loss: Loss
+    loss: Annotated[LossConfig, LOSSES]
     task: Annotated[TaskConfig, TASKS]
     algorithms: Algorithms
     stop: Stop
@@ -282,7 +267,7 @@ class RunConfig:
     nonfinite: NonFinite
     launch: Launch
     hardware: Hardware
-    logger: Logger
+    logger: Annotated[LoggerConfig, LOGGER]
 
     def scaled_size(self, size: SizeT) -> SizeT | int:
         """Scale a size of `image` to the data set's native size, in steps of four pixels.

@@ -16,7 +16,8 @@ from launcher.errors import Problem, UserError
 from launcher.plugins import Complete
 
 if TYPE_CHECKING:
-    from launcher.config.schema import Columns, Dataset, Loss, RunConfig, Stop
+    from launcher.config.choices import LossConfig, Scores
+    from launcher.config.schema import Columns, Dataset, RunConfig, Stop
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -29,7 +30,7 @@ class TaskConfig(Complete, Declaration, ABC):
     axes: the last dimensions of an input that its view counts: 2 of an image, 1 of a sequence. unit, view_title: of a
     view. view_keys: those of `full_view` and `evaluation_view`, for errors.
     labelled: what the label of an image is: one class, several, or numbers.
-    losses: those that it has. predicted: what a prediction has: a name, and its probability or another number.
+    predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes, numbers or one number for each output.
     """
 
@@ -41,7 +42,6 @@ class TaskConfig(Complete, Declaration, ABC):
     view_title: ClassVar[str]
     view_keys: ClassVar[tuple[str, str]]
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
-    losses: ClassVar[tuple[str, ...]] = ("cross_entropy", "bce")
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
     facts: ClassVar[tuple[str, ...]] = ()
 
@@ -96,7 +96,7 @@ class TaskConfig(Complete, Declaration, ABC):
         one, several = ("number", "numbers") if self.labelled == "numbers" else ("class", "classes")
         return f"{outputs:,} {one if outputs == 1 else several}"
 
-    def scores(self, loss: Loss) -> Literal["softmax", "sigmoid", "numbers"] | None:
+    def scores(self, loss: LossConfig) -> Scores:
         """Return the function from outputs to class probabilities, or `numbers`; None if an export has none."""
         return None
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config.choices import ClassWeights
 from launcher.config.class_names import composed
-from launcher.config.schema import Loss, RunConfig
+from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.errors import Problem, UserError, first_few
 
@@ -83,34 +82,13 @@ def class_counts(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels.sum(0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
 
 
-def class_weights(values: Loss, counts: np.ndarray) -> np.ndarray | None:
-    """Return the weights of classes in the loss, float64 [C], for their numbers of training images; None without any.
-
-    The mean over images of `auto` and `effective` is 1: with power 1 `auto` is samples / (classes * counts), as
-    scikit-learn's "balanced".
-    """
-    if not isinstance(values, ClassWeights):
-        return None
-    if isinstance(values.class_weights, list):
-        return np.array(values.class_weights, np.float64)
-    counts = np.maximum(counts, 1)
-    match values.class_weights:
-        case "none":
-            return None
-        case "auto":
-            weights = counts**-values.class_weights_power
-        case "effective":
-            weights = (1 - values.class_weights_beta) / (1 - values.class_weights_beta**counts)
-    return np.asarray(weights * counts.sum() / (weights * counts).sum())
-
-
 def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarray) -> list[str]:
     """Return a note if the largest class has ten times the training images of the smallest, with the remedies."""
     low, high = int(counts.argmin()), int(counts.argmax())
     if counts[high] < _UNEQUAL * counts[low]:
         return []
     facts = f"the largest class, {classes[high]}, has {counts[high]:,} training images and the smallest, {classes[low]}"
-    used, weights, kind = [], class_weights(config.loss, counts), getattr(config.loss, "class_weights", "none")
+    used, weights, kind = [], config.loss.weights(counts), getattr(config.loss, "class_weights", "none")
     if config.dataset.sampling == "balanced":
         times = counts.sum() / len(counts) / counts[low]
         used.append(f"dataset.sampling=balanced draws an image of {classes[low]} {times:.2g} times an epoch")

@@ -1,21 +1,19 @@
 """Build the network of a run with its initial weights."""
 
-import math
 import sys
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 
-from launcher.config import schema
-from launcher.config.choices import ModelConfig
-from launcher.errors import Problem, UserError, is_of_the_machine
+from launcher.config.choices import LossConfig, ModelConfig
+from launcher.errors import is_of_the_machine
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
 from launcher.randomness import key
 
 
-def build_model(model: ModelConfig, classes: int, loss: schema.Loss, seed: int) -> nn.Module:
+def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int) -> nn.Module:
     """Build a network of `classes` logits in float32 on the CPU, with the library's parameter names.
 
     Leaves the global generators unchanged. Initial weights depend only on the seed, the parameter's name and its own
@@ -27,13 +25,7 @@ def build_model(model: ModelConfig, classes: int, loss: schema.Loss, seed: int) 
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
         network: nn.Module = model.network(classes, seed)
-    if isinstance(loss, schema.BCE) and loss.log_classes_bias:
-        for layer in classifiers(network):
-            if not isinstance(layer.bias, nn.Parameter):
-                raise UserError(
-                    Problem("the model's last layer has no bias; set this key to false", "loss.log_classes_bias", True)
-                )
-            nn.init.constant_(layer.bias, -math.log(classes))
+    loss.initialize(classifiers(network), classes)
     if model.checkpointing == "on":
         checkpoint_activations(network)
     return network

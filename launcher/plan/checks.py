@@ -8,7 +8,7 @@ from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
 from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader
+from launcher.config.schema import LOSSES, FFCVLoader
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
 
@@ -52,8 +52,9 @@ def _evaluation_crop(plan: Plan) -> Iterator[Problem]:
 def _task(plan: Plan) -> Iterator[Problem]:
     task, target = plan.config.task, plan.config.target
     problems, config = Problems(), plan.config
-    if config.loss.name not in task.losses:
-        message = f"task={task.name} has no such loss; set loss={' or loss='.join(task.losses)}"
+    if task.labelled not in config.loss.labels:
+        fitting = [name for name, kind in LOSSES.declarations().items() if task.labelled in kind.labels]
+        message = f"task={task.name} has no such loss; set loss={' or loss='.join(fitting)}"
         yield Problem(message, "loss", config.loss.name)
     if config.dataset.sampling == "balanced" and task.labelled != "class":
         message = f"task={task.name} has no single class an image to balance; set uniform"

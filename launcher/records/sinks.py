@@ -1,4 +1,4 @@
-"""Write the records of rank 0 to metrics.jsonl, attempts.jsonl and all other sinks."""
+"""Write the records of rank 0 to metrics.jsonl and attempts.jsonl, and to all other sinks."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from launcher.config.schema import RunConfig
 from launcher.disk import reason
-from launcher.records.metrics import EvalRecord, LostRecord, Record, ResumeRecord, StartRecord, TrainRecord, scalars
-from launcher.records.run_folder import RunFolder
+from launcher.records.metrics import LostRecord, Record, ResumeRecord, StartRecord
 from launcher.regular import read_last_lines
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 _MOST_BUFFERED = 2**24  # bytes; about 50,000 records
 
@@ -74,31 +69,6 @@ class AttemptsWriter(MetricsWriter):
             super().write(record)
 
 
-class TensorBoardSink:
-    """Write the numbers of training and evaluation records; a resume voids those of later steps."""
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._writer: SummaryWriter | None = None
-        self._purge_step: int | None = None
-
-    def write(self, record: Record) -> None:
-        if isinstance(record, ResumeRecord):
-            self.close()
-            self._writer, self._purge_step = None, record.step + 1
-        elif isinstance(record, TrainRecord | EvalRecord):
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter  # note: takes a second, so after the first step
-
-                self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
-            for name, value in scalars(record).items():
-                self._writer.add_scalar(name, value, record.step, walltime=record.time)
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-
-
 class Recorder:
     """Write each record to all sinks."""
 
@@ -126,14 +96,3 @@ class Recorder:
                 sink.close()
             except OSError as error:
                 print(f"warning: the last records are lost ({error.strerror})", flush=True)
-
-
-def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
-    """Build the sinks of rank 0."""
-    logger = config.logger
-    sinks: list[Sink] = [MetricsWriter(folder.metrics), AttemptsWriter(folder.attempts)]
-    if logger.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard))
-    if (sink := logger.sink(folder, config)) is not None:
-        sinks.append(sink)
-    return sinks

@@ -80,17 +80,18 @@ class Task(Complete, ABC):
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None):
         """dtype: that of prepared inputs, float32 without one."""
         self.config, self.values, self.dtype = config, config.task, dtype or torch.float32
+        self._loss = config.loss.function(config.task)
 
     @abstractmethod
     def targets(self, labels: Tensor) -> Tensor:
         """Return the targets of images with these labels, classes int64 [B] or rows [B, K] (`data.classes`)."""
 
-    @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the mean loss [], in float32.
 
         weights: of classes, float32 [C]; only if the declaration has `weighs_classes`.
         """
+        return self._loss(outputs.float(), targets, weights)
 
     @abstractmethod
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

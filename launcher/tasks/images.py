@@ -17,6 +17,7 @@ from launcher.tasks import Task
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from launcher.config.choices import LossConfig, Scores
     from launcher.config.schema import RunConfig
     from launcher.data.images import ChangeImage
     from launcher.data.records import Decoder
@@ -37,6 +38,9 @@ class ImageTaskConfig(TaskConfig):
 
     def evaluation_view(self, config: RunConfig) -> int:
         return config.scaled_size(config.image.eval_size)
+
+    def scores(self, loss: LossConfig) -> Scores:
+        return loss.scores
 
     def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
         from launcher.data.images import RandomCrops  # note: torch

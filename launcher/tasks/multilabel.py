@@ -12,7 +12,7 @@ from launcher.config.class_names import in_order
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.errors import Problem, UserError
-from launcher.later import F, torch
+from launcher.later import torch
 from launcher.tasks import Details, Row
 from launcher.tasks.classification import ranked
 from launcher.tasks.images import ImageTask, ImageTaskConfig
@@ -20,7 +20,7 @@ from launcher.tasks.images import ImageTask, ImageTaskConfig
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from launcher.config.schema import Columns, Loss, RunConfig
+    from launcher.config.schema import Columns, RunConfig
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,7 +34,6 @@ class MultilabelConfig(ImageTaskConfig):
     metrics = (Metric("map", "mAP"), Metric("f1", "F1"), Metric("threshold", "threshold"))
     weighs_classes = True
     labelled = "classes"
-    losses = ("bce",)
     facts = ("threshold",)
 
     name: Literal["multilabel"]
@@ -49,9 +48,6 @@ class MultilabelConfig(ImageTaskConfig):
 
     def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         return {"threshold": metrics["threshold"]}
-
-    def scores(self, loss: Loss) -> Literal["sigmoid"]:
-        return "sigmoid"
 
 
 def _is_set(text: str, columns: list[str]) -> bool:
@@ -79,18 +75,11 @@ class Multilabel(ImageTask):
 
     def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | None = None):
         super().__init__(config, dtype)
-        self._threshold, loss = threshold, config.loss
+        self._threshold = threshold
         self.threshold = 0.5 if threshold is None else threshold
-        self._above = loss.target_threshold if loss.name == "bce" else None
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels.float()
-
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the binary cross-entropy, summed over classes, each by its weight [C], and averaged over samples."""
-        targets = targets if self._above is None else (targets > self._above).float()
-        total = F.binary_cross_entropy_with_logits(outputs.float(), targets, weights, reduction="sum")
-        return total / len(outputs)
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return {"both": torch.stack([outputs, targets], 1)}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,14 +13,14 @@ from launcher import atomic
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.errors import Problem, UserError
-from launcher.later import F, torch
+from launcher.later import torch
 from launcher.tasks import Details, Row
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from launcher.config.schema import Columns, Loss, RunConfig
+    from launcher.config.schema import Columns, RunConfig
 
 _MOST_DRAWN = 9
 
@@ -36,7 +35,6 @@ class RegressionConfig(ImageTaskConfig):
 
     metrics = (Metric("mae", "MAE", better="lower", is_share=False), Metric("r2", "R2", is_share=False))
     labelled = "numbers"
-    losses = ("mse", "l1", "huber")
     predicted = ("name", "value")
     facts = ("shift", "scale")
 
@@ -65,9 +63,6 @@ class RegressionConfig(ImageTaskConfig):
         # note: a number that never changes has no scale
         return {"shift": mean.tolist(), "scale": [value or 1.0 for value in std.tolist()]}
 
-    def scores(self, loss: Loss) -> Literal["numbers"]:
-        return "numbers"
-
 
 class Regression(ImageTask):
     """Targets are normalized numbers, float32 [B, K]; a number in the user's unit is that times `scale` plus `shift`.
@@ -83,17 +78,12 @@ class Regression(ImageTask):
         scale: Sequence[float] = (1.0,),
     ):
         super().__init__(config, dtype)
-        loss = config.loss
-        self._loss = _loss_of(loss)
         self._unit = torch.tensor([[*shift], [*scale]], dtype=torch.float64)
 
     def targets(self, labels: Tensor) -> Tensor:
         # note: in float64, since a mean may be much larger than the deviation
         unit = self._unit_on(labels)
         return ((labels.double() - unit[0]) / unit[1]).float()
-
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        return self._loss(outputs.float(), targets)
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return sums by number, each float64 [K]; `absolute` is in its unit.
@@ -138,12 +128,6 @@ class Regression(ImageTask):
         if self._unit.device != values.device:
             self._unit = self._unit.to(values.device)
         return self._unit
-
-
-def _loss_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-    if loss.name == "huber":
-        return partial(F.huber_loss, delta=loss.delta)
-    return F.l1_loss if loss.name == "l1" else F.mse_loss
 
 
 class Scatter(Details):

@@ -6,10 +6,11 @@ from typing import Any, Self
 
 import torch
 
+from launcher.loggers import build_sinks
 from launcher.records import metrics
 from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
-from launcher.records.sinks import Recorder, build_sinks
+from launcher.records.sinks import Recorder
 from launcher.training.evaluation import Evaluation
 from launcher.training.meters import AsyncRead, StepMeans
 from launcher.training.trainer import Trainer

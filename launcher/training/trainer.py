@@ -16,7 +16,7 @@ from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
-from launcher.data.classes import class_counts, class_weights
+from launcher.data.classes import class_counts
 from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
@@ -232,7 +232,7 @@ def build_trainer(
     )
     labels, weights = loaders.train.reader.labels, None
     if config.task.weighs_classes:
-        weights = class_weights(config.loss, class_counts(labels, config.dataset.classes or 0))
+        weights = config.loss.weights(class_counts(labels, config.dataset.classes or 0))
     facts = config.task.of_training(labels)
     step = build_step(plan, ranks, engine, initial, weights, facts)
     HEARTBEAT.watch_reading(loaders.stalled)

@@ -1,5 +1,7 @@
 """Send records to a tracking server in a thread, so that training does not wait for the server."""
 
+import importlib.util
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -8,8 +10,9 @@ from typing import Literal, Protocol
 
 from launcher import atomic
 from launcher.config.schema import RunConfig
-from launcher.errors import one_line
-from launcher.records.metrics import EndRecord, Record
+from launcher.config.tasks import Metric
+from launcher.errors import Problem, UserError, one_line
+from launcher.records.metrics import EndRecord, Record, Row
 from launcher.records.run_folder import RunFolder
 
 Outcome = Literal["finished", "stopped", "failed"]
@@ -112,3 +115,32 @@ def labels(config: RunConfig) -> dict[str, str]:
         "dataset": config.dataset.name,
         "seed": str(config.seed),
     }
+
+
+def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
+    """Return the last and best value of the primary metric so far, and the seconds of the run's clocks."""
+    name = primary.name
+    values = [(row["kind"], row["metrics"].get(name)) for row in rows if row["kind"] in ("eval", "test")]
+    evaluated, tested = ([value for kind, value in values if kind == one] for one in ("eval", "test"))
+    last, test = (values[-1] if values else None for values in (evaluated, tested))
+    closing = {f"end/{name}": last, f"end/best_{name}": primary.best(evaluated), f"end/test_{name}": test}
+    scalars = {key: value for key, value in closing.items() if value is not None}
+    if ends := [row for row in rows if row["kind"] == "end"]:
+        scalars |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
+    return scalars
+
+
+def _is_installed(module: str) -> bool:
+    spec = importlib.util.find_spec(module)
+    # note: a folder of that name, such as W&B's output, has a spec without an origin
+    return spec is not None and spec.origin is not None
+
+
+def check_installed(module: str, package: str) -> None:
+    """Check that a logger's library is installed.
+
+    Raises UserError if the library is not installed.
+    """
+    if not _is_installed(module):
+        message = f"needs the package {package}; run {sys.executable} -m pip install {package}"
+        raise UserError(Problem(message, "logger", module))

@@ -11,7 +11,8 @@ from torch import nn
 from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
-from launcher.tasks.classification import bce, cross_entropy
+from launcher.losses.bce import bce
+from launcher.losses.cross_entropy import cross_entropy
 from tests.trainers import SIZE_FOR_BF16, build, steps
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from launcher.algorithms.repeated_augmentation import repeat
 from launcher.config.compose import compose
 from launcher.data.batch import Loaded
-from launcher.data.classes import class_weights
 from launcher.data.inspection import inspect_data
 from launcher.data.sampling import balanced_order
 from launcher.doctor.examine import examine_data
@@ -69,14 +68,14 @@ def test_the_note_has_the_weights_in_use(folder: Path) -> None:
 
 
 def weights(*words: str) -> np.ndarray:
-    result = class_weights(compose(list(words)).config.loss, COUNTS)
+    result = compose(list(words)).config.loss.weights(COUNTS)
     assert result is not None
     return result
 
 
 def test_weights_follow_scikit_learns_balanced_and_the_effective_number() -> None:
     """`compute_class_weight("balanced")` is samples / (classes * counts)."""
-    assert class_weights(compose([]).config.loss, COUNTS) is None
+    assert compose([]).config.loss.weights(COUNTS) is None
     np.testing.assert_allclose(weights(f"{WEIGHTS}=auto"), 67 / (3 * COUNTS))
     roots = weights(f"{WEIGHTS}=auto", "loss.class_weights_power=0.5")
     np.testing.assert_allclose(roots / roots[0], np.sqrt(60 / COUNTS))

@@ -19,12 +19,13 @@ from rich.console import Console
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.loggers.tensorboard import TensorBoardSink
 from launcher.records import sinks
 from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, TrainRecord, read_metrics
 from launcher.records.progress import ProgressView, duration
 from launcher.records.run_folder import RunFolder, create, existing
-from launcher.records.sinks import MetricsWriter, Recorder, TensorBoardSink
+from launcher.records.sinks import MetricsWriter, Recorder
 from launcher.records.summary import save_estimate, summary_table
 from launcher.training.meters import Clock
 from tests.made_runs import append, end, evaluation, log

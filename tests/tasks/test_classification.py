@@ -22,8 +22,8 @@ LABELS = torch.tensor([2, 0])
 SOFT = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0]])
 
 
-class WithoutLoss(Task):
-    targets = states = predictions = details = blank = Classification.targets
+class WithoutStates(Task):
+    targets = predictions = details = blank = Classification.targets
 
 
 class WithoutRows(Details):
@@ -32,8 +32,8 @@ class WithoutRows(Details):
 
 
 def test_what_a_task_or_its_details_lack_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutLoss)
-    with pytest.raises(UserError, match=r"^WithoutLoss of \S+ has no loss; write what it lacks$"):
+    monkeypatch.setattr("launcher.tasks.classification.Classification", WithoutStates)
+    with pytest.raises(UserError, match=r"^WithoutStates of \S+ has no states; write what it lacks$"):
         check(plan_for(compose(SMALL).config, 1), {})
     with pytest.raises(UserError, match=r"WithoutRows of \S+ has no heading and no rows; write what it lacks$"):
         WithoutRows()

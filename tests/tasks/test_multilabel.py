@@ -201,12 +201,15 @@ def test_numbers_are_learnt_normalized_and_predicted_in_their_unit(loss: str) ->
     ("words", "message"),
     [
         (["task=multilabel", "dataset=scenes"], r"loss=cross_entropy: task=multilabel has no such loss; set loss=bce"),
-        ([*WORDS["regression"], "loss=bce"], r"task=regression has no such loss; set loss=mse or loss=l1"),
+        (
+            [*WORDS["regression"], "loss=bce"],
+            r"task=regression has no such loss; set loss=huber or loss=l1 or loss=mse",
+        ),
         ([*WORDS["regression"], "algorithms=[cutmix]"], r"algorithms\.cutmix=on: has no meaning with task=regression"),
         ([*WORDS["regression"], "algorithms=[label_smoothing]"], r"label_smoothing=on: has no meaning"),
         ([*WORDS["multilabel"], "algorithms=[mixup]", "algorithms.mixup.smoothed=first"], "needs one class an image"),
         ([*WORDS["multilabel"], "dataset.sampling=balanced"], "has no single class an image to balance; set uniform"),
-        (["loss=mse"], "task=classification has no such loss; set loss=cross_entropy or loss=bce"),
+        (["loss=mse"], "task=classification has no such loss; set loss=bce or loss=cross_entropy"),
         ([*WORDS["multilabel"], "target=top1:0.5"], "task=multilabel has no metric top1, only map, f1, threshold"),
     ],
 )

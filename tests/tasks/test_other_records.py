@@ -57,7 +57,6 @@ class TokensConfig(TaskConfig):
     metrics = (Metric("perplexity", "perplexity", better="lower", is_share=False),)
     needs, axes, unit, view_title = ("tokens",), 1, "tokens", "tokens"
     view_keys = ("task.length", "task.length")
-    losses = ("cross_entropy",)
 
     name: Literal["tokens"]
     length: int
