@@ -6,7 +6,7 @@ if sys.platform == "win32":
     print("error: train needs Linux or macOS; on Windows use it in WSL 2", file=sys.stderr)
     sys.exit(2)
 
-from launcher.launch.stopping import end_now, on_stop
+from launcher.stopping import end_now, on_stop
 
 on_stop(end_now)
 

@@ -26,8 +26,8 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
-from launcher.launch.stopping import StopRequested, on_stop, raise_stop
 from launcher.plugins import registered
+from launcher.stopping import StopRequested, on_stop, raise_stop
 
 VERBS = {
     "run": "train a model (this verb is optional)",

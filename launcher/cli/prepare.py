@@ -8,7 +8,7 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
-from launcher.launch.stopping import StopRequest, StopRequested, stop_requests
+from launcher.stopping import StopRequested
 
 EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=/data/imagenet",
@@ -27,29 +27,19 @@ def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.dataloader.name != "ffcv":
         raise UserError(Problem("needs no files; set dataloader=ffcv", "dataloader", config.dataloader.name))
-    with stop_requests() as request:
-        try:
-            _prepare(config, request, check=arguments.check)
-        except StopRequested as stop:
-            console().print("stopped; run the same command to continue")
-            return stop.exit_code
+    try:
+        _prepare(config, check=arguments.check)
+    except StopRequested:
+        console().print("stopped; run the same command to continue")
+        raise
     return DONE
 
 
-def _prepare(config: RunConfig, request: StopRequest, *, check: bool) -> None:
-    """Write or check the files under a progress bar.
-
-    Raises UserError as `prepare` and `verify` do, and StopRequested if `request` is set.
-    """
+def _prepare(config: RunConfig, *, check: bool) -> None:
+    """Write or check the files under a progress bar. Raises UserError as `prepare` and `verify` do."""
     from launcher.data.ffcv.prepare import prepare, verify  # note: OpenCV, which --help does not need
 
-    with progress_bars(console()) as (out, show):
-
-        def report(what: str, done: int, total: int) -> None:
-            if request.number is not None:
-                raise StopRequested(request.number)
-            show(what, done, total)
-
+    with progress_bars(console()) as (out, report):
         files = FFCVDataset.of(config)
         written = verify(files, report) if check else prepare(files, report)
         for path, manifest in written:

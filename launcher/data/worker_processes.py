@@ -3,6 +3,7 @@
 import errno
 import shutil
 import signal
+import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import wait
@@ -28,6 +29,7 @@ from launcher.errors import MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
 _SECONDS_TO_DIE = 1.0
+_SECONDS_TO_END = 1.5  # of the workers of a loader; a rank has two
 
 
 class WorkerProcesses(Reader):
@@ -101,12 +103,17 @@ class WorkerProcesses(Reader):
 
 
 def _shut_down(loader: DataLoader[Any]) -> None:
-    """End the worker processes."""
+    """End the worker processes, also those that wait for a server."""
     iterator = loader._iterator
     if iterator is None:
         return
+    workers = iterator._workers  # type: ignore[attr-defined]
+    # note: torch waits five seconds for each worker, one after another
+    timer = threading.Timer(_SECONDS_TO_END, lambda: [worker.kill() for worker in workers])
+    timer.start()
     iterator._shutdown_workers()  # type: ignore[attr-defined]
-    for worker in iterator._workers:  # type: ignore[attr-defined]
+    timer.cancel()
+    for worker in workers:
         worker.kill()
         worker.join()
     # note: free the semaphores now; a process that exits at once leaks them

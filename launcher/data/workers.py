@@ -11,15 +11,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import Generic, TypeVar, cast
 
 from launcher.config.schema import FFCVLoader, TorchvisionLoader
 from launcher.errors import Problem, UserError
 from launcher.probe import rank_cores
+from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4
 _READERS = 16
@@ -84,21 +86,79 @@ def in_workers(
     left = iter(items)
     parts = iter(lambda: list(itertools.islice(left, at_once)), [])
     ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=follow_parent)
+    processes: list[_Process[Item, Result]] = []
+    free: SimpleQueue[_Process[Item, Result]] = SimpleQueue()
+
+    def call(part: list[Item]) -> list[Result]:
+        process = free.get()
+        try:
+            return process.call(part)
+        finally:
+            free.put(process)
+
+    pool = ThreadPoolExecutor(workers)
     try:
-        ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
+        with defers_stops():
+            for _ in range(workers):
+                processes.append(_Process(work))
+                free.put(processes[-1])
+        ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
         while ahead:
             part, results = ahead.popleft()
             yield from zip(part, results.result(), strict=True)
-            ahead.extend((part, pool.submit(work, part)) for part in itertools.islice(parts, 1))
-        pool.shutdown()
-    except BrokenProcessPool:
+            ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
+    except _Killed:
         message = "a worker process was killed, usually because memory ran out; use fewer workers"
         raise UserError(Problem(message, "dataloader.workers", workers)) from None
     finally:
-        # note: as in `in_threads`
         pool.shutdown(wait=False, cancel_futures=True)
+        for process in processes:
+            process.end()
+
+
+class _Killed(Exception):
+    """A worker process has ended."""
+
+
+class _Process(Generic[Item, Result]):
+    """A worker process that calls a function, and may be killed at any time.
+
+    concurrent.futures' pool would wait forever for a result of which a killed worker has sent a part, and a process
+    that exits at once would leak its semaphores; a pipe has neither fault.
+    """
+
+    def __init__(self, work: Callable[[list[Item]], list[Result]]):
+        context = multiprocessing.get_context("spawn")
+        self._connection, end = context.Pipe()
+        self._process = context.Process(target=_serve, args=(work, end), daemon=True)
+        self._process.start()
+        end.close()
+
+    def call(self, items: list[Item]) -> list[Result]:
+        """Return the results of items. Raises what the function raises, and _Killed if the process has ended."""
+        try:
+            self._connection.send(items)
+            answer = self._connection.recv()
+        except (EOFError, OSError):
+            raise _Killed from None
+        if isinstance(answer, Exception):
+            raise answer
+        return cast(list[Result], answer)
+
+    def end(self) -> None:
+        """End the process now, whatever it waits for."""
+        self._process.kill()
+        self._process.join()
+
+
+def _serve(work: Callable[[list[Item]], list[Result]], connection: Connection) -> None:
+    follow_parent()
+    while True:
+        items = connection.recv()
+        try:
+            connection.send(work(items))
+        except Exception as error:
+            connection.send(error)
 
 
 def in_threads(

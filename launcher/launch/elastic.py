@@ -27,13 +27,13 @@ from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
-from launcher.launch.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import COMMAND, DEVICE, STORE, remove_semaphores
 from launcher.records.progress import NewLines, TerminalView
 from launcher.records.run_folder import RunFolder
+from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_RETRIES = 1.0

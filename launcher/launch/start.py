@@ -26,13 +26,13 @@ from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
-from launcher.launch.stopping import StopRequest, stop_requests
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import Row, is_finished, read_attempts, read_last
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
+from launcher.stopping import StopRequest, stop_requests
 from launcher.training.mirror import mirror_of
 
 

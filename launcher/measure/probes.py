@@ -19,13 +19,13 @@ from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
 from launcher.data.unreadable import read_skipped
 from launcher.data.workers import worker_count
-from launcher.launch.stopping import StopRequested
 from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import join_ranks
 from launcher.rank.signs import STOP, Requests
 from launcher.records.run_folder import RunFolder
+from launcher.stopping import StopRequested
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.meters import StepOutcome

@@ -29,10 +29,10 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.launch.stopping import stop_signals
 from launcher.plan.plan import dilated_epochs
 from launcher.rank.main import die_with
 from launcher.records.run_folder import RunFolder
+from launcher.stopping import stop_signals
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
 from launcher_lab.study.ablation import alternatives

@@ -1,11 +1,25 @@
-"""Loader workers of a rank that is signalled and then killed."""
+"""Loader workers of a rank that is signalled, killed or closed, and worker processes that fail."""
 
+import multiprocessing
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from types import SimpleNamespace
 
+import numpy as np
 import psutil
+import pytest
+import torch
+
+from launcher.data.sampling import Shard
+from launcher.data.worker_processes import WorkerProcesses
+from launcher.data.workers import in_workers
+from launcher.errors import UserError
+from tests.data.squares import squares
+from tests.runs import wait_for
 
 RANK = """
 import time
@@ -42,3 +56,38 @@ def test_workers_ignore_stop_signals_and_end_with_their_rank(tmp_path):
     while time.monotonic() < end and any(process.is_running() for process in (*workers, server)):
         time.sleep(0.05)
     assert not any(process.is_running() for process in (*workers, server))
+
+
+class Silent:
+    """Records whose reads leave a file, and never end."""
+
+    def __init__(self, marks):
+        self.marks = marks
+
+    labels, folder, decoder = np.zeros(8, np.int64), SimpleNamespace(classes=["a"], stored=None), None
+
+    def __getitems__(self, keys):
+        (self.marks / str(os.getpid())).touch()
+        time.sleep(600)
+
+
+def test_loaders_close_soon_however_many_workers_wait_for_a_server(tmp_path):
+    reader = WorkerProcesses(Silent(tmp_path), Shard(0, 1, 2, 1, torch.device("cpu")))
+    reader._keys.batches = [[(0, 0, 8)]] * 2
+    iter(reader._loader)
+    wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+    start = time.monotonic()
+    reader.close()
+    assert time.monotonic() - start < 6
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [(range(30), None), (range(50), "thirty"), (range(40, 200), "dataloader.workers=2: a worker process was killed")],
+)
+def test_results_come_in_order_until_a_worker_process_fails(numbers, message):
+    results = []
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        results.extend(in_workers(squares, numbers, at_once=4, workers=2))
+    assert message or results == [(number, number**2) for number in numbers]
+    assert not multiprocessing.active_children()

@@ -2,13 +2,19 @@
 
 import os
 import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from tests.runs import Train, ended, processes_of, wait_for
+from tests.data.sources.buckets import KEYS, Bucket, proxy
+from tests.images import write_images
+from tests.runs import Cold, Train, ended, processes_of, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -45,3 +51,57 @@ def test_preparation_stops_and_continues_to_the_same_bytes(train: Train, images:
     train(*words, f"dataloader.folder={train.folder / 'uninterrupted'}")
     uninterrupted = {path.name: path.read_bytes() for path in (train.folder / "uninterrupted").iterdir()}
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == uninterrupted
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """S3 with class folders of 60 images."""
+    pytest.importorskip("moto.server")
+    bucket = Bucket(write_images(tmp_path / "folders", {"train": 24, "val": 6}))
+    for name, value in KEYS.items():
+        monkeypatch.setenv(name, value)
+    yield bucket
+    bucket.stop()
+
+
+def read_all(terminal: int, text: bytearray) -> None:
+    """Read what a command writes to its terminal, until it ends."""
+    with suppress(OSError):
+        while data := os.read(terminal, 1 << 16):
+            text += data
+    os.close(terminal)
+
+
+@pytest.mark.parametrize(("fault", "sent"), [("silent", signal.SIGTERM), ("cut", signal.SIGINT)])
+def test_a_stop_ends_a_preparation_that_waits_for_a_bucket(
+    fault: str, sent: signal.Signals, bucket: Bucket, tmp_path: Path
+) -> None:
+    train = Cold(tmp_path)
+    words = ["prepare", "dataset=image_folder", "dataset.path=s3://mine/pets", "dataloader.workers=2"]
+    with proxy(bucket.port, lambda number: fault if number > 40 else "") as between:
+        train.environment |= {"AWS_ENDPOINT_URL": between.url, "TERM": "xterm"}
+        (terminal, end), text = os.openpty(), bytearray()
+        process = train.start(*words, "dataloader.folder=there", stdout=end)
+        os.close(end)
+        reader = threading.Thread(target=read_all, args=(terminal, text))
+        reader.start()
+        assert between.reached.wait(60)
+        time.sleep(1)
+        start = time.monotonic()
+        process.send_signal(sent)
+        _, errors = ended(process, 130 if sent == signal.SIGINT else 143)
+        assert time.monotonic() - start < 10
+        assert errors == f"stopped by {sent.name}\n"
+        reader.join()
+        output = text.decode()
+        assert output.rstrip().endswith("stopped; run the same command to continue")
+        # note: shows and hides the cursor
+        assert output.rfind("\x1b[?25h") > output.rfind("\x1b[?25l") >= 0
+        between.fault = lambda number: ""
+        before = next(between.gets)
+        train(*words, "dataloader.folder=there")
+        assert next(between.gets) - before < 60
+    train.environment["AWS_ENDPOINT_URL"] = bucket.url
+    train(*words, "dataloader.folder=here")
+    here, there = ({path.name: path.read_bytes() for path in (tmp_path / one).iterdir()} for one in ("here", "there"))
+    assert here == there

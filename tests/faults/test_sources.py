@@ -1,8 +1,10 @@
 """Each source of images: killed ranks, a cut connection and a lost server lead to the weights of a run without them."""
 
 import os
+import re
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from launcher.errors import TERMINATED
 from tests.data.conftest import in_turn
-from tests.data.sources.buckets import KEYS, Bucket, cutting, use_folders
+from tests.data.sources.buckets import KEYS, Bucket, once, proxy, use_folders
 from tests.data.sources.downloads import parquet, split_column, tables, webdataset, zip_of_folders
 from tests.images import write_images
 from tests.runs import Train, draw_nothing, ended, processes_of, same, use_tiny, wait_for
@@ -30,6 +33,8 @@ WORDS = [
     *("launch.max_restarts=1", "run_name=run"),
 ]
 IMAGES, DEATH = 60, 8
+# Ranks end within ten seconds; the rest is for a busy machine.
+SECONDS = 15
 
 
 def die_once() -> None:
@@ -201,11 +206,11 @@ def go_on(bucket: Bucket) -> None:
 @contextmanager
 def faulty(train: Train, bucket: Bucket, fault: Callable[[Bucket], None], cut: int) -> Iterator[Any]:
     """Let a command read from the bucket through a proxy with a fault in the GET of this number."""
-    with cutting(bucket.port, cut, then=lambda: fault(bucket)) as proxy:
-        train.environment["AWS_ENDPOINT_URL"] = f"http://127.0.0.1:{proxy.server_address[1]}"
+    with proxy(bucket.port, once(cut), then=lambda: fault(bucket)) as between:
+        train.environment["AWS_ENDPOINT_URL"] = between.url
         # note: otherwise S3's client alone would retry for minutes
         train.environment["AWS_MAX_ATTEMPTS"] = "1"
-        yield proxy
+        yield between
 
 
 @pytest.mark.parametrize("fault", [go_on, restart, end], ids=["cut", "restarted", "lost"])
@@ -223,6 +228,45 @@ def test_a_fault_of_the_bucket_in_an_epoch_loses_nothing(
             bucket.start()
             train("resume", str(run))
         assert next(proxy.gets) > 2 * IMAGES
+    assert same(train.decided(run), whole("folders", 2))
+
+
+@pytest.mark.parametrize(("fault", "times"), [("500", 3), ("short", 3), ("slow", 6), ("403", 1)])
+def test_a_bucket_that_serves_badly_in_an_epoch_loses_nothing(
+    fault: str, times: int, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
+) -> None:
+    train, first = command(tmp_path), IMAGES + IMAGES // 2
+    with faulty(train, bucket, go_on, first) as between:
+        between.fault = lambda number: fault if first <= number < first + times else ""
+        refused = train(*words_of(CASES["s3 folders"], images, tmp_path, 2), code=2 * (fault == "403"))
+        assert between.reached.is_set()
+        if fault == "403":
+            (line,) = refused.stderr.splitlines()
+            assert re.match("error: dataset.path=s3://mine/pets/folders/train/.*: access denied", line)
+            train("resume", "runs/run")
+    assert same(train.decided(tmp_path / "runs" / "run"), whole("folders", 2))
+
+
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_stop_ends_ranks_that_wait_for_a_bucket_in_an_epoch(
+    workers: int, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
+) -> None:
+    train, run = command(tmp_path), tmp_path / "runs" / "run"
+    with faulty(train, bucket, go_on, 0) as between:
+        between.fault = lambda number: "silent" if number >= IMAGES + IMAGES // 2 else ""
+        words = words_of(CASES["s3 folders"], images, tmp_path, 2)
+        process = train.start(*words, f"dataloader.workers={workers}")
+        assert between.reached.wait(240)
+        time.sleep(1)
+        start = time.monotonic()
+        process.terminate()
+        output, errors = ended(process, TERMINATED)
+        assert time.monotonic() - start < SECONDS, output
+        assert "Traceback" not in errors
+        assert output.splitlines()[-1].endswith("type: train resume runs/run")
+        wait_for(lambda: not processes_of(run), 10)
+        between.fault = lambda number: ""
+        train("resume", "runs/run")
     assert same(train.decided(run), whole("folders", 2))
 
 

@@ -25,6 +25,7 @@ from launcher.data.sources.source import Files, Piece
 from launcher.disk import patiently
 from launcher.errors import UserError
 from launcher.locks import Held, lock
+from launcher.stopping import defers_stops
 
 _LEAST_PAGE = 1 << 23
 _KINDS = {IMAGE: 2, LABEL: 1}
@@ -146,6 +147,7 @@ class BetonWriter:
         """Numbers of the images that are not stored yet."""
         return np.flatnonzero(self._sizes == 0)
 
+    @defers_stops()
     def add(self, number: int, image: Encoded) -> None:
         """Store one image, within one page."""
         size = len(image.data)
@@ -158,6 +160,7 @@ class BetonWriter:
         if image.converted_from:
             self.converted[image.converted_from] += 1
 
+    @defers_stops()
     def save(self) -> None:
         """Save the added images and state to disk, so that a restarted writer resumes here."""
         os.fsync(self._file)

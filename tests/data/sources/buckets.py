@@ -1,4 +1,4 @@
-"""S3 as moto's server in a process, a proxy that cuts a connection, and folders as buckets of other clouds."""
+"""S3 as moto's server in a process, a proxy with faults, and folders as buckets of other clouds."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import contextlib
 import itertools
 import re
 import socket
-import socketserver
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
@@ -27,6 +28,7 @@ server.start()
 print(server.get_host_and_port()[1], flush=True)
 threading.Event().wait()
 """
+_SECONDS_A_BYTE = 0.001
 KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 
 
@@ -57,53 +59,95 @@ class Bucket:
         self._server.stdout.close()
 
 
-class _CutOnce(socketserver.StreamRequestHandler):
-    """Pass a connection on to a server, but cut the response to one GET of an image or archive in its middle."""
+class _Passing(BaseHTTPRequestHandler):
+    """Pass a request on to a server; the GET of an image or archive may get a fault."""
 
-    server: _Proxy
+    protocol_version = "HTTP/1.1"
+    server: Proxy
 
-    def handle(self) -> None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.server.target)) as there:
-            is_cut = threading.Event()
-            threading.Thread(target=self._ask, args=(there, is_cut), daemon=True).start()
-            while data := there.recv(1 << 12):
-                self.connection.sendall(data[: len(data) // 2] if is_cut.is_set() else data)
-                if is_cut.is_set():
-                    self.connection.shutdown(socket.SHUT_RDWR)
-                    # note: a new server is empty at first
-                    target, self.server.target = self.server.target, 0
-                    self.server.then()
-                    self.server.target = target
-                    break
+    def handle_one_request(self) -> None:
+        # note: the other end may be gone
+        with contextlib.suppress(OSError, HTTPException):
+            super().handle_one_request()
+            return
+        self.close_connection = True
 
-    def _ask(self, there: socket.socket, is_cut: threading.Event) -> None:
-        with contextlib.suppress(OSError):
-            while data := self.connection.recv(1 << 16):
-                if re.match(rb"GET \S+\.(jpg|tar)", data) and next(self.server.gets) == self.server.cut:
-                    is_cut.set()
-                there.sendall(data)
-            there.shutdown(socket.SHUT_WR)
+    def do_GET(self) -> None:
+        is_read = self.command == "GET" and re.search(r"\.(jpg|tar)$", self.path)
+        fault = self.server.fault(next(self.server.gets)) if is_read else ""
+        if fault:
+            self.server.reached.set()
+        if fault == "silent":
+            time.sleep(600)
+        if fault.isdigit():
+            self.send_response(int(fault))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        # note: while a server restarts its port is 0
+        there = HTTPConnection("127.0.0.1", self.server.target)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        there.request(self.command, self.path, body, dict(self.headers))
+        self._answer(there.getresponse(), fault)
+        there.close()
+
+    do_HEAD = do_PUT = do_POST = do_GET
+
+    def _answer(self, response: HTTPResponse, fault: str) -> None:
+        content = response.read()
+        sent = content[: len(content) // 2] if fault in ("cut", "short") else content
+        self.send_response_only(response.status)
+        for name, value in response.getheaders():
+            if name != "Transfer-Encoding" and (name != "Content-Length" or self.command == "HEAD"):
+                self.send_header(name, value)
+        if self.command != "HEAD":
+            self.send_header("Content-Length", str(len(sent if fault == "short" else content)))
+        self.end_headers()
+        size = 1 if fault == "slow" else len(sent) or 1
+        for start in range(0, len(sent), size):
+            self.wfile.write(sent[start : start + size])
+            time.sleep(_SECONDS_A_BYTE * (fault == "slow"))
+        if fault == "cut":
+            self.wfile.flush()
+            self.connection.shutdown(socket.SHUT_RDWR)
+            # note: a new server is empty at first
+            target, self.server.target = self.server.target, 0
+            self.server.then()
+            self.server.target = target
+            self.close_connection = True
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
-class _Proxy(socketserver.ThreadingTCPServer):
+class Proxy(ThreadingHTTPServer):
+    """Pass requests on to a port; `fault` returns that of a GET by its number, and `then` is called after a cut.
+
+    Faults: `cut` and `short` send half of the content, of which `short` states the length; `slow` sends single bytes,
+    `silent` nothing; a number is a status.
+    """
+
     daemon_threads, block_on_close, request_queue_size = True, False, 128
-    target: int
-    cut: int
-    then: Callable[[], None]
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _CutOnce)
-        self.gets = itertools.count()
+    def __init__(self, target: int, fault: Callable[[int], str], then: Callable[[], None]):
+        super().__init__(("127.0.0.1", 0), _Passing)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        self.target, self.fault, self.then = target, fault, then
+        self.gets, self.reached = itertools.count(), threading.Event()
 
 
 @contextlib.contextmanager
-def cutting(target: int, cut: int, then: Callable[[], None] = lambda: None) -> Iterator[_Proxy]:
-    """Pass connections on to a port, but cut the response to the GET of this number, and call a function then."""
-    with _Proxy() as proxy:
-        proxy.target, proxy.cut, proxy.then = target, cut, then
-        threading.Thread(target=proxy.serve_forever, daemon=True).start()
-        yield proxy
-        proxy.shutdown()
+def proxy(target: int, fault: Callable[[int], str], then: Callable[[], None] = lambda: None) -> Iterator[Proxy]:
+    """Run a proxy in front of a port."""
+    with Proxy(target, fault, then) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def once(number: int, fault: str = "cut") -> Callable[[int], str]:
+    """Return a fault of the GET of this number alone."""
+    return lambda get: fault if get == number else ""
 
 
 class Folders(LocalFileSystem):

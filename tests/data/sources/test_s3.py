@@ -15,7 +15,7 @@ from launcher.errors import UserError
 from tests.images import write_images
 
 from ..conftest import make_loaders, same, stream
-from .buckets import KEYS, Bucket, cutting
+from .buckets import KEYS, Bucket, once, proxy
 from .downloads import webdataset
 
 s3fs = pytest.importorskip("s3fs")
@@ -92,12 +92,12 @@ def test_a_connection_cut_in_the_middle_loses_nothing(
     bucket: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source_module, "_PAUSES", (0.0, 0.0, 0.0))
-    with cutting(bucket.port, cut=0) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.server_address[1]}")
+    with proxy(bucket.port, once(0)) as faulty:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.url)
         s3fs.S3FileSystem.clear_instance_cache()
         (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
         assert local_copy(*archive).read_bytes() == (shards / "train-000000.tar").read_bytes()
-        assert next(proxy.gets) > 1
+        assert next(faulty.gets) > 1
 
 
 def test_a_missing_bucket_is_a_one_line_error(bucket: Bucket) -> None:

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from launcher.launch.stopping import StopRequest, stop_requests, stop_signals
+from launcher.stopping import StopRequest, StopRequested, defers_stops, on_stop, raise_stop, stop_requests, stop_signals
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -41,3 +41,23 @@ def test_the_second_signal_reaches_the_previous_handler(sent: signal.Signals) ->
         assert received == [sent]
     finally:
         signal.signal(sent, before)
+
+
+def test_a_signal_ends_a_function_that_defers_stops_only_at_its_end() -> None:
+    ends: list[str] = []
+
+    @defers_stops()
+    def change() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        ends.append("changed")
+
+    before = on_stop(raise_stop)
+    try:
+        with pytest.raises(StopRequested) as stop:
+            change()
+        with pytest.raises(StopRequested):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert (ends, stop.value.exit_code) == (["changed"], 143)

@@ -1,7 +1,8 @@
 """Handle the signals that stop a command, from its first line to its last.
 
-During imports they end the process. Later they raise `StopRequested`, as Ctrl-C raises KeyboardInterrupt; while a run
-trains, a `StopRequest` records the first one. After the exit code is set they are ignored.
+During imports they end the process. Later they raise `StopRequested`, as Ctrl-C raises KeyboardInterrupt, but not
+within a function that `defers_stops`; while a run trains, a `StopRequest` records the first one. After the exit code is
+set they are ignored.
 """
 
 import os
@@ -58,9 +59,31 @@ def end_now(number: int, frame: FrameType | None) -> None:
     os._exit(StopRequest(number).exit_code)
 
 
+class _Deferral:
+    """Whether stops are deferred, and the signal that arrived meanwhile."""
+
+    active = False
+    number: int | None = None
+
+
 def raise_stop(number: int, frame: FrameType | None) -> None:
-    """Raise `StopRequested`."""
-    raise StopRequested(number)
+    """Raise `StopRequested`, or let the current block that defers stops raise it at its end."""
+    if not _Deferral.active:
+        raise StopRequested(number)
+    _Deferral.number = number
+
+
+@contextmanager
+def defers_stops() -> Iterator[None]:
+    """Raise `StopRequested` only after the block, or after the decorated function, which changes several values."""
+    _Deferral.active = True
+    try:
+        yield
+    finally:
+        _Deferral.active = False
+        number, _Deferral.number = _Deferral.number, None
+    if number is not None:
+        raise StopRequested(number)
 
 
 @contextmanager
