@@ -138,12 +138,12 @@ class _Process(Generic[Item, Result]):
         """Return the results of items. Raises what the function raises, and _Killed if the process has ended."""
         try:
             self._connection.send(items)
-            answer = self._connection.recv()
+            result = self._connection.recv()
         except (EOFError, OSError):
             raise _Killed from None
-        if isinstance(answer, Exception):
-            raise answer
-        return cast(list[Result], answer)
+        if isinstance(result, Exception):
+            raise result
+        return cast(list[Result], result)
 
     def end(self) -> None:
         """End the process now, whatever it waits for."""
