@@ -17,6 +17,7 @@ from launcher.config.algorithms import declarations
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.targets import Called
 from launcher.paths import CONF
 from launcher.submit.kubernetes import Kubernetes
 from launcher.submit.sky import Sky
@@ -135,7 +136,7 @@ def in_words(hint: Any) -> str:
         return f"list: {in_words(parts[0])}"
     if origin is dict:
         return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
-    return _WORDS[hint]
+    return "`_target_` and its keywords" if isinstance(hint, type) and issubclass(hint, Called) else _WORDS[hint]
 
 
 def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from launcher.cli import main as cli
 from launcher.config import recipes
 from launcher.config.groups import options
 from launcher.config.keys import all_keys, choices, path_keys
-from launcher.config.schema import GROUPS
+from launcher.config.schema import GROUPS, SWITCHED
 from launcher.config.validate import ON_OFF
 
 EXAMPLES = ["train completion bash", "train completion zsh", "train completion fish"]
@@ -68,7 +68,8 @@ def _values(key: str, value: str) -> list[str]:
         return recipes.names()
     if key in GROUPS:
         return options(key)
-    if key.removeprefix("algorithms.") in options("algorithms"):
+    group, _, name = key.partition(".")
+    if group in SWITCHED and name in options(group):
         return [*ON_OFF]
     if key in path_keys():
         return list(FilesCompleter()(value))

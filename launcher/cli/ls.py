@@ -16,7 +16,7 @@ from launcher.config.compose import compose
 from launcher.config.groups import about, machines, options, price_age
 from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
-from launcher.config.schema import GROUPS, Hardware
+from launcher.config.schema import GROUPS, SWITCHED, Hardware
 from launcher.console import console, table, verbatim
 from launcher.errors import Problem, Problems, UserError
 
@@ -31,7 +31,7 @@ EXAMPLES = [
     "train ls runs study",
 ]
 
-SECTIONS = ("recipes", "ablations", "algorithms", "runs", *GROUPS)
+SECTIONS = ("recipes", "ablations", "runs", *SWITCHED, *GROUPS)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
         listed["ablations"] = recipes.ablations(problems)
     for problem in problems:
         print(f"note: skipped: {problem}", file=sys.stderr)
-    groups = {group: options(group) for group in ("algorithms", *GROUPS) if section in (None, group)}
+    groups = {group: options(group) for group in (*SWITCHED, *GROUPS) if section in (None, group)}
     if arguments.json:
         rows = {kind: [_row(recipe) for recipe in several] for kind, several in listed.items()}
         hardware = {"hardware": list(map(asdict, machines().values()))} if section == "hardware" else {}

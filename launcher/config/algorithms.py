@@ -1,16 +1,16 @@
 """The active algorithms of a run: the values of each by name."""
 
 from collections.abc import Mapping
-from functools import cache
+from importlib import import_module
 from typing import Any, Self
 
-from pydantic import TypeAdapter, with_config
 from pydantic_core import CoreSchema, core_schema
-from typing_extensions import TypedDict
 
 from launcher.config.declaration import PREPARE, AlgorithmConfig, TeachingConfig
-from launcher.config.fields import STRICT
-from launcher.config.options import classes, from_json, modules, own_kinds
+from launcher.config.options import by_name, classes, modules, own_kinds
+from launcher.config.targets import of_files
+
+GROUP = "algorithms"
 
 
 class Algorithms(dict[str, AlgorithmConfig]):
@@ -42,17 +42,16 @@ class Algorithms(dict[str, AlgorithmConfig]):
     def _validated(cls, values: Any) -> Self:
         if isinstance(values, cls):
             return values
-        return cls.of(from_json(_all(tuple(declarations().items())), values))
+        return cls(by_name(GROUP, transforms(), declarations(), values))
+
+
+def transforms() -> type[Any]:
+    """Return the base of the classes of transforms of images with a `_target_`."""
+    return import_module(f"launcher.{GROUP}.target").TargetConfig  # type: ignore[no-any-return]
 
 
 def declarations() -> dict[str, type[AlgorithmConfig]]:
     """Return the class of the values of every algorithm by name, sorted."""
-    kinds = [kind for module in modules("algorithms", "algorithms") for kind in classes(module, AlgorithmConfig)]
-    kinds += own_kinds(AlgorithmConfig)
+    kinds = [kind for module in modules(GROUP, GROUP) for kind in classes(module, AlgorithmConfig)]
+    kinds += [*own_kinds(AlgorithmConfig), *of_files(GROUP, transforms(), f"{GROUP}.{{}}").values()]
     return dict(sorted((kind.name, kind) for kind in kinds if kind.places))
-
-
-@cache
-def _all(kinds: tuple[tuple[str, type[AlgorithmConfig]], ...]) -> TypeAdapter[Any]:
-    fields: Any = TypedDict("Algorithms", {name: kind | None for name, kind in kinds}, total=False)  # type: ignore[misc]
-    return TypeAdapter(with_config(STRICT)(fields))

@@ -15,14 +15,13 @@ from launcher.config.keys import did_you_mean, kinds
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
-from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 DATA_FOLDER = "TRAIN_DATA"
-_LIST = "algorithms"
 _IMAGENET_CLASSES = 1000
 # Keys of a composed config that are not values of the run.
 _NOT_OF_A_RUN = ("about", "hydra")
@@ -89,9 +88,10 @@ class _Layer:
     def applied(self, options: Mapping[str, Any]) -> Self:
         """Return the layer without values of replaced options, and without null algorithms, which the overrides set."""
         replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
-        stated = self.values.get(_LIST)
-        nulls = {name for name, value in stated.items() if value is None} if isinstance(stated, Mapping) else set()
-        return replace(self, values=without(self.values, replaced | {f"{_LIST}.{name}" for name in nulls}))
+        stated = {group: self.values.get(group) for group in SWITCHED}
+        by_name = {group: own for group, own in stated.items() if isinstance(own, Mapping)}
+        nulls = {f"{group}.{name}" for group, own in by_name.items() for name, value in own.items() if value is None}
+        return replace(self, values=without(self.values, replaced | nulls))
 
 
 class Composition:
@@ -106,7 +106,7 @@ class Composition:
         self.recipe: Recipe | None = None
         self.code: list[code.Own] = []
         assignments = parse(words, self.problems)
-        self.switched = [one.key for one in assignments if one.key.partition(".")[0] == _LIST]
+        self.switched = [one.key for one in assignments if one.key.partition(".")[0] in SWITCHED]
         name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
         with paths.searching(self._folders(assignments)):
             with self.problems.collected():
@@ -145,14 +145,16 @@ class Composition:
             self.notes.append(f"{path} is read as dataset={option}{keep}")
         published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
         below = [*reversed(chain), *reversed(lengths)]
-        switches = Switches((layer.chosen.get(_LIST), layer.values.get(_LIST)) for layer in below)
-        switches.apply(assignments, self.problems)
+        parts = [(layer.chosen, layer.values) for layer in below]
+        switched = [Switches(group, [(chose.get(group), own.get(group)) for chose, own in parts]) for group in SWITCHED]
+        for switches in switched:
+            switches.apply(assignments, self.problems)
         for group, option in chosen.items():
             values = [leaf for layer in chain if layer.options.get(group) != option for leaf in leaves(layer.values)]
             if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
                 self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
         typed: dict[str, Any] = {}
-        for one in (*setting, *switches.values()):
+        for one in (*setting, *(value for switches in switched for value in switches.values())):
             put(typed, one.key, one.value)
         in_use = self.options = {**top.options, **chosen}
         applied = [layer.applied(in_use) for layer in (*published, *lengths, *chain)]
@@ -161,7 +163,8 @@ class Composition:
         words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
         if published:
             words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
-        words += switches.words() + [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
+        words += [word for switches in switched for word in switches.words()]
+        words += [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
         words += [one.word for one in setting if one.key != "recipe"]
         by_path = {layer.path: layer.values for layer in applied}
         self.command = Command(top.name, words, paths.search_path(), top.path, by_path)
@@ -250,7 +253,7 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
         elif key in GROUPS and not isinstance(value, Mapping):
             problem = _no_option(key, value)
             chosen |= {key: value} if problem is None else {}
-        elif head != _LIST and key != SEARCH_PATH:
+        elif head not in SWITCHED and key != SEARCH_PATH:
             setting.append(one)
         if problem is not None:
             problems.append(Problem(problem, key, value, COMMAND_LINE))

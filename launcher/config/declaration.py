@@ -100,6 +100,8 @@ class AlgorithmConfig(Declaration):
     def __init_subclass__(
         cls, *, excludes: Mapping[str, str] | None = None, acts_on: tuple[str, ...] = (), **places: int
     ) -> None:
+        if "name" in vars(cls):
+            return  # note: of a target, which has all else of its base
         file, own = cls.__module__.rpartition(".")[2], cls.__name__.removesuffix("Config").lower()
         cls.name = file if file.replace("_", "") == own else own
         cls.places, cls.excludes, cls.acts_on = places, excludes or {}, acts_on

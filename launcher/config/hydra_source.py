@@ -21,6 +21,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config.layers import NOT_PLAIN, is_plain, leaves
+from launcher.config.schema import SWITCHED
 from launcher.config.yaml_file import defaults_list, package, read_mapping
 from launcher.errors import Problem, UserError, one_line
 
@@ -122,7 +123,8 @@ class ConfigFiles(ConfigSource):
         defaults_list(values, path)
         if "hydra" in values:
             raise UserError(f"{path}: hydra is not part of a run's config; remove it")
-        header = {"package": package(path)}
+        group = path.parent.name
+        header = {"package": package(path) or (f"{group}.{path.stem}" if group in SWITCHED else None)}
         return ConfigResult(config=OmegaConf.create(values), header=header, path=str(path), provider=self.provider)
 
     def is_config(self, config_path: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from launcher.config import code
 from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
-from launcher.config.options import Options
+from launcher.config.options import ByName, Options
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 
@@ -23,13 +23,19 @@ _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 def options(hint: Any) -> list[type]:
     """Return the dataclasses among a field's types, or those of its group's options, or of all algorithms."""
-    if hint is Algorithms:
-        return [*declarations().values()]
+    if (listed := by_name(hint)) is not None:
+        return [*listed.values()]
     if found := [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Options)]:
         return list(dict.fromkeys(found[0].declarations().values()))
     if is_dataclass(hint) and isinstance(hint, type):
         return [hint]
     return [] if get_origin(hint) is list else [kind for part in get_args(hint) for kind in options(part)]
+
+
+def by_name(hint: Any) -> dict[str, type[Any]] | None:
+    """Return the class of the values of each name that a field maps to them; None for another field."""
+    listed = [one for one in getattr(hint, "__metadata__", ()) if isinstance(one, ByName)]
+    return declarations() if hint is Algorithms else listed[0].declarations() if listed else None
 
 
 def kinds(group: str) -> list[type]:
@@ -90,8 +96,8 @@ def _types_with(schema: type, own: tuple[code.Own, ...]) -> dict[str, list[Any]]
     types: dict[str, list[Any]] = {}
     for name in (field.name for field in fields(schema)):
         inner: list[tuple[str, Any]]
-        if hints[name] is Algorithms:
-            inner = [(f"{name}.{algorithm}", kind) for algorithm, kind in declarations().items()]
+        if (listed := by_name(hints[name])) is not None:
+            inner = [(f"{name}.{option}", kind) for option, kind in listed.items()]
         else:
             inner = [(name, option) for option in options(hints[name])]
         types.setdefault(name, []).extend([] if inner else [hints[name]])

@@ -11,11 +11,14 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, with_config
 from pydantic_core import CoreSchema, core_schema
+from typing_extensions import TypedDict
 
 from launcher import paths
-from launcher.config import code, targets
+from launcher.config import code
+from launcher.config.fields import STRICT
+from launcher.config.targets import KEY, Called, checked, of_files
 from launcher.errors import UserError
 from launcher.plugins import check_complete, registered
 
@@ -42,19 +45,13 @@ class Options:
 
     def of_targets(self) -> list[type[Any]]:
         """Return those of the user's options that have a target in code that is named, or a library."""
-        base = self._target
-        named = targets.of_files(self.group) if base is not None else ()
-        return [self._typed(name, target) for name, target in named if targets.is_named(target)]
+        return [*of_files(self.group, self._target, self.group).values()] if self._target else []
 
     @property
     def _target(self) -> type[Any] | None:
         """The base of the classes of targets; None if the group has none."""
         name = f"launcher.{self.folder}.target"
-        return import_module(name).Target if find_spec(name) else None
-
-    def _typed(self, name: str, target: str) -> type[Any]:
-        base: Any = self._target
-        return targets.typed_target(base, self.group, name, target, " ".join(own.sha256 for own in code.loaded()))
+        return import_module(name).TargetConfig if find_spec(name) else None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
@@ -62,9 +59,47 @@ class Options:
     def _validated(self, values: Any) -> Any:
         if isinstance(values, self.base):
             return values
-        if isinstance(values, Mapping) and isinstance(target := values.get(targets.KEY), str) and self._target:
-            return from_json(_one_of((self._typed(str(values.get("name")), target),)), values)
+        if isinstance(values, Mapping) and KEY in values and self._target:
+            return from_json(_one_of((checked(self._target, self.group, str(values.get("name")), values),)), values)
         return from_json(_one_of(tuple(self.declarations().values())), values)
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Annotation of a field of the run config: it maps names to values with a `_target_`.
+
+    group: of their options in conf/. base: what the classes of the values extend.
+    """
+
+    group: str
+    base: type[Called]
+
+    def declarations(self) -> dict[str, type[Any]]:
+        """Return the class of the values of each option of the user's, by name."""
+        return of_files(self.group, self.base, f"{self.group}.{{}}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._validated)
+
+    def _validated(self, values: Any) -> dict[str, Any]:
+        own = values if isinstance(values, Mapping) else {"": values}
+        if all(isinstance(value, self.base) for value in own.values()):
+            return dict(own)
+        return by_name(self.group, self.base, {}, {name: value for name, value in own.items() if value is not None})
+
+
+def by_name(group: str, base: type[Called], declared: Mapping[str, type[Any]], values: Any) -> dict[str, Any]:
+    """Return typed values by sorted name, without those that are None: declared ones, and those with a `_target_`.
+
+    Raises ValidationError, and UserError for a wrong `_target_` or keyword.
+    """
+    kinds = {**declared}
+    for name, inner in values.items() if isinstance(values, Mapping) else ():
+        own = inner if isinstance(inner, Mapping) else {}
+        if KEY in own or not declared:
+            kinds[name] = checked(base, f"{group}.{name}", name, own)
+    typed = from_json(_mapping(tuple(kinds.items())), values)
+    return {name: inner for name, inner in sorted(typed.items()) if inner is not None}
 
 
 def modules(group: str, folder: str) -> list[ModuleType]:
@@ -112,3 +147,9 @@ def _one_of(kinds: tuple[type[Any], ...]) -> TypeAdapter[Any]:
     alternatives: Any = Union[kinds]  # noqa: UP007
     union: Any = Annotated[alternatives, Field(discriminator="name")]
     return TypeAdapter(union if len({*kinds}) > 1 else alternatives)
+
+
+@cache
+def _mapping(kinds: tuple[tuple[str, type[Any]], ...]) -> TypeAdapter[Any]:
+    typed: Any = TypedDict("Values", {name: kind | None for name, kind in kinds}, total=False)  # type: ignore[misc]
+    return TypeAdapter(with_config(STRICT)(typed))

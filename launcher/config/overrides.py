@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from launcher.config.groups import files
 from launcher.config.keys import did_you_mean, is_text, nearest, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
-from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.schema import GROUPS, SWITCHED, RunConfig
+from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import ON_OFF
 from launcher.config.yaml_file import package
 from launcher.errors import Problem, Problems, UserError, shown
@@ -23,7 +24,6 @@ NULL = "null"
 # Hydra's key of folders with more recipes and options.
 SEARCH_PATH = "hydra.searchpath"
 
-_GROUP = "algorithms"
 _LONGEST = 10_000
 _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
 
@@ -79,7 +79,7 @@ def _holds_text(key: str) -> bool:
 def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
     name, equals, text = word.partition("=")
     key = name.lstrip("+").replace("/", ".")
-    if key.startswith(f"~{_GROUP}."):
+    if key.startswith("~") and key[1:].partition(".")[0] in SWITCHED:
         return Assignment(key[1:], OFF, OFF)
     if name.startswith("~"):
         raise UserError(f"{shown(word)}: ~ only turns off an algorithm, such as ~algorithms.mixup")
@@ -133,15 +133,16 @@ def read_override(word: str) -> Override | None:
 
 
 class Switches:
-    """The active algorithms after applying config files in order, and then words.
+    """The active algorithms, or callbacks or metrics, after applying config files in order, and then words.
 
-    Each file gives the algorithms of its defaults list (None: no list) and its body's values under `algorithms`:
-    values turn an algorithm on, null turns it off. `active` maps each algorithm to the option of its values.
+    Each file gives the options of its defaults list (None: no list) and its body's values of the group: values turn one
+    on, null turns it off. `active` maps each to the option of its values, which may have no file but a `_target_`.
     """
 
-    def __init__(self, parts: Iterable[tuple[Any, Any]]):
+    def __init__(self, group: str, parts: Iterable[tuple[Any, Any]]):
         self.active: dict[str, str] = {}
-        self._files = files(_GROUP)
+        self._group, self._files = group, files(group)
+        self._inline: set[str] = set()
         self._of_recipe: list[str] = []
         self._stated: set[str] = set()
         self._values: list[Assignment] = []
@@ -151,25 +152,28 @@ class Switches:
                 self._choose(self._of_recipe)
             for name, value in stated.items() if isinstance(stated, Mapping) else ():
                 self._stated.add(str(name))
+                self._inline |= {str(name)} if isinstance(value, Mapping) and TARGET in value else set()
                 self._turn(str(name), on=value is not None)
 
     def apply(self, assignments: Sequence[Assignment], problems: Problems) -> None:
-        """Apply assignments in order; add a problem for each unknown algorithm or invalid value."""
-        for assignment in assignments:
-            if assignment.key.partition(".")[0] == _GROUP:
-                with problems.collected():
-                    self._follow(assignment)
+        """Apply assignments in order; add a problem for each unknown one or invalid value."""
+        own = [one for one in assignments if one.key.partition(".")[0] == self._group]
+        for _, name, *rest in (one.key.split(".") for one in own if "." in one.key):
+            self._inline |= {name} if rest == [TARGET] else set()
+        for assignment in own:
+            with problems.collected():
+                self._follow(assignment)
 
     def values(self) -> list[Assignment]:
-        """Return the assignments of values of active algorithms."""
+        """Return the assignments of values of active ones."""
         return [one for one in self._values if self._algorithm(one.key.split(".")[1]) in self.active]
 
     def words(self) -> list[str]:
         """Return Hydra's overrides: the list of options if the recipe's lacks some, nulls to turn off, and values."""
         options = [option for option in self.active.values() if option in self._files]
-        choice = [] if {*options} <= {*self._of_recipe} else [f"{_GROUP}=[{','.join(options)}]"]
+        choice = [] if {*options} <= {*self._of_recipe} else [f"{self._group}=[{','.join(options)}]"]
         stated = self._stated | {self._algorithm(option) for option in self._of_recipe}
-        off = [f"++{_GROUP}.{name}=null" for name in sorted(stated - self.active.keys())]
+        off = [f"++{self._group}.{name}=null" for name in sorted(stated - self.active.keys())]
         return [*choice, *off, *(one.word for one in self.values())]
 
     def _follow(self, assignment: Assignment) -> None:
@@ -178,10 +182,11 @@ class Switches:
         options = names[:1] or ([] if value in (OFF, False, None, {}) else [value] if isinstance(value, str) else value)
         if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
             message = "must be a list such as [ema,blurpool]; set values by algorithms.sam.rho=0.1"
-            raise UserError(Problem(message, _GROUP, value, COMMAND_LINE))
-        if unknown := [option for option in options if option not in self._files]:
-            hints = {f"{_GROUP}.{option}": did_you_mean(option, self._files) for option in unknown}
-            raise UserError(*(Problem(f"no such algorithm; {hints[key]}", key, value, COMMAND_LINE) for key in hints))
+            raise UserError(Problem(message, self._group, value, COMMAND_LINE))
+        if unknown := [option for option in options if option not in {*self._files, *self._inline}]:
+            what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
+            hints = {f"{self._group}.{option}": did_you_mean(option, known) for option in unknown}
+            raise UserError(*(Problem(f"no such {what}; {hints[key]}", key, value, COMMAND_LINE) for key in hints))
         if not names:
             self._choose(options)
             return
@@ -198,7 +203,7 @@ class Switches:
         self.active = {self._algorithm(option): option for option in options}
 
     def _turn(self, option: str, *, on: bool) -> None:
-        """Turn an algorithm off, or on with the values of the option, which may be a variant."""
+        """Turn one off, or on with the values of the option, which may be a variant."""
         algorithm = self._algorithm(option)
         if not on:
             self.active.pop(algorithm, None)
@@ -209,4 +214,4 @@ class Switches:
         """Return the algorithm of an option: the package of its `# @package` line, or its file name."""
         path = self._files.get(option)
         at = package(path) if path is not None else None
-        return (at or option).removeprefix(f"{_GROUP}.")
+        return (at or option).removeprefix(f"{self._group}.")

@@ -13,9 +13,9 @@ from launcher.config.code import use_recorded
 from launcher.config.compose import compose, sort_words
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
-from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve
+from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve, without
 from launcher.config.overrides import OFF, ON, Switches, parse
-from launcher.config.schema import LOGGER, RunConfig
+from launcher.config.schema import LOGGER, SWITCHED, RunConfig
 from launcher.config.validate import MISSING, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
@@ -28,6 +28,7 @@ FREE = (
     *("epochs", "target", "stop.", "runs", "run_name", "code", "eval_every", "eval_batch_size", "device_batch_size"),
     *("deterministic", "cuda_graphs", "dataset.path", "dataset.links", "dataset.test_path", "model.checkpointing"),
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
+    "callbacks.",
 )
 _FIXED = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
 
@@ -104,9 +105,9 @@ def typed_run(
 
     Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
     """
-    # note: a run of before this key has none
+    # note: a run of before these keys has none
     places = use_recorded(values.get("code", []), values.get("code_sha256", []), place)
-    return validate({"code_sha256": [], **values, "code": places}, origin)
+    return validate({"code_sha256": [], "callbacks": {}, "metrics": {}, **values, "code": places}, origin)
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
@@ -123,7 +124,7 @@ def fingerprint(config: RunConfig) -> str:
 
 def is_free(key: str) -> bool:
     """Return whether a key may change when a run resumes."""
-    return any(key == free or (free.endswith(".") and key.startswith(free)) for free in FREE)
+    return any(key == free or (free.endswith(".") and f"{key}.".startswith(free)) for free in FREE)
 
 
 def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
@@ -133,20 +134,25 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     """
     problems = Problems()
     before, values = as_mapping(config), as_mapping(config)
-    switches = Switches([(None, before["algorithms"])])
     assignments = parse(words, problems)
-    switches.apply(assignments, problems)
-    for name in sorted(switches.active.keys() ^ before["algorithms"].keys()):
-        problems.append(Problem(_FIXED, f"algorithms.{name}", ON if name in switches.active else OFF, COMMAND_LINE))
     chosen, setting = sort_words(assignments, problems)
+    for group in SWITCHED:
+        switches = Switches(group, [(None, before[group])])
+        switches.apply(assignments, problems)
+        for name in sorted(switches.active.keys() ^ before[group].keys()):
+            if name in values[group] and is_free(group):
+                values[group] = without(values[group], {name})
+            else:
+                switch = ON if name in switches.active else OFF
+                problems.append(Problem(_FIXED, f"{group}.{name}", switch, COMMAND_LINE))
+        setting += [one for one in switches.values() if one.key.split(".")[1] in before[group]]
     for group, option in chosen.items():
         if f"{group}." in FREE:
             values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
         elif group_values(group, option).get("name") != get(values, f"{group}.name"):
             problems.append(Problem(_FIXED, group, option, COMMAND_LINE))
-    for one in (*setting, *switches.values()):
-        if not one.key.startswith("algorithms.") or one.key.split(".")[1] in before["algorithms"]:
-            put(values, one.key, one.value)
+    for one in setting:
+        put(values, one.key, one.value)
     after = None
     with problems.collected():
         values = resolve(values, lambda key: COMMAND_LINE, problems)

@@ -23,13 +23,16 @@ from launcher.config.fields import (
     Target,
     Url,
 )
-from launcher.config.options import Options
-from launcher.config.tasks import TASKS, TaskConfig
+from launcher.config.options import ByName, Options
+from launcher.config.targets import Called
+from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
 from launcher.plugins import LOGGERS
 
 LOSSES = Options("loss", "losses", LossConfig)
 LOGGER = Options("logger", "loggers", LoggerConfig, LOGGERS)
 SizeT = TypeVar("SizeT", bound=float)
+# Groups whose options are all values by name, each on or off.
+SWITCHED = ("algorithms", "callbacks", "metrics")
 GROUPS = ("model", "dataset", "dataloader", "optimizer", "schedule", "loss", "task", "launch", "hardware", "logger")
 
 
@@ -262,12 +265,17 @@ class RunConfig:
     loss: Annotated[LossConfig, LOSSES]
     task: Annotated[TaskConfig, TASKS]
     algorithms: Algorithms
+    callbacks: Annotated[dict[str, Called], ByName("callbacks", Called)]
+    metrics: Annotated[dict[str, OwnMetric], ByName("metrics", OwnMetric)]
     stop: Stop
     checkpoint: Checkpoint
     nonfinite: NonFinite
     launch: Launch
     hardware: Hardware
     logger: Annotated[LoggerConfig, LOGGER]
+
+    def __post_init__(self) -> None:
+        self.task.add_metrics(self.metrics)
 
     def scaled_size(self, size: SizeT) -> SizeT | int:
         """Scale a size of `image` to the data set's native size, in steps of four pixels.

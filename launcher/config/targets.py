@@ -1,10 +1,16 @@
 """Options by Hydra's `_target_`: a class or function of the user's code or of a library, with its keywords."""
 
+from __future__ import annotations
+
 import inspect
-from collections.abc import Callable, Iterator
-from functools import cache
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+from functools import cache, partial
 from importlib import import_module
-from typing import Any, Literal, get_type_hints
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_type_hints
 
 from pydantic.dataclasses import dataclass
 
@@ -12,29 +18,128 @@ from launcher import paths
 from launcher.config import code
 from launcher.config.fields import STRICT
 from launcher.config.yaml_file import read_mapping
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
 KEY = "_target_"
 # note: not all of torch, whose hub runs code of others
 LIBRARIES = ("torch.nn.", "torch.optim.", "torchvision.models.", "torchvision.transforms.", "timm.", "torchmetrics.")
-Setting = bool | int | float | str | list[int] | None
-_PLAIN = (bool, int, float, str, bool | None, int | None, float | None, str | None, list[int], list[float])
+Setting = bool | int | float | str | list[int] | list[float] | list[str] | None
+_PLAIN = (bool, int, float, str, bool | None, int | None, float | None, str | None, list[int], list[float], list[str])
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def of_files(group: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and the target of each option of the user's that has one."""
+@dataclass(frozen=True, config=STRICT)
+class Called:
+    """Base of the values of what a `_target_` calls: its keywords, beside the values of its group.
+
+    filled: the keywords that the program fills. leading: the number of arguments that it passes to a function. taken:
+    the values of the group that have the defaults of the keywords with their names. passed: all other keywords.
+    """
+
+    filled: ClassVar[tuple[str, ...]] = ()
+    leading: ClassVar[int] = 0
+    taken: ClassVar[tuple[str, ...]] = ()
+    passed: ClassVar[tuple[str, ...]] = ()
+    # the arguments of `typed_target` that make its class
+    made_by: ClassVar[tuple[Any, ...]] = ()
+
+    @classmethod
+    def defaults(cls, name: str) -> dict[str, Any]:
+        """Return values that an option need not have."""
+        return {}
+
+    @property
+    def target(self) -> str:
+        """The dotted name of the class or function."""
+        return str(getattr(self, KEY))
+
+    def keywords(self) -> dict[str, Any]:
+        """Return what the option passes to the target."""
+        return {name: getattr(self, name) for name in self.passed}
+
+    def built(self, **filled: Any) -> Any:
+        """Return an instance of the class, or the function with its keywords.
+
+        Raises UserError with what is wrong if it cannot be called.
+        """
+        called = target_of(self.target, self._key)
+        if self.leading and not inspect.isclass(called):
+            return partial(called, **self.keywords())
+        shown = {name: value for name, value in filled.items() if isinstance(value, int | float)}
+        with self.naming(f"cannot be called with {shown | self.keywords()}"):
+            return called(**filled, **self.keywords())
+
+    @contextmanager
+    def naming(self, event: str) -> Iterator[None]:
+        """Turn an error of the target into one line; `event` is what has failed."""
+        try:
+            yield
+        except UserError:
+            raise
+        # note: the user's code may raise anything
+        except Exception as error:
+            if is_of_the_machine(error):
+                raise
+            raise UserError(Problem(f"{event}: {reason(error)}; correct one", self._key, self.target)) from error
+
+    @property
+    def _key(self) -> str:
+        return f"{self.made_by[1]}.{KEY}"
+
+    def __reduce__(self) -> Any:
+        return _again, (self.made_by, dict(vars(self)))
+
+
+def reason(error: Exception) -> str:
+    """Return type, message and place of an error of the user's code."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {one_line(str(error))} ({Path(place.filename).name}:{place.lineno})"
+
+
+def _again(made_by: tuple[Any, ...], values: dict[str, Any]) -> Any:
+    """Return values in another process, which knows no class that this one has made."""
+    return typed_target(*made_by)(**values)
+
+
+def of_files(group: str, base: type[Called], key: str) -> dict[str, type[Any]]:
+    """Return the class of the values of each option of the user's that has a target that may be used, by name.
+
+    key: of an option, where {} is its name.
+    """
     folders = [folder for folder in reversed(paths.search_path()) if folder != paths.CONF]
     files = {path.stem: path for folder in folders for path in (folder / group).glob("*.yaml")}
-    for name, path in sorted(files.items()):
-        if isinstance(target := read_mapping(path).get(KEY), str):
-            yield name, target
+    named = {name: read_mapping(path).get(KEY) for name, path in sorted(files.items())}
+    return {
+        name: typed_target(base, key.format(name), name, target)
+        for name, target in named.items()
+        if isinstance(target, str) and is_named(target)
+    }
+
+
+def checked(base: type[Called], key: str, name: str, values: Mapping[str, Any]) -> type[Any]:
+    """Return the class of values with a `_target_`.
+
+    Raises UserError if that is missing or wrong, or has no such keyword.
+    """
+    from launcher.config.keys import nearest  # note: which imports the schema
+
+    target = values.get(KEY)
+    if not isinstance(target, str):
+        message = "is missing; set the dotted name of a class or function, such as nets.Mine"
+        raise UserError(Problem(message, f"{key}.{KEY}", target))
+    kind = typed_target(base, key, name, target)
+    known = {field.name for field in fields(kind)} - {KEY, "name"}
+    if unknown := [one for one in values if one not in {*known, KEY, "name"}]:
+        similar = {one: nearest(one, known) for one in unknown}
+        every = f"set one of {', '.join(sorted(known))}"
+        hints = {one: f"did you mean {key}.{like}?" if like else every for one, like in similar.items()}
+        raise UserError(*(Problem(f"no such key; {hints[one]}", f"{key}.{one}", values[one]) for one in unknown))
+    return kind
 
 
 def is_named(target: str) -> bool:
     """Return whether a target is in code that was named, or in a library that may be used."""
-    roots = [f"{own.name}." for own in code.loaded()]
-    return target.startswith((*LIBRARIES, *roots))
+    return target.startswith((*LIBRARIES, *(f"{own.name}." for own in code.loaded())))
 
 
 def target_of(target: str, key: str) -> Callable[..., Any]:
@@ -42,6 +147,11 @@ def target_of(target: str, key: str) -> Callable[..., Any]:
 
     Raises UserError if it is not in named code or a library that may be used, or does not exist.
     """
+    return _target_of(target, key, _digests())
+
+
+@cache
+def _target_of(target: str, key: str, digests: str) -> Callable[..., Any]:
     names = ", ".join(name.removesuffix(".") for name in LIBRARIES)
     if not is_named(target):
         message = f"is neither in {names} nor in code that is named; type code=FILE, such as code=nets.py"
@@ -62,24 +172,59 @@ def target_of(target: str, key: str) -> Callable[..., Any]:
     raise UserError(Problem("is not a class or function there; correct the name", key, target))
 
 
-@cache
-def typed_target(base: type[Any], group: str, name: str, target: str, sha256: str) -> type[Any]:
+def _digests() -> str:
+    return " ".join(own.sha256 for own in code.loaded())
+
+
+def typed_target(base: Any, key: str, name: str, target: str) -> type[Any]:
     """Return the class of the values of a target: the keywords of its signature with their types and defaults.
 
-    Keywords that `base` fills itself are in its `filled`. sha256: of the code that is loaded, for the cache.
+    key: of the option, for errors. A default that no file can hold is left to the target.
 
     Raises UserError as `target_of`.
     """
-    called = target_of(target, f"{group}.{KEY}")
-    hints = get_type_hints(called.__init__ if inspect.isclass(called) else called)
-    defaults: dict[str, Any] = base.defaults(name)
+    return _typed_target(base, key, name, target, _digests())
+
+
+@cache
+def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> type[Any]:
+    called = target_of(target, f"{key}.{KEY}")
+    hints: dict[str, Any] = {}
+    with suppress(Exception):  # note: such as names that are imported for type checkers only
+        hints = get_type_hints(called.__init__ if inspect.isclass(called) else called)
     inherited = get_type_hints(base, include_extras=True)
-    own: dict[str, Any] = {one: inherited[one] for one in defaults} | {KEY: Literal[target], "name": Literal[name]}
-    for parameter in inspect.signature(called).parameters.values():
-        if parameter.kind in _NAMED and parameter.name not in base.filled:
+    of_group = {field.name for field in fields(base)}
+    defaults: dict[str, Any] = base.defaults(name)
+    own: dict[str, Any] = {KEY: Literal[target]} | ({"name": Literal[name]} if "name" in of_group else {})
+    passed = []
+    for parameter in _parameters(called, base):
+        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        has_default = default is not inspect.Parameter.empty
+        if has_default and not _is_setting(default):
+            continue
+        if has_default and (parameter.name not in of_group or parameter.name in base.taken):
+            defaults[parameter.name] = default
+        if parameter.name not in of_group:
             hint = hints.get(parameter.name)
             own[parameter.name] = hint if hint in _PLAIN else Setting
-            if parameter.default is not inspect.Parameter.empty:
-                defaults[parameter.name] = parameter.default
-    kind = type(base.__name__, (base,), {"__annotations__": own, "__module__": base.__module__, **defaults})
-    return dataclass(frozen=True, config=STRICT, kw_only=True)(kind)
+            passed.append(parameter.name)
+    own |= {one: inherited[one] for one in defaults if one in of_group}
+    space: dict[str, Any] = {"__annotations__": own, "__module__": base.__module__, "__qualname__": base.__name__}
+    space |= {"passed": (*passed,), "made_by": (base, key, name, target), **defaults}
+    if "name" not in of_group:
+        space["name"] = name
+    return dataclass(frozen=True, config=STRICT, kw_only=True)(type(base)(base.__name__, (base,), space))
+
+
+def _parameters(called: Callable[..., Any], base: type[Called]) -> Iterator[inspect.Parameter]:
+    """Yield the keywords of a target that an option may set."""
+    parameters = [*inspect.signature(called).parameters.values()]
+    leading = 0 if inspect.isclass(called) else base.leading
+    for parameter in parameters[leading:]:
+        if parameter.kind in _NAMED and parameter.name not in base.filled:
+            yield parameter
+
+
+def _is_setting(value: Any) -> bool:
+    parts = value if isinstance(value, list) else [value]
+    return all(part is None or isinstance(part, bool | int | float | str) for part in parts)

@@ -12,6 +12,7 @@ from launcher.config.declaration import Declaration
 from launcher.config.fields import STRICT, target_parts
 from launcher.config.goals import Goal, Metric, Patience
 from launcher.config.options import Options
+from launcher.config.targets import Called
 from launcher.errors import Problem, UserError
 from launcher.plugins import Complete
 
@@ -62,6 +63,17 @@ class TaskConfig(Complete, Declaration, ABC):
     @abstractmethod
     def evaluation_decoder(self, config: RunConfig) -> Any:
         """Return the `data.records.Decoder` of an evaluation."""
+
+    def add_metrics(self, own: Mapping[str, OwnMetric]) -> None:
+        """Add the user's metrics to those of the task.
+
+        Raises UserError if two have the same name.
+        """
+        if taken := own.keys() & {metric.name for metric in type(self).metrics}:
+            message = f"is a metric of task={self.name} already; rename yours"
+            raise UserError(*(Problem(message, f"metrics.{name}", own[name].target) for name in sorted(taken)))
+        added = (Metric(name, name, values.better, is_share=False) for name, values in own.items())
+        object.__setattr__(self, "metrics", (*type(self).metrics, *added))
 
     @property
     def primary(self) -> Metric:
@@ -144,6 +156,19 @@ class TaskConfig(Complete, Declaration, ABC):
         other = ["always", "if_other"]
         first = texts[self.primary]
         return "  ".join(f"{m.title} {text}" for m, text in texts.items() if m.in_line in other[: 1 + (text != first)])
+
+
+@dataclass(frozen=True, config=STRICT)
+class OwnMetric(Called):
+    """Calls a function of outputs and targets that returns a value of each sample, or a metric of torchmetrics."""
+
+    leading = 2
+
+    better: Literal["higher", "lower"]
+
+    @classmethod
+    def defaults(cls, name: str) -> dict[str, Any]:
+        return {"better": "higher"}
 
 
 TASKS = Options("task", "tasks", TaskConfig)

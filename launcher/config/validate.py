@@ -4,13 +4,14 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest, nearest_key
-from launcher.config.schema import RunConfig
+from launcher.config.schema import SWITCHED, RunConfig
 from launcher.errors import Problem, UserError
 
 _ABSENT = ("missing", "union_tag_not_found")
@@ -53,6 +54,9 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
         # note: strict types accept a mapping as a dataclass only in JSON
         typed_values: Typed = adapter(kind).validate_json(json.dumps(values, default=str, skipkeys=True))
         return typed_values
+    except UserError as error:
+        # note: of a `_target_`
+        raise UserError(*(replace(one, origin=origin(one.key or "")) for one in error.problems)) from None
     except ValidationError as error:
         mismatches: dict[str, tuple[Any, list[str]]] = {}
         for details in error.errors(include_url=False):
@@ -102,7 +106,7 @@ def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
     like = nearest_key(key, kind)
     if like is None or like == key:
         return "no such key"
-    if like.rpartition(".")[0] == "algorithms":
+    if like.rpartition(".")[0] in SWITCHED:
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
         like += f"={switched or ON_OFF[0]}"
     return f"no such key; did you mean {prefix}{like}?"

@@ -13,6 +13,7 @@ from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import Task
+from launcher.training.own_metrics import OwnMetrics
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Totals:
         self._sums = torch.zeros(0, dtype=torch.float64, device=device)
         self._shapes: dict[str, torch.Size] = {}
         self._rows: list[dict[str, Tensor]] = []
+        self._own = OwnMetrics(task, device)
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         """Add a batch: outputs float32 [B, ...], and the task's targets."""
@@ -85,6 +87,7 @@ class Totals:
         if task.gathers:
             self._rows.append(states)
             states = {}
+        states |= self._own.sums(outputs, targets)
         values = (*states.values(), task.loss(outputs, targets) * count)
         batch = torch.cat([value.double().view(-1) for value in values])
         self._sums = self._sums + batch if len(self._sums) else batch
@@ -93,16 +96,20 @@ class Totals:
 
     def over_ranks(self, *, interrupted: bool = False) -> Evaluation | None:
         """Return the results over all ranks; None if any is interrupted. Raises UserError if no rank has samples."""
-        of_ranks = gather((interrupted, self._sums.tolist(), self._shapes, self._samples))
-        stopped, sums, shapes, counts = zip(*of_ranks, strict=True)
+        of_ranks = gather((interrupted, self._sums.tolist(), self._shapes, self._samples, self._own.errors))
+        stopped, sums, shapes, counts, errors = zip(*of_ranks, strict=True)
         if any(stopped):
             return None
         if not (samples := sum(counts)):
             raise UserError("the validation set has no images; add some, or check dataset.path")
         # note: a rank without samples does not know the sums
         *totals, loss = (sum(column) for column in zip(*filter(None, sums), strict=True))
-        states = _joined(self._rows) if self._task.gathers else _named(totals, next(filter(None, shapes)))
+        states = named = _named(totals, next(filter(None, shapes), {}))
+        if self._task.gathers:
+            states = _joined(self._rows)
         metrics = self._task.metrics(states, samples)
+        metrics |= self._own.results(named, samples, {name: text for one in errors for name, text in one.items()})
+        self._own.warn()
         return Evaluation({one.name: metrics[one.name] for one in self._task.values.metrics}, loss / samples, samples)
 
 

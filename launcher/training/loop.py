@@ -33,7 +33,8 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         trainer.clock.switch("training")
         batches = trainer.rest_of_epoch()
         for batch in batches:
-            requests = guard.step(batch, Requests(stop.requested, saver.is_due()), batches.waited)
+            stops = stop.requested or trainer.callbacks.has_failed
+            requests = guard.step(batch, Requests(stops, saver.is_due()), batches.waited)
             if requests is None:
                 break
             stopping = requests.stop

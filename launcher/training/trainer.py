@@ -25,9 +25,11 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import FlatGradients, Ranks, broadcast_first, distribute
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
+from launcher.training.callbacks import Callbacks
 from launcher.training.captured import why_not_captured
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import Clock, StepMeter, StepOutcome
+from launcher.training.own_metrics import check_metrics
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
 
@@ -59,6 +61,7 @@ class Trainer:
     skipped_in_a_row: int = 0
     class_weights: list[float] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    callbacks: Callbacks = field(default_factory=Callbacks)
 
     @property
     def config(self) -> RunConfig:
@@ -109,6 +112,7 @@ class Trainer:
         self.next_step += 1
         self.line_meter.add(outcome, waited)
         self.epoch_meter.add(outcome, waited)
+        self.callbacks.after_step(self, outcome.loss_and_count)
 
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are any, else the model's, on all ranks together.
@@ -133,6 +137,7 @@ class Trainer:
                 self.best[metric.name] = value
                 if metric is self.config.task.primary:
                     self.best_step = self.next_step
+        self.callbacks.after_evaluation(self)
 
     def weights(self) -> dict[str, Tensor]:
         """Return the weights to evaluate and export: averages of an algorithm or the optimizer, or the model's."""
@@ -147,6 +152,7 @@ class Trainer:
             "optimizer": step.optimizer,
             "scaler": step.scaler,
             "algorithms": step.engine,
+            "callbacks": self.callbacks,
             "clock": self.clock,
             "line_meter": self.line_meter,
             "epoch_meter": self.epoch_meter,
@@ -171,6 +177,8 @@ class Trainer:
 
         Raises UserError if the state belongs to another run or is incomplete.
         """
+        # note: a checkpoint of before callbacks has none
+        state = {"callbacks": {}, **state}
         with matching_run(state, self.config):
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
@@ -235,6 +243,7 @@ def build_trainer(
         weights = config.loss.weights(class_counts(labels, config.dataset.classes or 0))
     facts = config.task.of_training(labels)
     step = build_step(plan, ranks, engine, initial, weights, facts)
+    check_metrics(step.task, plan.evaluation_view, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
     clock = Clock(synchronize)

@@ -19,6 +19,7 @@ from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
 from launcher.records.run_folder import RunFolder
+from launcher.training.callbacks import Callbacks
 from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
@@ -45,6 +46,7 @@ def work(run_folder: Path) -> None:
         teacher = read_teacher(folder, config, ranks.device)
         skipped, classes = read_skipped(folder.skipped, config.dataset), (state or {}).get("classes")
         trainer = build_trainer(config, ranks, skipped, initial, teacher, classes)
+        trainer.callbacks = Callbacks(config.callbacks, folder.path)
         if state is not None:
             trainer.load_state_dict(state)
         compile_run(trainer)
@@ -64,6 +66,7 @@ def work(run_folder: Path) -> None:
                     finished = train(trainer, logger, saver, guard, STOP)
                 finished = finished and evaluate_held_out(trainer, logger, STOP)
                 logger.log_end(finished=finished)
+                trainer.callbacks.raise_error()
                 if trainer.train_step.captured:
                     print(trainer.train_step.captured.summary(), flush=True)
             if ranks.is_first:

@@ -114,8 +114,11 @@ def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_
     ("words", "line"),
     [
         (["code=nets.py", "model=mine", "model.wdth=4"], "no such key; did you mean model.width?"),
-        (["model=mine"], "model._target_=nets.TinyNet: is neither in torch.nn"),
-        (["code=nets.py", "model=mine", "model._target_=os.system"], "model._target_=os.system: is neither in"),
+        (["model=mine"], "model._target_=nets.TinyNet (model=mine): is neither in torch.nn"),
+        (
+            ["code=nets.py", "model=mine", "model._target_=os.system"],
+            "=os.system (command line): is neither in",
+        ),
         (["code=nets.py", "model=mine", "model._target_=nets.torch.save"], "is not a class or function there"),
         (["code=nowhere.py"], "code=nowhere.py: is neither a file nor a package"),
         (["code=dark.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),

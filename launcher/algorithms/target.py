@@ -1,0 +1,82 @@
+"""A transform of images by `_target_`, such as those of torchvision.transforms.v2, as an algorithm."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+from launcher import randomness
+from launcher.algorithms.base import ForwardAlgorithm, Loss
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT
+from launcher.config.targets import Called
+from launcher.data.batch import Batch
+from launcher.errors import Problem, UserError
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# note: threads of a loader share the generators
+_GENERATORS = Lock()
+
+
+@dataclass(frozen=True, config=STRICT)
+class TargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, acts_on=("image", "label")):
+    """Calls the target at one point of the loop: for each image, uint8 [3, H, W], in a loader's worker, or for a batch.
+
+    A batch [B, 3, H, W] on the device is uint8 before place 0, and normalized after it. order: the place among the
+    algorithms at that point; null for the usual one.
+    """
+
+    leading = 1
+
+    at: Literal["change_image", "change_batch"]
+    order: int | None
+
+    @classmethod
+    def defaults(cls, name: str) -> dict[str, Any]:
+        return {"at": "change_image", "order": None}
+
+    def place(self, point: str) -> int | None:
+        return None if point != self.at else self.places[point] if self.order is None else self.order
+
+
+class Target(ForwardAlgorithm[TargetConfig]):
+    """Seeds the global generators, from which torchvision's transforms draw, for each image or batch by its key."""
+
+    def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
+        pixels = torch.from_numpy(image if image.flags.writeable else image.copy()).permute(2, 0, 1)
+        return self._changed(pixels, epoch, index).permute(1, 2, 0).contiguous().numpy()
+
+    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+        return replace(batch, inputs=self._changed(batch.inputs, batch.moment.step, batch.moment.rank))
+
+    @cached_property
+    def _transform(self) -> Any:
+        return self.values.built()
+
+    def _changed(self, images: Tensor, *counters: int) -> Tensor:
+        key = randomness.key(self.context.plan.config.seed, self.values.name, *counters)
+        with _GENERATORS, self.values.naming("fails"):
+            random.seed(key)
+            np.random.seed(key % 2**32)
+            torch.default_generator.manual_seed(key)
+            if images.is_cuda:
+                torch.cuda.manual_seed(key)
+            changed = self._transform(images)
+        if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (images.shape, images.dtype):
+            of = f"{changed.dtype} {[*changed.shape]}" if isinstance(changed, torch.Tensor) else type(changed).__name__
+            message = f"returns {of} for {images.dtype} {[*images.shape]}; it must keep type and shape"
+            raise UserError(Problem(message, f"algorithms.{self.values.name}", self.values.target))
+        return changed
+
+    def __getstate__(self) -> dict[str, Any]:
+        # note: a worker builds its own, since not all that users write can be sent
+        return {name: value for name, value in vars(self).items() if name != "_transform"}

@@ -1,0 +1,82 @@
+"""Code as users write it in their own folder, for tests."""
+
+from pathlib import Path
+
+from tests.runs import SHORT, Train
+
+NETWORKS = """
+from timm.models import register_model
+from torch import nn
+
+
+class TinyNet(nn.Module):
+    def __init__(self, num_classes: int, width: int = 8, slope: float = 0.1):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, width, 3, stride=2), nn.BatchNorm2d(width)
+        self.head, self.slope = nn.Linear(width, num_classes), slope
+
+    def forward(self, images):
+        return self.head(nn.functional.leaky_relu(self.norm(self.conv(images)), self.slope).mean((2, 3)))
+
+
+@register_model
+def my_tiny(pretrained=False, num_classes=10, **_):
+    return TinyNet(num_classes)
+"""
+METRICS = """
+def top2(outputs, targets, k: int = 2):
+    return (outputs.topk(k).indices == targets[:, None]).any(1)
+
+
+def mean_of_batch(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+"""
+WATCH = """
+class Watch:
+    def __init__(self, every: int = 2, fail_at: int = -1):
+        self.every, self.fail_at, self.seen = every, fail_at, 0
+
+    def after_step(self, state):
+        self.seen += 1
+        if (state.step, state.rank) == (self.fail_at, state.world_size - 1):
+            raise RuntimeError("no such luck")
+        if state.step % self.every == 0:
+            self.write(state, f"step {state.step} {state.loss:.6f} {self.seen}")
+
+    def after_epoch(self, state):
+        self.write(state, f"epoch {state.epoch} of {state.total_steps // state.steps_per_epoch}")
+
+    def after_evaluation(self, state):
+        self.write(state, f"evaluation {state.metrics['top2']:.2f}")
+
+    def write(self, state, line):
+        if state.rank == 0:
+            with (state.folder / "watch.txt").open("a") as file:
+                print(line, file=file)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+"""
+NETS = NETWORKS + METRICS + WATCH
+
+
+def own_folder(train: Train, files: dict[str, str]) -> Train:
+    """Write files into the working directory of the command, whose trusted code is of this test alone."""
+    for name, text in files.items():
+        path = train.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    train.environment = {**train.environment, "XDG_CACHE_HOME": str(train.folder / "cache")}
+    return train
+
+
+# A short run on two ranks of the user's network, without an algorithm.
+OWN = [word for word in SHORT if word != "model=resnet18" and not word.startswith("algorithms.ema")]
+OWN += ["code=nets.py", "model=mine", "model.width=4", "algorithms=[]"]
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
