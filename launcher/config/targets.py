@@ -97,7 +97,7 @@ def reason(error: Exception) -> str:
 
 
 def _again(made_by: tuple[Any, ...], values: dict[str, Any]) -> Any:
-    """Return values in another process, which knows no class that this one has made."""
+    """Return values in another process, where its class does not exist."""
     return typed_target(*made_by)(**values)
 
 

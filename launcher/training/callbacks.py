@@ -134,7 +134,7 @@ class Callbacks:
         return {name: self._guarded(name, "state_dict", partial(_plain_state, read)) for name, read in own.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state_dict`; a callback without a state starts anew."""
+        """Restore a result of `state_dict`; a callback without a state there has its first one."""
         for name, own in state.items():
             if own is not None and name in self._active:
                 with self._values[name].naming("load_state_dict fails"):
