@@ -143,6 +143,7 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     """Return this project's decoding of an FFCV file."""
     import torch
 
+    from launcher.data.batch import START
     from launcher.data.ffcv.beton import open_beton
     from launcher.data.ffcv.loader import DecodingPool
     from launcher.data.sampling import Request, Shard
@@ -158,7 +159,7 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
 
     def run(boxes: np.ndarray, size: int) -> object:
         crops.append(boxes)
-        return list(pool().batches([Request(0, 0, np.arange(file.samples), size)]))
+        return list(pool().batches([Request(START, np.arange(file.samples), size)]))
 
     images = file.rows["f0"]
     table = int(np.fromfile(file.path, "<u8", 1, offset=16)[0])

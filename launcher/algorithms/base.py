@@ -118,8 +118,8 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
         """
         return order
 
-    def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
-        """Change one uint8 image [H, W, 3] in a loader's worker; the algorithm must be picklable."""
+    def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
+        """Change one uint8 image [H, W, 3], of a sample, in a loader's worker; the algorithm must be picklable."""
         return image
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:

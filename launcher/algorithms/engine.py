@@ -85,8 +85,8 @@ class Engine:
         return order
 
     @property
-    def change_image(self) -> Callable[[np.ndarray, int, int], np.ndarray] | None:
-        """Return the change of (uint8 image [H, W, 3], sample index, epoch) by loader workers, if any."""
+    def change_image(self) -> Callable[[np.ndarray, int, Moment], np.ndarray] | None:
+        """Return the change of (uint8 image [H, W, 3], sample index, moment) by loader workers, if any."""
         algorithms = self._at("change_image")
         return partial(_change_image, algorithms) if algorithms else None
 
@@ -168,8 +168,8 @@ def apply_in_turn(transforms: Sequence[Sent], batch: Batch) -> Batch:
 
 
 def _change_image(
-    algorithms: list[Algorithm[AlgorithmConfig]], image: np.ndarray, index: int, epoch: int
+    algorithms: list[Algorithm[AlgorithmConfig]], image: np.ndarray, index: int, moment: Moment
 ) -> np.ndarray:
     for algorithm in algorithms:
-        image = algorithm.change_image(image, index, epoch)
+        image = algorithm.change_image(image, index, moment)
     return image

@@ -16,7 +16,7 @@ from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, NotNegative
-from launcher.data.batch import Batch, constant
+from launcher.data.batch import Batch, Moment, constant
 from launcher.errors import Problem
 from launcher.later import torch
 
@@ -182,9 +182,9 @@ class RandAugment(Algorithm[RandAugmentConfig]):
         arrays = self._arrays(values, batch.indices, size, seed=moment.seed, epoch=moment.epoch, fixed=fixed)
         return Transform(arrays, lambda batch, *sent: replace(batch, inputs=self._augment(batch.inputs, sent)))
 
-    def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
-        size, seed = (image.shape[0], image.shape[1]), self.context.plan.config.seed
-        arrays = self._arrays(self.values, np.array([index]), size, seed=seed, epoch=epoch, fixed=False)
+    def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
+        size, indices = (image.shape[0], image.shape[1]), np.array([index])
+        arrays = self._arrays(self.values, indices, size, seed=moment.seed, epoch=moment.epoch, fixed=False)
         images = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
         return self._augment(images, [*map(torch.from_numpy, arrays)])[0].permute(1, 2, 0).numpy()
 

@@ -16,7 +16,7 @@ from launcher.algorithms.base import ForwardAlgorithm, Loss
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.config.targets import Called
-from launcher.data.batch import Batch
+from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError
 from launcher.later import torch
 
@@ -51,9 +51,9 @@ class TargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, a
 class Target(ForwardAlgorithm[TargetConfig]):
     """Seeds the global generators, from which torchvision's transforms draw, for each image or batch by its key."""
 
-    def change_image(self, image: np.ndarray, index: int, epoch: int) -> np.ndarray:
+    def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
         pixels = torch.from_numpy(image if image.flags.writeable else image.copy()).permute(2, 0, 1)
-        return self._changed(pixels, epoch, index).permute(1, 2, 0).contiguous().numpy()
+        return self._changed(pixels, moment.epoch, index).permute(1, 2, 0).contiguous().numpy()
 
     def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
         return replace(batch, inputs=self._changed(batch.inputs, batch.moment.step, batch.moment.rank))

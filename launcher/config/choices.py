@@ -65,7 +65,7 @@ class Clock(NamedTuple):
 
 
 @dataclass(frozen=True, config=STRICT)
-class ScheduleConfig(Declaration):
+class ScheduleConfig(Complete, Declaration, ABC):
     """Values of all schedules: linear warmup from `warmup_start` (a fraction of the learning rate), and dilation.
 
     With `warmup_includes_peak` the last step of the warmup (its last epoch with `granularity: epoch`) has the peak
@@ -99,9 +99,9 @@ class ScheduleConfig(Declaration):
         reached = min(1.0, (clock.at + clock.stair * self.warmup_includes_peak) / length)
         return self.warmup_start + (1 - self.warmup_start) * reached
 
+    @abstractmethod
     def after_warmup(self, clock: Clock) -> float:
         """Return the multiplier after the warmup, as a pure function of the place."""
-        raise NotImplementedError
 
 
 @plain_dataclass(frozen=True)
@@ -123,7 +123,7 @@ Setting = bool | int | float | str | list[int] | None
 
 
 @dataclass(frozen=True, config=STRICT)
-class ModelConfig(Declaration):
+class ModelConfig(Complete, Declaration, ABC):
     """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory.
 
     library: that of the network, or model.py. has_batch_norm: false if it has none. draws: its layers draw random
@@ -144,12 +144,12 @@ class ModelConfig(Declaration):
         """Return the keywords of the network's constructor besides the number of classes."""
         return {}
 
+    @abstractmethod
     def network(self, classes: int, seed: int) -> nn.Module:
         """Build the network of `classes` outputs with initial weights; torch's generators are those of the seed.
 
         Raises UserError if it cannot be built from these values.
         """
-        raise NotImplementedError
 
     def surgeries(self) -> dict[str, Surgery]:
         """Return the changes by name that `network` makes to the library's network, besides its weights."""

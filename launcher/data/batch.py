@@ -38,6 +38,10 @@ class Moment:
         return self.step / self.total_steps
 
 
+# Of batches of no run, such as those of an evaluation.
+START = Moment(0, 0, 0, 1)
+
+
 @dataclass(frozen=True)
 class Batch:
     """One rank's part of a global batch.

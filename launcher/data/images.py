@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from launcher.config.schema import RunConfig, TorchvisionLoader
-from launcher.data.batch import Loaded
+from launcher.data.batch import Loaded, Moment
 from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.device_jpeg import Jpeg, is_for_device
@@ -20,26 +20,27 @@ from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece
 from launcher.errors import UserError
+from launcher.plugins import Complete
 
 # The label of an image that cannot be read.
 UNREADABLE = -1
 
-# (uint8 pixels [H, W, 3], sample index, epoch) -> the same as augmented
-ChangeImage = Callable[[np.ndarray, int, int], np.ndarray]
+# (uint8 pixels [H, W, 3], sample index, moment of its step) -> the same as augmented
+ChangeImage = Callable[[np.ndarray, int, Moment], np.ndarray]
 # (height, width) of an image -> the box that its sample cuts
 BoxOf = Callable[[int, int], Box]
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What a training sample of an image draws: its box; algorithms draw by its index and epoch."""
+    """What a training sample of an image draws: its box; algorithms draw by its index and moment."""
 
     box_of: BoxOf
     index: int
-    epoch: int
+    moment: Moment
 
 
-class Reader(ABC):
+class Reader(Complete, ABC):
     """Reads the images of one split, with `labels` of the task; `classes` are the names of their values, if available.
 
     labels: classes int64 [samples], or rows [samples, K]: uint8 for several classes, float32 for numbers.
@@ -71,12 +72,12 @@ class Reader(ABC):
         """Return the name of a sample's image."""
         return piece.name if (piece := self.piece(index)) else f"image {index}"
 
+    @abstractmethod
     def measure(self, index: int) -> tuple[int, int, int]:
         """Return width, height and bytes of a sample's image.
 
         Raises UnreadableImage if it cannot be decoded.
         """
-        raise NotImplementedError
 
     def is_readable(self, index: int) -> bool:
         """Return whether a sample's image can be decoded."""
@@ -137,10 +138,10 @@ class RandomCrops(Pixels):
         # note: Pillow-SIMD, where it is installed, resizes too
         self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
 
-    def draws(self, epoch: int, indices: np.ndarray) -> list[Draws]:
+    def draws(self, moment: Moment, indices: np.ndarray) -> list[Draws]:
         # note: one draw for all, which takes as long as for one
-        crops = Crops(self.image, self.seed, epoch, indices)
-        return [Draws(partial(crops.box, place), index, epoch) for place, index in enumerate(indices.tolist())]
+        crops = Crops(self.image, self.seed, moment.epoch, indices)
+        return [Draws(partial(crops.box, place), index, moment) for place, index in enumerate(indices.tolist())]
 
     def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray | Jpeg, Any]:
         data = record["image"]
@@ -148,7 +149,7 @@ class RandomCrops(Pixels):
             return Jpeg(data, box, view), record["label"]
         pixels = self.crop(data, draws.box_of, view, scaled=self.scaled)
         if self.change_image is not None:
-            pixels = self.change_image(pixels, draws.index, draws.epoch)
+            pixels = self.change_image(pixels, draws.index, draws.moment)
         return pixels, record["label"]
 
     def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:

@@ -38,7 +38,7 @@ Decode = Callable[[bytes, int, int, int], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Decoder:
+class JpegDecoder:
     """A decoder; `stops_early` states whether it can decode the upper rows alone."""
 
     name: str
@@ -130,7 +130,7 @@ def scaled_box(top: int, left: int, height: int, width: int, eighths: int) -> tu
     return new_top, new_left, bottom - new_top, right - new_left
 
 
-def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Decoder) -> tuple[np.ndarray, Box]:
+def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: JpegDecoder) -> tuple[np.ndarray, Box]:
     """Return RGB pixels that contain a box of a JPEG at a scale, and the box in them.
 
     Rows below the box are not decoded where the decoder can stop early.
@@ -181,17 +181,17 @@ def installed(name: str) -> Any:
 
 
 @cache
-def decoder_of(name: str, *, fast: bool = False) -> Decoder:
+def decoder_of(name: str, *, fast: bool = False) -> JpegDecoder:
     """Return a decoder by its name; `fast` selects FFCV's transform where the decoder has it.
 
     Raises UserError if it is not installed.
     """
     make = {"simplejpeg": _simplejpeg, "opencv": _opencv, "torchvision": _torchvision, "ffcv": _ffcv}
     name = installed(name)
-    return Decoder(name, _by_pillow) if name == "pillow" else make[name](fast=fast)
+    return JpegDecoder(name, _by_pillow) if name == "pillow" else make[name](fast=fast)
 
 
-def _simplejpeg(*, fast: bool) -> Decoder:
+def _simplejpeg(*, fast: bool) -> JpegDecoder:
     from simplejpeg import decode_jpeg
 
     def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
@@ -199,10 +199,10 @@ def _simplejpeg(*, fast: bool) -> Decoder:
         # note: for class folders, libjpeg's warnings are no errors, as for Pillow
         return np.asarray(decode_jpeg(data, fastdct=fast, strict=fast, **least))
 
-    return Decoder("simplejpeg", decode, stops_early=True)
+    return JpegDecoder("simplejpeg", decode, stops_early=True)
 
 
-def _opencv(*, fast: bool) -> Decoder:
+def _opencv(*, fast: bool) -> JpegDecoder:
     import cv2
 
     reduced = {1: cv2.IMREAD_REDUCED_COLOR_8, 2: cv2.IMREAD_REDUCED_COLOR_4, 4: cv2.IMREAD_REDUCED_COLOR_2}
@@ -214,10 +214,10 @@ def _opencv(*, fast: bool) -> Decoder:
             raise ValueError("damaged")
         return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
 
-    return Decoder("opencv", decode)
+    return JpegDecoder("opencv", decode)
 
 
-def _torchvision(*, fast: bool) -> Decoder:
+def _torchvision(*, fast: bool) -> JpegDecoder:
     import torch
     from torchvision.io import ImageReadMode, decode_jpeg
 
@@ -228,7 +228,7 @@ def _torchvision(*, fast: bool) -> Decoder:
             raise ValueError("damaged") from error
         return np.asarray(pixels.permute(1, 2, 0))
 
-    return Decoder("torchvision", decode)
+    return JpegDecoder("torchvision", decode)
 
 
 def _by_pillow(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
@@ -241,7 +241,7 @@ def _by_pillow(data: bytes, height: int, width: int, eighths: int) -> np.ndarray
         raise ValueError("damaged") from error
 
 
-def _ffcv(*, fast: bool) -> Decoder:
+def _ffcv(*, fast: bool) -> JpegDecoder:
     import torch
 
     # note: importing FFCV sets torch to one thread, and spends seconds compiling a typed Dict that a dict can replace
@@ -257,7 +257,7 @@ def _ffcv(*, fast: bool) -> Decoder:
             raise ValueError("damaged")
         return pixels
 
-    return Decoder("ffcv", decode)
+    return JpegDecoder("ffcv", decode)
 
 
 def _eighths(length: int, eighths: int) -> int:

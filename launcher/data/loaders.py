@@ -9,7 +9,7 @@ import torch
 
 from launcher import randomness
 from launcher.config import schema
-from launcher.data.batch import Loaded, Overlap
+from launcher.data.batch import START, Loaded, Overlap
 from launcher.data.classes import blank_labels
 from launcher.data.folder import Folder
 from launcher.data.images import ChangeImage, Reader
@@ -53,7 +53,7 @@ class EvaluationLoader:
 
     def __iter__(self) -> Iterator[Loaded]:
         batches = eval_indices(self.reader.samples, self.batch_size, self.shard.rank, self.shard.world_size)
-        requests = (Request(0, 0, indices, self.view) for indices in batches)
+        requests = (Request(START, indices, self.view) for indices in batches)
         return iter(Overlap(self.reader.batches(requests), self.shard.device))
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class Noise(Reader):
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
         blank = blank_labels(plan.config.task, plan.config.dataset.classes or 1)
         self.labels = blank[np.arange(samples) % len(blank)]
-        self._batches = []
+        self._size, self._batches = size, []
         for number in numbers:
             random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
             pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
@@ -148,7 +148,10 @@ class Noise(Reader):
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         for request in requests:
-            yield *self._batches[request.step % len(self._batches)], request.indices
+            yield *self._batches[request.moment.step % len(self._batches)], request.indices
+
+    def measure(self, index: int) -> tuple[int, int, int]:
+        return self._size, self._size, 3 * self._size**2
 
     def close(self) -> None:
         """Release the memory of the batches."""

@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 from torch.utils.data import Dataset, get_worker_info
 
+from launcher.data.batch import Moment
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
+from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece, Remote, read_remote
 from launcher.data.workers import Reading
 from launcher.disk import DiskError
@@ -21,8 +23,6 @@ from launcher.plugins import Complete
 
 # The parts of a record by name, such as the bytes of an image and its label (`TaskConfig.needs`).
 Record = dict[str, Any]
-# epoch, sample index, view
-Key = tuple[int, int, int]
 # input, label, sample index
 Sample = tuple[Any, Any, int]
 
@@ -32,7 +32,7 @@ MadeT = TypeVar("MadeT")
 class Decoder(Complete, ABC):
     """Makes samples of records in a loader worker, to which it is sent."""
 
-    def draws(self, epoch: int, indices: np.ndarray) -> Sequence[Any]:
+    def draws(self, moment: Moment, indices: np.ndarray) -> Sequence[Any]:
         """Return what each sample draws in an epoch, for all of a batch at once; None here."""
         return [None] * len(indices)
 
@@ -47,7 +47,7 @@ class Decoder(Complete, ABC):
 
 
 class Records(Dataset[Sample]):
-    """Samples of a split by `Key`; a sample index modulo the number of files is its file."""
+    """Samples of a split of a `Request`; a sample index modulo the number of files is its file."""
 
     def __init__(self, folder: Folder, decoder: Decoder):
         # note: worker processes share one array of bytes without copying it, unlike a list of strings
@@ -56,15 +56,15 @@ class Records(Dataset[Sample]):
         self.reading = Reading(1)
         self._fetched: dict[int, bytes | UnreadableImage] = {}
 
-    def __getitems__(self, keys: Sequence[Key]) -> list[Sample] | UserError | DiskError:
-        """Return the samples of a batch, of one epoch and view, or the error, to which DataLoader adds a traceback."""
+    def __getitems__(self, requests: Sequence[Request]) -> list[Sample] | UserError | DiskError:
+        """Return the samples of the only request, or the error, to which DataLoader adds a traceback."""
+        (request,) = requests
+        indices = request.indices.tolist()
         try:
             if isinstance(self.folder.stored, Remote):
-                self._fetch([index % len(self.labels) for _, index, _ in keys])
-            epoch, _, view = keys[0]
-            indices = [index for _, index, _ in keys]
-            draws = self.decoder.draws(epoch, np.array(indices))
-            return [self.sample(index, view, own) for index, own in zip(indices, draws, strict=True)]
+                self._fetch([index % len(self.labels) for index in indices])
+            draws = self.decoder.draws(request.moment, request.indices)
+            return [self.sample(index, request.view, own) for index, own in zip(indices, draws, strict=True)]
         except (UserError, DiskError) as error:
             return error
 

@@ -1,7 +1,7 @@
 """Assign samples to batches by pure functions of (seed, epoch, step, rank)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,10 +28,9 @@ class Shard:
 
 @dataclass(frozen=True)
 class Request:
-    """One batch: sample indices int64 [B], which key randomness, and their view."""
+    """One batch: sample indices int64 [B], which key randomness with its moment, and their view."""
 
-    epoch: int
-    step: int
+    moment: Moment
     indices: np.ndarray
     view: int
 
@@ -88,7 +87,7 @@ def train_requests(
     change_order: ChangeOrder | None,
     archives: np.ndarray | None = None,
 ) -> Iterator[Request]:
-    """Yield this rank's batches of an epoch from a step on; `Request.step` counts over all epochs.
+    """Yield this rank's batches of an epoch from a step on.
 
     labels: of all training images, int64 [N].
     archives: the archive of each image, int64 [N], if these are read through copies.
@@ -99,13 +98,13 @@ def train_requests(
         order = buffered_order(plan.config.seed, epoch, archives, plan.config.dataloader.shuffle_buffer)
     else:
         order = epoch_order(plan.config.seed, epoch, len(labels))
+    start = Moment(plan.config.seed, epoch, epoch * plan.steps_per_epoch, plan.total_steps)
     if change_order is not None:
-        start = Moment(plan.config.seed, epoch, epoch * plan.steps_per_epoch, plan.total_steps)
         order = change_order(order, start)
     for number in range(first_step, plan.steps_per_epoch):
         indices = rank_indices(order, number, plan.batch_size, shard.rank, shard.world_size)
-        step = epoch * plan.steps_per_epoch + number
-        yield Request(epoch, step, indices, plan.loaded_view(step))
+        moment = replace(start, step=start.step + number, rank=shard.rank)
+        yield Request(moment, indices, plan.loaded_view(moment.step))
 
 
 def eval_indices(samples: int, batch_size: int, rank: int, world_size: int) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from launcher.data.crops import Box
 from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
 from launcher.data.images import Pixels, RandomCrops, Reader
-from launcher.data.records import Key, Records, Sample
+from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.workers import Reading, clean_processes, follow_parent
@@ -42,10 +42,10 @@ class WorkerProcesses(Reader):
         if isinstance(stored, Packed) and stored.is_fetched:
             self.archives = stored.places[:, 0]
         images.reading = Reading(max(1, shard.workers))
-        self._keys = _Keys()
+        self._requests = _Requests()
         self._loader: DataLoader[Any] = DataLoader(
             images,
-            batch_sampler=self._keys,  # type: ignore[arg-type]
+            batch_sampler=self._requests,  # type: ignore[arg-type]
             num_workers=shard.workers,
             collate_fn=_collate,
             pin_memory=shard.device.type == "cuda",
@@ -64,7 +64,7 @@ class WorkerProcesses(Reader):
         Raises UserError if an image cannot be read, or shared memory is full, or MachineError if a worker has died or
         the disk fails.
         """
-        self._keys.batches = ([(one.epoch, i, one.view) for i in one.indices.tolist()] for one in requests)
+        self._requests.batches = ([request] for request in requests)
         decoder, batches = self._images.decoder, self._read()
         if isinstance(decoder, RandomCrops) and decoder.on_device:
             batches = decoded_ahead(batches, self._device, decoder.image.interpolation, self._on_cpu)
@@ -120,12 +120,12 @@ def _shut_down(loader: DataLoader[Any]) -> None:
     loader._iterator = None
 
 
-class _Keys:
-    """A batch sampler whose keys are set before each epoch, so that workers need no state."""
+class _Requests:
+    """A batch sampler whose batches, of one request each, are set before each epoch, so that workers need no state."""
 
-    batches: Iterable[Sequence[Key]] = ()
+    batches: Iterable[Sequence[Request]] = ()
 
-    def __iter__(self) -> Iterator[Sequence[Key]]:
+    def __iter__(self) -> Iterator[Sequence[Request]]:
         return iter(self.batches)
 
 

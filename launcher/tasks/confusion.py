@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from launcher import atomic, page
+from launcher.data.batch import START
 from launcher.data.loaders import EvaluationLoader
 from launcher.data.sampling import Request
 from launcher.errors import one_line
@@ -152,7 +153,7 @@ def _figures(chosen: Sequence[Judged], loader: EvaluationLoader) -> str:
     """Return the images as the network gets them, with file, label, prediction and probability."""
     if not chosen:
         return "<p>none</p>"
-    request = Request(0, 0, np.array([one.number for one in chosen]), loader.view)
+    request = Request(START, np.array([one.number for one in chosen]), loader.view)
     images, _, _ = next(iter(loader.reader.batches([request])))
     shown = []
     for one, pixels in zip(chosen, images.permute(0, 2, 3, 1).numpy(), strict=True):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.data.batch import Batch, Loaded, Moment
+from launcher.data.batch import START, Batch, Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import HEARTBEAT
@@ -66,7 +66,7 @@ def evaluate(
 def outside_steps(inputs: Tensor, targets: Tensor | None = None) -> Batch:
     """Return a batch that belongs to no step of a run, for a task to prepare."""
     targets = inputs.new_zeros(len(inputs)) if targets is None else targets
-    return Batch(inputs, targets, np.arange(len(inputs)), Moment(0, 0, 0, 1))
+    return Batch(inputs, targets, np.arange(len(inputs)), START)
 
 
 class Totals:

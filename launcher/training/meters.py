@@ -77,7 +77,7 @@ class StepOutcome:
         return StepReport(loss, norm, not bad, Requests(bool(stop), bool(save)))
 
 
-class Clock:
+class Stopwatch:
     """Counts seconds of training, evaluation and saving separately, and continues after a resume.
 
     `synchronize` waits for the device before the clock changes, `now` returns seconds.
@@ -140,7 +140,7 @@ class StepMeans:
 class StepMeter:
     """Sums over the steps since it was created or read."""
 
-    def __init__(self, ranks: Ranks, clock: Clock):
+    def __init__(self, ranks: Ranks, clock: Stopwatch):
         self._ranks, self._clock = ranks, clock
         self._train_seconds = clock.seconds("training")
         self._reset()

@@ -28,7 +28,7 @@ from launcher.tasks import build_task
 from launcher.training.callbacks import Callbacks
 from launcher.training.captured import why_not_captured
 from launcher.training.evaluation import Evaluation, evaluate
-from launcher.training.meters import Clock, StepMeter, StepOutcome
+from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
 from launcher.training.own_metrics import check_metrics
 from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
@@ -50,7 +50,7 @@ class Trainer:
     loaders: Loaders
     train_step: TrainStep
     evaluation_model: nn.Module
-    clock: Clock
+    clock: Stopwatch
     line_meter: StepMeter
     epoch_meter: StepMeter
     next_step: int = 0
@@ -246,7 +246,7 @@ def build_trainer(
     check_metrics(step.task, plan.evaluation_view, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)
     synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
-    clock = Clock(synchronize)
+    clock = Stopwatch(synchronize)
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
     numbers = None if weights is None else weights.tolist()
     return Trainer(

@@ -113,7 +113,7 @@ class _Run:
         loaded = np.array(sorted(set().union(*(with_others[place] for place in places))), np.int64)
         if not len(loaded):
             return
-        request = Request(moment.epoch, moment.step, whole[loaded], size)
+        request = Request(moment, whole[loaded], size)
         images, labels, indices = next(iter(self._reader.batches([request])))
         batch = Batch(images, self._task.targets(labels), indices, moment)
         choices = {LOADED: [], **{name: [name] for name in self._names}, ALL: self._names}
@@ -137,7 +137,7 @@ class _Run:
         for name in self._in_workers:
             if name in names:
                 rows = zip(batch.inputs.permute(0, 2, 3, 1).numpy(), batch.indices.tolist(), strict=True)
-                changed = [self._engine.active[name].change_image(one, at, batch.moment.epoch) for one, at in rows]
+                changed = [self._engine.active[name].change_image(one, at, batch.moment) for one, at in rows]
                 batch = replace(batch, inputs=torch.from_numpy(np.stack(changed)).permute(0, 3, 1, 2))
         for name in self._in_step:
             if name == PREPARE:

@@ -250,7 +250,7 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
         assert words != AUTOAUGMENT or (filled == (2 * (40 * SIZE // 224)) ** 2).any()
     loader = bound("randaugment", *words, *depth, "algorithms.randaugment.where=loader", "seed=5")
     for index, (image, expected) in enumerate(zip(batch.inputs, device, strict=True)):
-        result = loader.change_image(image.permute(1, 2, 0).numpy(), index, 3)
+        result = loader.change_image(image.permute(1, 2, 0).numpy(), index, batch.moment)
         assert np.array_equal(result, expected.permute(1, 2, 0).numpy()), index
 
 

@@ -14,6 +14,7 @@ from launcher.config.compose import compose
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
+from launcher.data.images import ChangeImage
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders import Loaders, build_loaders
 from launcher.data.sampling import Shard
@@ -42,10 +43,12 @@ def write_files(folder: Path, *words: str) -> list[Path]:
     return [path for path, _ in prepare(FFCVDataset.of(config), lambda *_: None)]
 
 
-def make_loaders(folder: Path, *words: str, rank: int = 0, world: int = 1) -> Loaders:
+def make_loaders(
+    folder: Path, *words: str, rank: int = 0, world: int = 1, change_image: ChangeImage | None = None
+) -> Loaders:
     config = inspect_data(compose(words_for(folder, *words)).config, must_exist=True).config
     plan = Plan(config, world, config.dataset.train_samples)
-    return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")))
+    return build_loaders(plan, Ranks(rank, world, 0, 1, torch.device("cpu")), change_image=change_image)
 
 
 def stream(loaders: Loaders, epochs: tuple[int, ...] = (0, 1), first: int = 0) -> list[Loaded]:

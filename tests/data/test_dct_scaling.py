@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from launcher.data.batch import START
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.loader import DecodingPool
 from launcher.data.jpeg import fewest_eighths, scaled_box
@@ -41,7 +42,7 @@ def test_scaled_pixels_are_those_of_opencv_and_pillow(jpegs: Path, part: int) ->
     size = SIZE // part
     boxes = np.tile([0, 0, SIZE, SIZE, 0], (4, 1))
     pool = DecodingPool(open_beton(path), lambda _: boxes, shard=ONE_THREAD, preload=False, scaled=True)
-    ((images, _, _),) = pool.batches([Request(0, 0, np.arange(4), size)])
+    ((images, _, _),) = pool.batches([Request(START, np.arange(4), size)])
     pool.close()
     reduced = {2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4, 8: cv2.IMREAD_REDUCED_COLOR_8}[part]
     for got, place in zip(images.permute(0, 2, 3, 1).numpy().astype(int), rows["place"], strict=True):

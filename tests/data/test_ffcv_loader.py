@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
+from launcher.data.batch import Moment
 from launcher.data.crops import Crops, centre_boxes, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
@@ -214,20 +215,20 @@ def centres(path: Path, change_image: ChangeImage) -> DecodingPool:
 
 
 def test_a_file_truncated_after_its_images_were_requested_is_an_error(spoiled: Path) -> None:
-    def truncate(pixels: np.ndarray, index: int, epoch: int) -> np.ndarray:
+    def truncate(pixels: np.ndarray, index: int, moment: Moment) -> np.ndarray:
         os.truncate(spoiled, 2**15)
         return pixels
 
     pool = centres(spoiled, truncate)
     with pytest.raises(UserError, match=r"train\.beton changed during the run; run train prepare again"):
-        list(pool.batches([Request(number, number, np.arange(20), 8) for number in range(3)]))
+        list(pool.batches([Request(Moment(0, number, number, 3), np.arange(20), 8) for number in range(3)]))
     pool.close()
 
 
 def test_algorithms_may_change_each_image(image_folder: Path) -> None:
     path = image_folder / "ffcv" / file_name("train", FILES)
-    pool = centres(path, lambda pixels, index, epoch: np.full_like(pixels, index + epoch))
-    ((images, _, _),) = pool.batches([Request(100, 0, np.arange(20), 8)])
+    pool = centres(path, lambda pixels, index, moment: np.full_like(pixels, index + moment.step))
+    ((images, _, _),) = pool.batches([Request(Moment(0, 0, 100, 101), np.arange(20), 8)])
     pool.close()
     assert images[:, 0, 0, 0].tolist() == list(range(100, 120))
 

@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from launcher.data.batch import normalize
+from launcher.data.batch import Moment, normalize
 from launcher.data.folder import scan
 from launcher.data.jpeg import decode_part
 from launcher.data.workers import Reading
@@ -47,6 +47,16 @@ def test_all_loaders_read_the_same_samples_in_the_same_order(image_folder: Path)
     for first, second in pairs:
         assert torch.equal(first[1], second[1])
         assert np.array_equal(first[2], second[2])
+
+
+def marked(image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
+    return np.full_like(image, 100 * moment.rank + 10 * moment.epoch + moment.step)
+
+
+def test_a_change_of_single_images_has_the_moment_of_their_step(image_folder: Path, loader: list[str]) -> None:
+    loaders = make_loaders(image_folder, *loader, rank=1, world=2, change_image=marked)
+    values = [{*images.flatten().tolist()} for images, _, _ in stream(loaders, epochs=(1,), first=2)]
+    assert values == [{100 + 10 + 5 + number} for number in (2, 3, 4)]
 
 
 def test_skipping_decodes_nothing(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

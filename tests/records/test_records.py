@@ -27,7 +27,7 @@ from launcher.records.progress import ProgressView, duration
 from launcher.records.run_folder import RunFolder, create, existing
 from launcher.records.sinks import MetricsWriter, Recorder
 from launcher.records.summary import save_estimate, summary_table
-from launcher.training.meters import Clock
+from launcher.training.meters import Stopwatch
 from tests.made_runs import append, end, evaluation, log
 
 CONFIG = compose(["launch=cpu"]).config
@@ -188,7 +188,7 @@ def test_a_folder_without_locks_is_leased_until_its_process_or_heartbeat_ends(fo
 
 def test_clocks_are_separate_and_continue_after_a_resume() -> None:
     now = [0.0]
-    clock = Clock(None, now=lambda: now[0])
+    clock = Stopwatch(None, now=lambda: now[0])
     clock.switch("training")
     now[0] = 10
     with clock.counting("evaluation") as spent:
@@ -198,7 +198,7 @@ def test_clocks_are_separate_and_continue_after_a_resume() -> None:
         assert spent() == 3
     now[0] = 20
     assert clock.state_dict() == {"training": 16, "evaluation": 3, "saving": 1}
-    resumed = Clock(None, now=lambda: now[0])
+    resumed = Stopwatch(None, now=lambda: now[0])
     resumed.load_state_dict(clock.state_dict())
     now[0] = 25
     resumed.switch("training")

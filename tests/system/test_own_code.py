@@ -51,6 +51,30 @@ class Dark(Algorithm[DarkConfig]):
         halves = (draws < self.values.probability).astype("uint8")
         return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
 """
+MODEL = "architecture: empty\nweights: null\nweights_sha256: null\ncheckpointing: 'off'\n"
+BARE = """
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import LossConfig, ModelConfig, ScheduleConfig
+from launcher.config.fields import STRICT
+
+
+@dataclass(frozen=True, config=STRICT)
+class Late(ScheduleConfig):
+    name: Literal["late"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Empty(ModelConfig):
+    name: Literal["empty"]
+
+
+@dataclass(frozen=True, config=STRICT)
+class Nothing(LossConfig):
+    name: Literal["nothing"]
+"""
 WORDS = ["code=[nets.py,dark.py]", "model=mine", "model.width=4", "algorithms=[dark]", *SHORT, "model=mine"]
 
 
@@ -58,12 +82,16 @@ WORDS = ["code=[nets.py,dark.py]", "model=mine", "model.width=4", "algorithms=[d
 def stranger(train: Train, tmp_path: Path) -> Train:
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "dark.py").write_text(DARK)
+    (tmp_path / "bare.py").write_text(BARE)
     for name, text in {
         "model/mine": "# Two layers.\n_target_: nets.TinyNet\nwidth: 16\n",
+        "schedule/late": "defaults: [constant, _self_]\nname: late\n",
+        "model/empty": f"name: empty\n{MODEL}",
+        "loss/nothing": "name: nothing\n",
         "algorithms/dark": "# @package algorithms.dark\nprobability: 0.5\n",
     }.items():
         path = tmp_path / "conf" / f"{name}.yaml"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     train.environment = {**train.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     return train
@@ -122,6 +150,9 @@ def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_
         (["code=nets.py", "model=mine", "model._target_=nets.torch.save"], "is not a class or function there"),
         (["code=nowhere.py"], "code=nowhere.py: is neither a file nor a package"),
         (["code=dark.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),
+        (["code=bare.py", "schedule=late"], "Late of bare has no after_warmup; write what it lacks"),
+        (["code=bare.py", "model=empty"], "Empty of bare has no library and no network; write what it lacks"),
+        (["code=bare.py", "loss=nothing"], "Nothing of bare has no function and no labels and no scores; write"),
         (["code=nets.py", "model=timm", "model.architecture=my_tiny"], ""),
         (["model=timm", "model.architecture=resnet18.a1_in1k"], ""),
         (["model=timm", "model.architecture=resnet18.b1"], "is not a timm model"),

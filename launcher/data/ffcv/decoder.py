@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from launcher.data.ffcv.beton import JPEG
-from launcher.data.jpeg import CONTEXT, Decoder, fewest_eighths, read_frame, scaled_box
+from launcher.data.jpeg import CONTEXT, JpegDecoder, fewest_eighths, read_frame, scaled_box
 
 _BLOCK = 16
 _HALVED_CHROMA = b"\x22\x11\x11"
@@ -65,7 +65,7 @@ def _ends(code: np.ndarray) -> np.ndarray:
 
 
 def decode(
-    data: bytes, row: np.void, box: np.ndarray, out: np.ndarray, decoder: Decoder, *, only_crop: bool, scaled: bool
+    data: bytes, row: np.void, box: np.ndarray, out: np.ndarray, decoder: JpegDecoder, *, only_crop: bool, scaled: bool
 ) -> None:
     """Decode a stored image of a row of the file's table, and write its crop to `out` [size, size, 3].
 

@@ -85,7 +85,7 @@ def open_readers(
 def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> np.ndarray:
     """Draw the crops of the full images, as the same parts of the images in `stored`."""
     sizes = full.sizes(request.indices)
-    boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=request.epoch, indices=request.indices)
+    boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=request.moment.epoch, indices=request.indices)
     return same_parts(boxes, *sizes, *stored.sizes(request.indices))
 
 
@@ -188,7 +188,7 @@ class DecodingPool(Reader):
             with self._reading.image(number, self._local.reader):
                 self._decode_image(number, boxes[place], images[place])
             if self._change_image is not None:
-                images[place] = self._change_image(images[place], index, request.epoch)
+                images[place] = self._change_image(images[place], index, request.moment)
 
     def _stored_size(self, row: np.void) -> int:
         return int(self._sizes[np.searchsorted(self._places, row["place"])])
@@ -226,7 +226,7 @@ class FullAndSmall(Reader):
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         # note: no prefetch across a change of the file, which happens once per run
-        for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.step)):
+        for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.moment.step)):
             yield from (self._small if is_small else self._full).batches(some)
 
     def measure(self, index: int) -> tuple[int, int, int]:

@@ -27,14 +27,22 @@ from launcher.data.sources.arrange import Rows
 from launcher.data.sources.layout import FFCV, Wanted, class_root, visible
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
-from launcher.data.sources.shards import FOLDERS, FORMATS, Options, archives_in, format_of, packed_source, split_of
+from launcher.data.sources.shards import (
+    FOLDERS,
+    FORMATS,
+    SourceOptions,
+    archives_in,
+    format_of,
+    packed_source,
+    split_of,
+)
 from launcher.data.sources.source import Files, below
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
 
-_PLAIN = Options()
+_PLAIN = SourceOptions()
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 
 
@@ -73,7 +81,7 @@ def splits(
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
     path, fraction = images_path(dataset), dataset.val_split
-    options = Options(dataset.columns, dataset.links, needs_label=by_class)
+    options = SourceOptions(dataset.columns, dataset.links, needs_label=by_class)
     if fraction is not None:
         whole = open_source(path, "all", report, options, is_prepared=is_prepared)
         train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
@@ -109,7 +117,7 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
     Raises UserError if no images exist, or they cannot be listed.
     """
     dataset = config.dataset
-    options = Options(dataset.columns, dataset.links, config.task.labelled == "class", classes)
+    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled == "class", classes)
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
@@ -141,7 +149,7 @@ def is_in_class_folders(path: str) -> bool:
 
 
 def open_source(
-    path: str, wanted: Wanted, report: Report, options: Options = _PLAIN, *, is_prepared: bool = True
+    path: str, wanted: Wanted, report: Report, options: SourceOptions = _PLAIN, *, is_prepared: bool = True
 ) -> Folder:
     """Find the images of a split, or of all.
 
@@ -189,7 +197,7 @@ class BucketTree:
         return [(PurePosixPath(str(one["name"])).name, one["type"]) for one in listed]
 
 
-def _remote_folders(files: Files, wanted: Wanted, report: Report, options: Options) -> Folder:
+def _remote_folders(files: Files, wanted: Wanted, report: Report, options: SourceOptions) -> Folder:
     """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
 
     Raises UserError if no images exist, or they cannot be listed.

@@ -15,7 +15,7 @@ from launcher.data.sources.arrange import path_in_class
 from launcher.data.sources.formats import column_of, label_columns, label_text
 from launcher.data.sources.layout import VAL, Wanted
 from launcher.data.sources.pieces import Listed, Paths
-from launcher.data.sources.shards import Options, format_of
+from launcher.data.sources.shards import SourceOptions, format_of
 from launcher.errors import Problem, UserError
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -27,7 +27,7 @@ _REPEATED = "rows that repeat an image and its label"
 Row = tuple[int, Mapping[str, object]]
 
 
-def table_source(path: str, wanted: Wanted, options: Options) -> Folder | None:
+def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | None:
     """Find the images of a split, or of all rows, in a table; None if there is no table.
 
     A folder has a table for each split, such as train.csv and val.csv; paths are relative to the table's folder.

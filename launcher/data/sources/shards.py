@@ -36,7 +36,7 @@ _NO_SPLIT = "archives of no split that is read"
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """How sources are read: columns of tables, links of class folders, and whether each image needs a label.
 
     `classes` are those of a run whose images are evaluated.
@@ -64,7 +64,7 @@ def archives_in(files: Files, path: str) -> list[str]:
     return sorted({name for name in names if format_of(name) in FORMATS})
 
 
-def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: Options) -> Folder | None:
+def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Folder | None:
     """Find the images of a split, or of all, in the archives of a path; None if there are no archives.
 
     Raises UserError if an archive cannot be read, a label is missing, or no images exist.

@@ -18,7 +18,7 @@ from launcher.data.decode import decode
 from launcher.data.folder import scan
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import NO_COLUMNS
-from launcher.data.sources.shards import Options
+from launcher.data.sources.shards import SourceOptions
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -47,7 +47,7 @@ def pixels(data: bytes) -> bytes:
 
 def ours(path: Path, **columns: Any) -> Samples | None:
     """Return the samples of a path, or None if it is refused."""
-    options = Options(NO_COLUMNS.__class__(**{**vars(NO_COLUMNS), **columns}), links="follow", needs_label=True)
+    options = SourceOptions(NO_COLUMNS.__class__(**{**vars(NO_COLUMNS), **columns}), links="follow", needs_label=True)
     try:
         source = open_source(str(path), "all", quiet, options)
     except UserError:

@@ -14,7 +14,7 @@ import pytest
 from launcher.data.folder import Folder
 from launcher.data.sources.find import open_source
 from launcher.data.sources.layout import Wanted
-from launcher.data.sources.shards import Options
+from launcher.data.sources.shards import SourceOptions
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -80,7 +80,7 @@ def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def outcome(path: str, wanted: Wanted) -> Any:
     """Return the classes, names, labels and contents of a data set, and its drops; or that it is refused."""
     try:
-        source = open_source(path, wanted, quiet, Options(), is_prepared=True)
+        source = open_source(path, wanted, quiet, SourceOptions(), is_prepared=True)
     except UserError as error:
         return "refused" if "\n" not in str(error) else str(error)
     assert source.seen == len(source.files) + sum(one.rows for one in source.dropped.values())
