@@ -1,7 +1,11 @@
 """Code as users write it in their own folder, for tests."""
 
+import sys
 from pathlib import Path
 
+import pytest
+
+from launcher.config import code
 from tests.runs import SHORT, Train
 
 NETWORKS = """
@@ -60,7 +64,49 @@ class Watch:
     def load_state_dict(self, state):
         self.seen = state["seen"]
 """
+FORMULAS = """
+import torch
+from torch.nn import functional as F
+
+
+def ramp(progress, power: float = 1.0):
+    return (1 - progress) ** power
+
+
+def falling(progress):
+    return 0.5 - progress
+
+
+def soft(outputs, targets, smoothing: float = 0.0):
+    if targets.ndim > 1:
+        return -(targets * outputs.log_softmax(1)).sum(1).mean()
+    return F.cross_entropy(outputs, targets, label_smoothing=smoothing)
+
+
+class Sign(torch.optim.Optimizer):
+    def __init__(self, params, lr: float = 0.01, momentum: float = 0.9):
+        super().__init__(params, {"lr": lr, "momentum": momentum})
+
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    state = self.state[parameter]
+                    average = state.setdefault("average", torch.zeros_like(parameter))
+                    average.mul_(group["momentum"]).add_(parameter.grad)
+                    parameter.add_(average.sign(), alpha=-group["lr"])
+"""
 NETS = NETWORKS + METRICS + WATCH
+
+
+def name_code(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "nets") -> None:
+    """Write a file, go to its folder, and name it in this process."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("TRAIN_CODE", "[]")
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    (folder / f"{name}.py").write_text(text)
+    code.use([f"{name}.py"])
 
 
 def own_folder(train: Train, files: dict[str, str]) -> Train:

@@ -1,5 +1,6 @@
 """Compose the typed run config of a command line: defaults < recipe < command line, with all errors in one report."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from launcher import paths
 from launcher.config import code, recipes
 from launcher.config.fields import expanded
 from launcher.config.groups import files, options
-from launcher.config.keys import did_you_mean, kinds
+from launcher.config.keys import did_you_mean, kinds, takes_target
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
@@ -50,7 +51,7 @@ def compose(words: Sequence[str]) -> Composed:
         values = composed(composition.command)
         for group in GROUPS:
             if TARGET in (own := values.get(group) or {}):
-                own.setdefault("name", composition.options.get(group))
+                values[group] = composition.of_target(group, own)
         values |= {
             "code": [own.path for own in composition.code],
             "code_sha256": [own.sha256 for own in composition.code],
@@ -121,6 +122,14 @@ class Composition:
     def origin(self, key: str) -> str:
         """Return the origin of a dotted key: the first layer that sets it or a key inside it."""
         return next((layer.origin for layer in self.layers if layer.sets(key)), DEFAULTS)
+
+    def of_target(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values of a group with a `_target_`: those of the layer that sets it, and of higher ones."""
+        above = list(itertools.takewhile(lambda layer: not layer.sets(f"{group}.{TARGET}"), self.layers))
+        own, option = self.layers[len(above)], self.options.get(group)
+        kept = {key: value for key, value in values.items() if any(one.sets(f"{group}.{key}") for one in (*above, own))}
+        is_option = own.origin == f"{group}={option}"
+        return kept | {"name": option if is_option else str(values[TARGET]).rpartition(".")[2]}
 
     def _folders(self, assignments: Sequence[Assignment]) -> list[Path]:
         """Return the folders of `--config-dir`."""
@@ -209,11 +218,10 @@ def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
 def _own_values(path: Path, group: str) -> dict[str, Any]:
     """Read an option of the user's; raises UserError if it is of another application that uses Hydra.
 
-    A user's network by `_target_` must not share its name with a packaged option.
+    An option with a `_target_` must not share its name with a packaged one.
     """
     values = read_mapping(path)
-    is_network = group == "model" and not (paths.CONF / group / path.name).exists()
-    own = {TARGET} if is_network else set()
+    own = {TARGET} if takes_target(group) and not (paths.CONF / group / path.name).exists() else set()
     if foreign := next((key for key in values if key.startswith("_") and key.endswith("_") and key not in own), None):
         message = (
             f"is an option of another application ({foreign}: ...), which {group}={path.stem} means in this folder"

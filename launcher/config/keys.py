@@ -43,6 +43,12 @@ def kinds(group: str) -> list[type]:
     return options(get_type_hints(RunConfig, include_extras=True)[group])
 
 
+def takes_target(group: str) -> bool:
+    """Return whether an option of a group may have a `_target_`."""
+    extras = getattr(get_type_hints(RunConfig, include_extras=True)[group], "__metadata__", ())
+    return any(isinstance(one, Options) and one.target is not None for one in extras)
+
+
 def choices(key: str) -> list[str]:
     """Return the choices of a dotted key; empty for numbers and text."""
     words = {bool: ("true", "false"), NoneType: ("null",)}

@@ -45,10 +45,10 @@ class Options:
 
     def of_targets(self) -> list[type[Any]]:
         """Return those of the user's options that have a target in code that is named, or a library."""
-        return [*of_files(self.group, self._target, self.group).values()] if self._target else []
+        return [*of_files(self.group, self.target, self.group).values()] if self.target else []
 
     @property
-    def _target(self) -> type[Any] | None:
+    def target(self) -> type[Any] | None:
         """The base of the classes of targets; None if the group has none."""
         name = f"launcher.{self.folder}.target"
         return import_module(name).TargetConfig if find_spec(name) else None
@@ -59,8 +59,8 @@ class Options:
     def _validated(self, values: Any) -> Any:
         if isinstance(values, self.base):
             return values
-        if isinstance(values, Mapping) and KEY in values and self._target:
-            return from_json(_one_of((checked(self._target, self.group, str(values.get("name")), values),)), values)
+        if isinstance(values, Mapping) and KEY in values and self.target:
+            return from_json(_one_of((checked(self.target, self.group, str(values.get("name")), values),)), values)
         return from_json(_one_of(tuple(self.declarations().values())), values)
 
 

@@ -6,7 +6,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import fields
+from dataclasses import field, fields
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
@@ -87,12 +87,16 @@ class Called:
         return f"{self.made_by[1]}.{KEY}"
 
     def __reduce__(self) -> Any:
-        return _again, (self.made_by, dict(vars(self)))
+        return _again, (self.made_by, {one.name: getattr(self, one.name) for one in fields(self)})
 
 
 def reason(error: Exception) -> str:
     """Return type, message and place of an error of the user's code."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
+    frames, files = (
+        traceback.extract_tb(error.__traceback__),
+        [str(file) for own in code.loaded() for file in own.files],
+    )
+    place = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
     return f"{type(error).__name__}: {one_line(str(error))} ({Path(place.filename).name}:{place.lineno})"
 
 
@@ -128,7 +132,7 @@ def checked(base: type[Called], key: str, name: str, values: Mapping[str, Any]) 
         message = "is missing; set the dotted name of a class or function, such as nets.Mine"
         raise UserError(Problem(message, f"{key}.{KEY}", target))
     kind = typed_target(base, key, name, target)
-    known = {field.name for field in fields(kind)} - {KEY, "name"}
+    known = {one.name for one in fields(kind)} - {KEY, "name"}
     if unknown := [one for one in values if one not in {*known, KEY, "name"}]:
         similar = {one: nearest(one, known) for one in unknown}
         every = f"set one of {', '.join(sorted(known))}"
@@ -193,7 +197,7 @@ def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> 
     with suppress(Exception):  # note: such as names that are imported for type checkers only
         hints = get_type_hints(called.__init__ if inspect.isclass(called) else called)
     inherited = get_type_hints(base, include_extras=True)
-    of_group = {field.name for field in fields(base)}
+    of_group = {one.name for one in fields(base)}
     defaults: dict[str, Any] = base.defaults(name)
     own: dict[str, Any] = {KEY: Literal[target]} | ({"name": Literal[name]} if "name" in of_group else {})
     passed = []
@@ -203,7 +207,8 @@ def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> 
         if has_default and not _is_setting(default):
             continue
         if has_default and (parameter.name not in of_group or parameter.name in base.taken):
-            defaults[parameter.name] = default
+            is_list = isinstance(default, list)
+            defaults[parameter.name] = field(default_factory=default.copy) if is_list else default
         if parameter.name not in of_group:
             hint = hints.get(parameter.name)
             own[parameter.name] = hint if hint in _PLAIN else Setting

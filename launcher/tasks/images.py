@@ -40,7 +40,8 @@ class ImageTaskConfig(TaskConfig):
         return config.scaled_size(config.image.eval_size)
 
     def scores(self, loss: LossConfig) -> Scores:
-        return loss.scores
+        usual: dict[str, Scores] = {"class": "softmax", "classes": "sigmoid", "numbers": "numbers"}
+        return loss.scores or usual[self.labelled]
 
     def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
         from launcher.data.images import RandomCrops  # note: torch

@@ -88,8 +88,8 @@ class TrainStep:
 
         inputs, labels: as loaded, on the device; indices: int64 [B] on the CPU.
         """
-        if self.plan.config.model.draws:
-            # note: such as timm's dropout and stochastic depth
+        if self.plan.config.model.draws or self.plan.config.code:
+            # note: such as timm's dropout and stochastic depth, or a loss of the user's
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         self._choose_parameters(moment)
         batch = self.prepare(Batch(inputs, labels, indices, moment))

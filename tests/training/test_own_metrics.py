@@ -1,7 +1,6 @@
 """The user's metrics: exact over batches and ranks, beside those of the task, and NaN after an error."""
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from launcher.errors import UserError
 from launcher.tasks import build_task
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.own_metrics import check_metrics
-from tests.own_code import METRICS
+from tests.own_code import METRICS, name_code
 from tests.two_ranks import on_ranks
 
 CPU = torch.device("cpu")
@@ -34,16 +33,7 @@ def not_two(outputs, targets):
 
 @pytest.fixture(autouse=True)
 def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("TRAIN_CODE", "[]")
-    monkeypatch.delitem(sys.modules, "nets", raising=False)
-    name_code(tmp_path)
-
-
-def name_code(folder: Path) -> None:
-    path = folder / "nets.py"
-    path.write_text(METRICS + NOT_TWO)
-    code.use([str(path)])
+    name_code(tmp_path, monkeypatch, METRICS + NOT_TWO)
 
 
 def result(batches: Sequence[tuple[Tensor, Tensor]], *words: str) -> Evaluation:
@@ -74,7 +64,7 @@ def test_metrics_are_those_of_all_samples_over_uneven_batches() -> None:
 
 
 def on_rank(rank: int, folder: str, one_rank: dict[str, float]) -> None:
-    name_code(Path(folder))
+    code.use([f"{folder}/nets.py"])
     outputs, targets = samples()
     parts = [slice(0, 64), slice(64, 96)] if rank == 0 else [slice(96, 101)]
     metrics = result([(outputs[part], targets[part]) for part in parts], *WORDS).metrics
