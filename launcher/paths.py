@@ -1,6 +1,8 @@
 """The folders of the project's own files and of the user's."""
 
 import os
+import stat
+import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -8,9 +10,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from launcher.errors import UserError
 
-_PACKAGE = Path(__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parent
 # note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
-_ROOT = _PACKAGE / "assets" if (_PACKAGE / "assets").is_dir() else _PACKAGE.parent
+_ROOT = PACKAGE / "assets" if (PACKAGE / "assets").is_dir() else PACKAGE.parent
 
 CONF = _ROOT / "conf"
 PACKAGED_RECIPES = _ROOT / "recipes"
@@ -27,6 +29,28 @@ def home() -> Path:
         return Path.home()
     except RuntimeError:
         raise UserError("this user has no home folder; set HOME to a folder that can be written") from None
+
+
+def ensure_home() -> str | None:
+    """Set HOME to a folder for temporary files if the user has no home folder, and return a note; None with one.
+
+    Other packages would create a folder named ~. Without such a folder HOME stays unset, and `home` raises.
+    """
+    try:
+        Path.home()
+        return None
+    except RuntimeError:
+        folder = Path(tempfile.gettempdir(), f"train-home-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        facts = folder.lstat()
+    except OSError:
+        return None
+    # note: another user may have created it
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+        return None
+    os.environ["HOME"] = str(folder)
+    return f"this user has no home folder, so HOME={folder}; set another to keep caches"
 
 
 def user_cache() -> Path:

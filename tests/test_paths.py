@@ -57,3 +57,23 @@ def test_a_user_without_a_home_folder_gets_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("XDG_CACHE_HOME")
     with pytest.raises(UserError, match="no home folder; set HOME"):
         paths.cache()
+
+
+def test_a_user_without_a_home_folder_gets_a_private_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert paths.ensure_home() is None
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", lambda number: {}[number])
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"train-home-{os.getuid()}"
+    note = paths.ensure_home()
+    assert f"HOME={folder}" in str(note)
+    assert (paths.home(), folder.stat().st_mode & 0o777) == (folder, 0o700)
+    for spoil in (lambda: folder.chmod(0o777), lambda: (folder.rmdir(), folder.symlink_to(tmp_path)), folder.touch):
+        monkeypatch.delenv("HOME")
+        spoil()
+        assert paths.ensure_home() is None
+        assert "HOME" not in os.environ
+        monkeypatch.setenv("HOME", "")
+        if folder.is_symlink():
+            folder.unlink()

@@ -104,8 +104,8 @@ def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
         images = limits["images"]["gpu" if facts.on_gpus else "cpu"]
         values["epochs"] = min(max(round(images / facts.images), low), high)
     most = facts.images // limits["steps_per_epoch"]["few" if of_few else "many"]
-    power_of_two = 1 << max(0, most.bit_length() - 1)
-    batch = min(recipe.get("batch_size"), max(power_of_two, limits["least_batch"]))
+    most = max(most, min(limits["least_batch"], facts.images))
+    batch = min(recipe.get("batch_size"), 1 << (most.bit_length() - 1))
     micro_batches = math.ceil(batch / facts.processes / limits["rank_batch"])
     micro_batch = max(1, batch // (facts.processes * micro_batches))
     values["batch_size"] = micro_batch * micro_batches * facts.processes

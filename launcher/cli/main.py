@@ -13,7 +13,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
-from launcher import __version__, disk, plugins
+from launcher import __version__, disk, paths, plugins
 from launcher.errors import (
     CLOSED_PIPE,
     EXIT_USER_ERROR,
@@ -72,6 +72,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code."""
     is_command = words is None
     words = list(sys.argv[1:] if words is None else words)
+    if is_command:
+        _open_streams()
+        _isolate()
     _configure_libraries()
     codecs.register_error("train", _replaced)
     for stream in (sys.stdout, sys.stderr):
@@ -188,6 +191,26 @@ def _configure_libraries() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # note: pydantic would search every installed package for plug-ins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
+
+def _open_streams() -> None:
+    """Open closed standard streams on the null device; otherwise the next files would get their numbers."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
+
+
+def _isolate() -> None:
+    """Keep this command and its processes from modules of the working directory, and give them a home folder."""
+    # note: in a source tree that is not installed, `python -m launcher` finds the package there
+    if sys.path[:1] != [str(paths.PACKAGE.parent)]:
+        os.environ.setdefault("PYTHONSAFEPATH", "1")
+    if (note := paths.ensure_home()) is not None:
+        print(f"note: {note}", file=sys.stderr)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -58,11 +58,16 @@ def choices(key: str) -> list[str]:
 
 
 def is_text(schema: type, key: str) -> bool:
-    """Return whether all values of a dotted key are text: a name, path, duration or choice."""
+    """Return whether all values of a dotted key are text, such as a name, path, duration or choice, or lists of it."""
     parts = [part for part in _plain_types(schema, key) if part is not NoneType]
     words = [word for part in parts if get_origin(part) is Literal for word in get_args(part)]
-    only_text = all(part is str or get_origin(part) is Literal for part in parts)
+    only_text = all(part in (str, list[str]) or get_origin(part) is Literal for part in parts)
     return bool(parts) and only_text and all(isinstance(word, str) for word in words)
+
+
+def lists_text(schema: type, key: str) -> bool:
+    """Return whether a dotted key takes lists of text."""
+    return list[str] in _plain_types(schema, key)
 
 
 def longest_fraction(key: str) -> float | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.groups import files
-from launcher.config.keys import did_you_mean, is_text, nearest, nearest_key
+from launcher.config.keys import did_you_mean, is_text, lists_text, nearest, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.targets import KEY as TARGET
@@ -25,6 +25,7 @@ NULL = "null"
 SEARCH_PATH = "hydra.searchpath"
 
 _LONGEST = 10_000
+_ITEM = re.compile(r"""\s*'(?:\\.|[^'\\])*'\s*(?=,|$)|\s*"(?:\\.|[^"\\])*"\s*(?=,|$)|[^,]+""")
 _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
 
 
@@ -42,18 +43,16 @@ class Assignment:
         return f"++{self.key}={self.text}"
 
 
-def parse(
-    words: Sequence[str], problems: Problems, holds_text: Callable[[str], bool] | None = None
-) -> list[Assignment]:
+def parse(words: Sequence[str], problems: Problems, schema: type = RunConfig, prefix: str = "") -> list[Assignment]:
     """Parse words into assignments, in order; add a problem for each invalid word.
 
-    A key that `holds_text` (None: a text key of the run config) takes its value literally, except `null` and outer
-    quotes; so does a value outside Hydra's grammar.
+    A key of text, or of lists of text, takes its values literally, except `null` and outer quotes; so does a value
+    outside Hydra's grammar. Keys are those of a schema after a prefix.
     """
     assignments = []
     for word in words:
         with problems.collected():
-            assignment = _assignment(word, holds_text or _holds_text)
+            assignment = _assignment(word, schema, prefix)
             if not is_plain(assignment.value):
                 raise UserError(Problem(NOT_PLAIN, assignment.key, assignment.value, COMMAND_LINE))
             assignments.append(assignment)
@@ -72,11 +71,7 @@ def quoted(text: str) -> str:
     return str(QuotedString(text, Quote.single).with_quotes())
 
 
-def _holds_text(key: str) -> bool:
-    return key in GROUPS or is_text(RunConfig, key)
-
-
-def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
+def _assignment(word: str, schema: type, prefix: str) -> Assignment:
     name, equals, text = word.partition("=")
     key = name.lstrip("+").replace("/", ".")
     if key.startswith("~") and key[1:].partition(".")[0] in SWITCHED:
@@ -90,14 +85,29 @@ def _assignment(word: str, holds_text: Callable[[str], bool]) -> Assignment:
     if not _KEY.fullmatch(key):
         hint = f"; did you mean {like}?" if (like := nearest_key(key)) else ""
         raise UserError(Problem(f"no such key{hint}", name, text, COMMAND_LINE))
-    if not holds_text(key) or (key in GROUPS and text.startswith("{")):
+    known = key.removeprefix(prefix)
+    if (key not in GROUPS and not is_text(schema, known)) or (key in GROUPS and text.startswith("{")):
         return _by_grammar(key, text)
+    if lists_text(schema, known) and (items := _items(text)) is not None:
+        return Assignment(key, items, f"[{','.join(map(quoted, items))}]")
     if not text:
         raise UserError(Problem("is empty; set a value, or omit the key", key, text, COMMAND_LINE))
     if text == NULL:
         return Assignment(key, None, NULL)
-    value = text if (inner := unquoted(text)) is None else inner
+    value = _literal(text)
     return Assignment(key, value, quoted(value))
+
+
+def _literal(text: str) -> str:
+    """Return a text as typed, without outer quotes."""
+    return text if (inner := unquoted(text)) is None else inner
+
+
+def _items(text: str) -> list[str] | None:
+    """Return the texts of a list in brackets; None if it is none."""
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    return [_literal(item) for item in map(str.strip, _ITEM.findall(text[1:-1])) if item]
 
 
 def _by_grammar(key: str, text: str) -> Assignment:

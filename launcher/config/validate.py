@@ -67,8 +67,16 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
     for key, (value, (first, *others)) in mismatches.items():
         path = f"{prefix}{key}".removesuffix(".")
         message = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        if _EXPECTED["string_type"] in message and any(
+            type(one) in (bool, int, float) for one in [value, *_items(value)]
+        ):
+            message += "; quote it"
         problems.append(Problem(message, path, value, origin(path)))
     raise UserError(*problems)
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Iterator[Problem]:

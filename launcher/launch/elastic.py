@@ -38,6 +38,7 @@ from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_RETRIES = 1.0
 _SECONDS_BETWEEN_POLLS = 0.2  # of rank 0's log
+_LONGEST_TEMPORARY = 70  # characters of a folder, below which sockets have names of 33 more; macOS allows 103
 _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward a Ctrl-C that the terminal has also sent
 
 
@@ -159,7 +160,7 @@ class Launcher:
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; return None if they succeeded or were stopped."""
         launch = self._launch
-        with tempfile.TemporaryDirectory(prefix="train-") as folder:
+        with _scratch() as folder:
             scratch = Path(folder)
             os.environ[STORE] = str(scratch / "store") if launch.nnodes == 1 else ""
             self._rendezvous = self._rendezvous or open_rendezvous(launch)
@@ -212,6 +213,21 @@ class Launcher:
         )
         # note: ranks append to log files of the run folder; the scratch folder has only elastic's error files
         return LocalElasticAgent(spec, DefaultLogsSpecs(log_dir=scratch))
+
+
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    """Create the folder of sockets and small files of an attempt: below TMPDIR, or /tmp if its path is too long.
+
+    Raises UserError if TMPDIR is too long, and /tmp cannot be written.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) <= _LONGEST_TEMPORARY:
+        return tempfile.TemporaryDirectory(prefix="train-")
+    try:
+        return tempfile.TemporaryDirectory(prefix="train-", dir="/tmp")
+    except OSError as error:
+        limit = f"TMPDIR={usual} has more than {_LONGEST_TEMPORARY} characters, too many for sockets, and /tmp"
+        raise UserError(f"{limit} cannot be used ({error.strerror}); set TMPDIR to a shorter path") from None
 
 
 class LogFollower:

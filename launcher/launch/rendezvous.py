@@ -7,8 +7,11 @@ import errno
 import json
 import logging
 import os
+import queue
+import re
 import secrets
 import socket
+import threading
 import time
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -38,6 +41,7 @@ _SECONDS_OF_A_POLL = 5.0  # a node that has polled within them is ready
 _SECONDS_TO_LIVE = 15.0  # without a poll, after which a node is lost
 _STATE = "state"
 _LOOPBACK = "127.0.0.1"
+_HOST_AND_PORT = re.compile(r"(?:(?P<name>[^:\[\]]+)|\[(?P<ipv6>[^\[\]]+)\]):(?P<port>[0-9]{1,5})")
 
 
 class PeersRejoin(Exception):
@@ -218,7 +222,7 @@ def _open_store(host: str, port: int, *, serves: bool) -> dist.TCPStore:
     """Serve the store at this address alone, or connect to it if it is on another node or in another process."""
     timeout = timedelta(seconds=_STORE_SECONDS)
     if serves:
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        listener = socket.socket(_family(host), socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
@@ -227,19 +231,45 @@ def _open_store(host: str, port: int, *, serves: bool) -> dist.TCPStore:
             listener.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-    # note: a stop signal ends this wait, but not that of the store
     socket.create_connection((host, port), _STORE_SECONDS).close()
-    return dist.TCPStore(host, port, is_master=False, timeout=timeout)
+    connections: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
+
+    def connect() -> None:
+        try:
+            connections.put(dist.TCPStore(host, port, is_master=False, timeout=timeout))
+        except Exception as error:
+            connections.put(error)
+
+    # note: the store would wait forever for a program that reads but never replies, also after a stop signal
+    threading.Thread(target=connect, name="rendezvous", daemon=True).start()
+    try:
+        connection = connections.get(timeout=2 * _STORE_SECONDS)
+    except queue.Empty:
+        message = "is in use by another program, which is no node of a run; set another port"
+        raise UserError(Problem(message, "launch.rdzv", _joined_address(host, port))) from None
+    if isinstance(connection, Exception):
+        raise connection
+    return connection
+
+
+def _family(host: str) -> socket.AddressFamily:
+    """Return the family of a numeric address."""
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
+
+
+def _joined_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _host_and_port(launch: Launch) -> tuple[str, int]:
     if launch.rdzv is None:
         message = f"is required with launch.nnodes={launch.nnodes}; set launch.rdzv=HOST:PORT, the same on all nodes"
         raise UserError(Problem(message, "launch.rdzv", None))
-    host, _, port = launch.rdzv.rpartition(":")
-    if not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(Problem("must be HOST:PORT, such as 10.0.0.1:29400", "launch.rdzv", launch.rdzv))
-    return host, int(port)
+    match = _HOST_AND_PORT.fullmatch(launch.rdzv)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        message = "must be HOST:PORT, such as 10.0.0.1:29400 or [fd00::1]:29400"
+        raise UserError(Problem(message, "launch.rdzv", launch.rdzv))
+    return match["name"] or match["ipv6"], int(match["port"])
 
 
 def _interface(address: str) -> str:
@@ -256,10 +286,12 @@ def _addresses(launch: Launch) -> tuple[str, int, str]:
         return _LOOPBACK, 0, _LOOPBACK
     host, port = _host_and_port(launch)
     try:
-        target = socket.gethostbyname(host)
-        with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
-            probe.connect((target, port))
-            return target, port, str(probe.getsockname()[0])
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        # note: nodes may resolve a name in another order
+        family, _, _, _, target = min(found, key=lambda one: (one[0] != socket.AF_INET, one[4][0]))
+        with closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+            probe.connect(target)
+            return str(target[0]), port, str(probe.getsockname()[0])
     except OSError as error:
         message = f"cannot be reached ({error.strerror}); set launch.rdzv to the address of one of the nodes"
         raise UserError(Problem(message, "launch.rdzv", host)) from None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -100,11 +101,19 @@ def _store() -> dist.Store:
     """Open the store where the ranks meet, and bind their sockets to the interface between them.
 
     It is a file that only the user can read, or on several nodes the launcher's store.
+
+    Raises UserError if the user has set an interface that this machine does not have.
     """
+    path = os.environ[STORE]
     if name := os.environ[INTERFACE]:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
-        os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")
-    if path := os.environ[STORE]:
+        # note: the profile of a cluster may name an interface between its nodes, which one node does not need
+        for variable, value in (("GLOO_SOCKET_IFNAME", name), ("NCCL_SOCKET_IFNAME", f"={name}")):
+            os.environ[variable] = value if path else os.environ.get(variable, value)
+    here = [*psutil.net_if_addrs()]
+    if missing := [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name and name not in here]:
+        message = f"GLOO_SOCKET_IFNAME={missing[0]} is no network interface of this machine, which has "
+        raise UserError(f"{message}{', '.join(here)}; set one of them, or unset the variable")
+    if path:
         return dist.FileStore(path, int(os.environ["WORLD_SIZE"]))
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     return dist.PrefixStore(os.environ["TORCHELASTIC_RUN_ID"], store)

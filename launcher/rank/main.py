@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -63,6 +64,10 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
     """Run a rank from start to end; it ends when the launcher, a process id, does."""
     STOP.install()
     die_with(launcher)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        # note: each batch of a loader worker is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     try:
         guard_group(launcher, scratch)
         name_after(scratch)

@@ -10,7 +10,6 @@ from typing import TypeVar
 from launcher import paths
 from launcher.config import overrides
 from launcher.config.groups import price_age
-from launcher.config.keys import is_text
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.config.validate import typed
@@ -121,7 +120,7 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
-    for one in overrides.parse(words, problems, lambda key: is_text(kind, key.removeprefix(PREFIX))):
+    for one in overrides.parse(words, problems, kind, PREFIX):
         if isinstance(one.value, str) and not one.value.isprintable():
             # note: a second line could set an option of the job
             problems.append(Problem("must be one line of printable characters", one.key, one.value, COMMAND_LINE))

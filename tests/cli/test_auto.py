@@ -35,6 +35,10 @@ def facts(**changes: Any) -> Facts:
         ({"size": 145}, "small", {"dataset.native_size": 144}),
         ({"size": 28}, "small", {"dataset.native_size": 28}),
         ({"images": 100}, "small", {"epochs": 200, "batch_size": 8}),
+        ({"images": 20}, "small", {"epochs": 200, "batch_size": 8}),
+        ({"images": 7}, "small", {"epochs": 200, "batch_size": 4}),
+        ({"images": 2, "processes": 2}, "small", {"epochs": 200, "batch_size": 2}),
+        ({"images": 1}, "small", {"epochs": 200, "batch_size": 1}),
         ({"images": 400}, "small", {"epochs": 110, "batch_size": 32}),
         ({"images": 20000}, "small", {"epochs": 10}),
         ({"processes": 3}, "small", {"batch_size": 63}),
@@ -125,6 +129,18 @@ def test_a_table_and_a_task_are_enough_for_a_plan(words: list[str], expected: di
     assert {group: getattr(config, group).name for group in expected} == expected
     if "lamb" in expected.values():
         assert config.optimizer.lr != OTHER_TASKS["optimizer.lr"]
+
+
+@pytest.mark.parametrize("images", [1, 2, 3])
+def test_the_advice_to_divide_a_few_images_leads_to_a_plan_or_one_line(images: int, tmp_path: Path) -> None:
+    write_images(tmp_path, {".": images}, size=(48, 50))
+    words = ["plan", f"dataset.path={tmp_path}", "launch=cpu"]
+    assert "set dataset.val_split=0.1" in refused(*words)
+    if images == 1:
+        assert "one image of each class, so none is left to validate on" in refused(*words, "dataset.val_split=0.1")
+        return
+    code, _, errors = execute(*words, "dataset.val_split=0.1")
+    assert (code, f"batch_size={2 * (images - 1)}" in errors) == (0, True)
 
 
 @pytest.mark.parametrize("gpus", [0, 2])

@@ -1,6 +1,7 @@
 """Paths and names as people write them: a run has what is typed, and its folder reads back the same."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,12 +9,13 @@ from hypothesis import strategies as st
 
 from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.config.keys import all_keys, is_text, path_keys
-from launcher.config.overrides import parse, word_of
+from launcher.config.keys import all_keys, is_text, lists_text, path_keys
+from launcher.config.overrides import parse, quoted, word_of
 from launcher.config.resolved import continued
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems, UserError
 from launcher.submit.job import PREFIX, read_values
+from launcher.submit.sky import Sky
 from launcher.submit.slurm import Slurm
 from launcher_lab.cli.curve import expand
 from tests.commands import output_of
@@ -40,7 +42,46 @@ def test_every_text_key_takes_text_literally(key: str) -> None:
     for name in NAMES:
         problems = Problems()
         assignments = parse([f"{key}={name}", f"+{key}={name}"], problems)
-        assert (problems, [(a.key, a.value) for a in assignments]) == ([], [(key, name)] * 2)
+        value = ["x"] if name == "[x]" and lists_text(RunConfig, key) else name
+        assert (problems, [(a.key, a.value) for a in assignments]) == ([], [(key, value)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("typed", "items"),
+    [
+        ("[12,cat]", ["12", "cat"]),
+        ("[猫,0,yes]", ["猫", "0", "yes"]),
+        ("[007, 1.0 ,null,on,1_0,0x1f]", ["007", "1.0", "null", "on", "1_0", "0x1f"]),
+        ("['a,b',\"c]\",it's, two words ]", ["a,b", "c]", "it's", "two words"]),
+        ("[a=b,{c},*]", ["a=b", "{c}", "*"]),
+        ("12", "12"),
+        ("'[x]'", "[x]"),
+        ("猫", "猫"),
+    ],
+)
+def test_texts_of_a_list_are_those_typed(tmp_path: Path, typed: str, items: Any) -> None:
+    config = compose([f"dataset.columns.label={typed}"]).config
+    assert config.dataset.columns.label == items
+    resolved.write(config, tmp_path / "config.yaml")
+    assert resolved.read(tmp_path / "config.yaml") == config
+    assert read_values(Sky, [f"{PREFIX}infra={typed}"]).infra == items
+
+
+@given(st.lists(st.text(min_size=1, max_size=9), min_size=1, max_size=4))
+def test_any_texts_can_be_written_as_a_list(texts: list[str]) -> None:
+    problems = Problems()
+    (assignment,) = parse([f"dataset.columns.label=[{','.join(map(quoted, texts))}]"], problems)
+    assert (assignment.value, problems) == (texts, [])
+
+
+def test_a_file_must_quote_texts_that_look_like_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    for label in ("[12, cat]", "12", "true", "[a, 0.5]"):
+        path.write_text(f"defaults: [train, _self_]\ndataset: {{columns: {{label: {label}}}}}\n")
+        with pytest.raises(UserError, match=r"must be text.*; quote it$"):
+            compose([f"recipe={path}"])
+    path.write_text("defaults: [train, _self_]\ndataset: {columns: {label: ['12', yes, 猫]}}\n")
+    assert compose([f"recipe={path}"]).config.dataset.columns.label == ["12", "yes", "猫"]
 
 
 @given(st.text(min_size=1, max_size=30))

@@ -18,17 +18,21 @@ Open = Callable[..., Rendezvous]
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Open:
+def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Return a function that connects one of two nodes at a free port of this machine."""
+    host = getattr(request, "param", "127.0.0.1")
     for name, seconds in {"_SECONDS_BETWEEN_POLLS": 0.02, "_SECONDS_OF_A_POLL": 0.5, "_SECONDS_TO_LIVE": 1.0}.items():
         monkeypatch.setattr(rendezvous, name, seconds)
     monkeypatch.setenv(rendezvous.INTERFACE, "")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
+        try:
+            free.bind((host.strip("[]"), 0))
+        except OSError as error:
+            pytest.skip(f"no {host} here: {error.strerror}")
         port = free.getsockname()[1]
 
     def connected(*words: str) -> Rendezvous:
-        several = ["launch=cpu", "launch.nnodes=2", f"launch.rdzv=127.0.0.1:{port}", *words]
+        several = ["launch=cpu", "launch.nnodes=2", f"launch.rdzv={host}:{port}", *words]
         return open_rendezvous(compose(several).config.launch)
 
     return connected
@@ -39,6 +43,7 @@ def meet(*nodes: Rendezvous) -> list[RendezvousInfo]:
         return list(pool.map(lambda node: node.next_rendezvous(), nodes))
 
 
+@pytest.mark.parametrize("opened", ["127.0.0.1", "[::1]"], indirect=True)
 def test_nodes_of_one_machine_meet_again_under_new_names(opened: Open) -> None:
     nodes = opened(), opened()
     for number in (1, 2):
@@ -101,8 +106,31 @@ def test_a_node_that_waits_alone_times_out(opened: Open) -> None:
 
 @pytest.mark.parametrize(
     ("word", "message"),
-    [("null", "is required with"), ("10.0.0.1", "must be HOST:PORT"), ("no.such.host.invalid:1", "cannot be reached")],
+    [
+        ("null", "is required with"),
+        ("10.0.0.1", "must be HOST:PORT"),
+        ("fd00::1:29400", r"must be HOST:PORT, such as 10.0.0.1:29400 or \[fd00::1\]:29400"),
+        ("[fd00::1]:99999", "must be HOST:PORT"),
+        ("no.such.host.invalid:1", "cannot be reached"),
+    ],
 )
 def test_the_address_of_the_rendezvous_is_checked(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_rendezvous(compose(["launch=cpu", "launch.nnodes=2", f"launch.rdzv={word}"]).config.launch)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_port_of_another_program_is_named(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a web server, which waits for the rest of a request."""
+    monkeypatch.setattr(rendezvous, "_STORE_SECONDS", 0.2)
+    monkeypatch.setenv(rendezvous.INTERFACE, "")
+    with socket.socket(rendezvous._family(host)) as other:
+        try:
+            other.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"no {host} here: {error.strerror}")
+        other.listen()
+        address = f"[{host}]" if ":" in host else host
+        words = ["launch=cpu", "launch.nnodes=2", f"launch.rdzv={address}:{other.getsockname()[1]}"]
+        with pytest.raises(UserError, match="is in use by another program, which is no node of a run"):
+            open_rendezvous(compose(words).config.launch)

@@ -10,7 +10,8 @@ from torch import Tensor
 from torchvision.models import resnet18
 
 from launcher.config.compose import compose
-from launcher.rank.group import Ranks, broadcast_first, distribute, from_first, gather, join_ranks
+from launcher.errors import UserError
+from launcher.rank.group import Ranks, _store, broadcast_first, distribute, from_first, gather, join_ranks
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
 from tests.two_ranks import on_ranks, on_two_ranks
 
@@ -20,6 +21,8 @@ def check_joining(rank: int, store: str) -> None:
     dist.destroy_process_group()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {DEVICE: "cpu", INTERFACE: "lo", STORE: store}
+    # note: of a cluster, for runs on several nodes
+    os.environ |= {"GLOO_SOCKET_IFNAME": "ib0", "NCCL_SOCKET_IFNAME": "ib0"}
     with join_ranks(compose(["launch.hang_timeout=3600"]).config):
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         assert backend.options._timeout > timedelta(days=300)
@@ -37,6 +40,13 @@ def check_joining(rank: int, store: str) -> None:
 
 def test_ranks_of_one_node_meet_in_a_file_and_unpickle_nothing(tmp_path: Path) -> None:
     on_two_ranks(check_joining, str(tmp_path / "store"))
+
+
+def test_an_interface_of_another_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {STORE: "", INTERFACE: "lo", "GLOO_SOCKET_IFNAME": "lo,ib0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match="GLOO_SOCKET_IFNAME=ib0 is no network interface of this machine"):
+        _store()
 
 
 def check_gradients(rank: int, count: int) -> None:
