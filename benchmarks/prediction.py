@@ -40,6 +40,7 @@ _FITTED: dict[str, dict[tuple[str, str], float]] = {
         ("", "kernel"): 5e-6,
     },
     "fused": {("products", "convolution"): 0.75, ("memory", "other"): 0.8},
+    "compiled": {("memory", "other"): 0.8},
 }
 
 
@@ -57,8 +58,11 @@ def fit(values: Mapping[str, Any]) -> dict[str, Any]:
         stack = fitted["stacks"][name]
         places = [(stack[table] if table else stack, key, start) for (table, key), start in usual.items()]
         _fit_group(fitted, fitted_to(name), places)
-        for table, key in _FITTED["eager"].keys() - _FITTED["fused"].keys() - {("memory", "batch norm")}:
-            _copy(fitted["stacks"], table, key)
+        for later in ("fused", "compiled"):
+            _copy(fitted["stacks"], name, later)
+    _fit_group(fitted, fitted_to("call"), [(fitted["stacks"]["eager"], "call", 3e-5)], prior=np.inf)
+    for stack in fitted["stacks"].values():
+        stack["call"] = fitted["stacks"]["eager"]["call"]
     for loader, own in (("torchvision", fitted_to("operation")), ("ffcv", fitted_to("share"))):
         _fit_group(fitted, own, [(fitted["loaders"]["share"], loader, 0.5)], prior=np.inf)
     return fitted
@@ -76,11 +80,12 @@ def alone(figure: Figure) -> Figure:
     return next(one for one, machine, other in others if (machine.gpus, other) == (1, gpu))
 
 
-def _copy(stacks: dict[str, Any], table: str, key: str) -> None:
-    """Copy a value of the eager stack to the fused one, if that has the key."""
-    eager, fused = ((stacks[name][table] if table else stacks[name]) for name in ("eager", "fused"))
-    if key in fused:
-        fused[key] = eager[key]
+def _copy(stacks: dict[str, Any], source: str, target: str) -> None:
+    """Copy the fitted values of one stack to another that has them and no fit of its own."""
+    for table, key in _FITTED[source].keys() - _FITTED[target].keys():
+        here, there = ((stacks[name][table] if table else stacks[name]) for name in (source, target))
+        if key in there:
+            there[key] = here[key]
 
 
 def _fit_group(

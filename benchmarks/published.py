@@ -33,7 +33,7 @@ class Figure:
     """A published figure, images/s or minutes, and its machine; `fits` is empty if the figure is held out.
 
     `network` is the batch, image size and layout of a network of timm. `whole` minutes include the start, evaluations
-    and checkpoints of the run.
+    and checkpoints of the run. Figures of `ours` were measured with this program, in bf16; the others are of fp16.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Figure:
     loader: tuple[str, int, int, int] | None = None
     network: tuple[int, int, str] | None = None
     whole: bool = False
+    ours: bool = False
     batch: int = _BATCH
     fits: str = ""
 
@@ -87,19 +88,22 @@ def machine_of(figure: Figure) -> tuple[Hardware, Gpu]:
 
 
 @cache
-def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused: bool) -> Predictor:
+def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused: bool, ours: bool) -> Predictor:
     words = [*_file()["steps"][step], "dataset=imagenet", f"batch_size={gpu_count * batch}"]
     words += [f"epochs={epochs}"] if epochs else []
     words += ["compile=on"] if fused else []
+    words += [] if ours else ["precision=fp16"]
     plan = plan_for(compose(words).config, gpu_count)
-    return Predictor(plan, _updated_singly(plan, Predictor(plan).counted))
+    predictor = Predictor(plan)
+    return predictor if ours else Predictor(plan, _updated_singly(plan, predictor.counted))
 
 
 @cache
 def _network(name: str, batch: int, size: int, layout: str) -> Predictor:
     """Trace a network of timm, with attention in several kernels as in 2022."""
     sizes = [f"image.train_size={size}", f"image.eval_size={size}", f"image.eval_resize={size}"]
-    words = ["recipe=baseline", "dataset=imagenet", "dataloader=synthetic", f"batch_size={batch}", *sizes]
+    data = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={batch}", "precision=fp16"]
+    words = ["recipe=baseline", *data, *sizes]
     words += ["model=timm", f"model.architecture={name}"]
     words += [f"algorithms={'[channels_last]' if layout == 'nhwc' else '[]'}"]
     plan = plan_for(compose(words).config, 1)
@@ -144,11 +148,13 @@ def _prediction(figure: Figure, values: Mapping[str, Any]) -> tuple[Predictor, P
     else:
         assert figure.step is not None
         assert machine.gpus is not None
-        predictor = _predictor(figure.step, machine.gpus, figure.batch, figure.epochs, figure.stack == "fused")
-    # note: published runs use FFCV's own loader, or Pillow's decoder
-    known = values["loaders"]
+        fused = figure.stack != "eager"
+        predictor = _predictor(figure.step, machine.gpus, figure.batch, figure.epochs, fused, figure.ours)
+    # note: published runs use FFCV's own loader, or Pillow's decoder, and other compilers
+    known, stacks = values["loaders"], values["stacks"]
     loaders = {**known, "ffcv": known["ffcv_plain"], "torchvision": known["torchvision_other"]}
-    return predictor, predictor.on(machine, gpu, {**values, "loaders": loaders})
+    stacks = stacks if figure.ours else {**stacks, "compiled": stacks["fused"]}
+    return predictor, predictor.on(machine, gpu, {**values, "loaders": loaders, "stacks": stacks})
 
 
 def waits_for_loader(figure: Figure, values: Mapping[str, Any]) -> bool:

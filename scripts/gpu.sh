@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Test and measure on a GPU, in ten minutes at most: the tests marked `gpu`, the throughput of the step beside its peers,
+# Test and measure on a GPU, in a quarter of an hour at most: the tests marked `gpu`, the throughput of the step beside its peers,
 # the cost of each algorithm, and with a folder of images a short training. Writes gpu.json and gpu.txt.
 #
 #   scripts/gpu.sh [--dry] [--out FOLDER] [IMAGES]          --dry: the same at toy size on the CPU, in a minute or two
 #
 # Needs this checkout and a Python ($PYTHON, else .venv's, else python3) with torch, torchvision, timm, rich, matplotlib,
-# psutil, pytest, tensorboard, numpy, pydantic, pyyaml, scipy, safetensors, fsspec, hydra-core, omegaconf and
+# psutil, pytest, pytest-xdist, tensorboard, numpy, pydantic, pyyaml, scipy, safetensors, fsspec, hydra-core, omegaconf and
 # antlr4-python3-runtime; ffcv only for FFCV files. Composer is measured if it is installed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
@@ -23,7 +23,7 @@ done
 python="${PYTHON:-.venv/bin/python}"
 [ -n "${PYTHON:-}" ] || [ -x "$python" ] || python=python3
 missing=$("$python" -c 'import importlib.util as u
-names = "torch torchvision timm rich matplotlib psutil pytest tensorboard numpy pydantic yaml scipy safetensors fsspec"
+names = "torch torchvision timm rich matplotlib psutil pytest xdist tensorboard numpy pydantic yaml scipy safetensors fsspec"
 print(*(n for n in f"{names} hydra omegaconf antlr4".split() if u.find_spec(n) is None))') || exit 2
 [ -z "$missing" ] || { echo "gpu.sh: $python needs $missing; run make setup, or set PYTHON" >&2; exit 2; }
 if [ -z "$dry" ] && ! "$python" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
@@ -54,10 +54,13 @@ part() {
 
 rm -f "$out"/parts.jsonl "$out"/step-*.json "$out"/algorithms.json "$out"/tests-*.xml
 
-# tests NAME SECONDS EXPRESSION: the GPU tests whose names match.
+# tests NAME SECONDS PROCESSES EXPRESSION: the GPU tests whose names match; those of several processes share the GPU.
 tests() {
-    part "tests-$1" "$2" "$python" -m pytest -v -rP -m gpu tests/gpu -k "$3" --confcutdir=tests/gpu -p no:cacheprovider \
-        --junitxml="$out/tests-$1.xml"
+    local processes=$3
+    [ -z "$dry" ] || processes=0
+    # note: -vv names each test as it ends, so that a limit hides none; PyTorch's logs are long
+    part "tests-$1" "$2" "$python" -m pytest -vv -rP -p no:logging -n "$processes" -m gpu tests/gpu -k "$4" \
+        --confcutdir=tests/gpu -p no:cacheprovider --junitxml="$out/tests-$1.xml"
 }
 
 # step LAUNCH SECONDS: the throughput of the step beside its peers.
@@ -75,14 +78,18 @@ else
     measured=(--sizes 176 88 128 --repeats 3 --build-seconds 60) algorithms=(--steps 10 --repeats 3)
     train=(dataset=image_folder dataset.path="$images" epochs=2 batch_size=256 schedule.warmup=1ep launch.nproc=1)
 fi
+memory="memory_does or out_of_memory or finds_the_largest" command="killed or verbs"
 # note: what costs least first; a part that exceeds its limit keeps the results measured by then
-tests eager 100 "not captured and not compiled"
-step eager 70
-tests captured 60 captured
+tests eager 100 4 "not captured_steps and not compiled_steps and not ($memory or $command)"
+step eager 80
+tests captured 60 4 captured_steps
 step graphs 50
+tests memory 90 0 "$memory"
+[ -n "$dry" ] || tests command 180 3 "$command"
 part algorithms 60 "$python" -m benchmarks.algorithms "${algorithms[@]}" --json "$out/algorithms.json"
-tests compiled 100 compiled
-[ -n "$dry" ] || step compiled 110
+# note: Inductor needs a minute for each of them on four cores
+tests compiled 120 4 "compiled_steps and (mild or hot or small or timm_a2)"
+[ -n "$dry" ] || step compiled 130
 if [ -n "$dry" ] || [ -n "$images" ]; then
     part training 50 "$python" -m launcher recipe=mild "${train[@]}" runs="$out" run_name=short
 fi

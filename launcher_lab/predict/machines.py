@@ -31,7 +31,7 @@ class Gpu:
     """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
     `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
-    machine, in GB/s per direction. `jpegs` are the images/s that it decodes.
+    machine, in GB/s per direction. `jpegs` are the images/s that it decodes. Without `bf16` it trains in fp16.
     """
 
     memory: Positive
@@ -41,6 +41,7 @@ class Gpu:
     link: Positive
     source: str
     jpegs: Positive = math.inf
+    bf16: bool = True
 
 
 @cache

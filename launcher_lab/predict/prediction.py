@@ -100,10 +100,12 @@ class Rates:
 
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
-        name = "fused" if config.compile != "off" else "eager"
+        compiled = config.compile != "off"
         channels_last = any(one.in_channels_last for one in config.algorithms.values())
-        stack = self.values["stacks"][name]
-        works = counted.fused if name == "fused" else counted.eager
+        stack = self.values["stacks"]["compiled" if compiled else "eager"]
+        if config.precision == "bf16" or (config.precision == "auto" and self.gpu.bf16):
+            stack = {**stack, "memory": {**stack["memory"], **stack["bf16"]}}
+        works = counted.fused if compiled else counted.eager
         arithmetic = memory = 0.0
         for work in works:
             products, moves, copies = self._kernel(work, stack, channels_last)

@@ -46,8 +46,8 @@ def test_the_gpu_script_runs_dry(tmp_path: Path) -> None:
     done = run(tmp_path, "--dry", "--out", str(tmp_path))
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     results = json.loads((tmp_path / "gpu.json").read_text())
-    parts = ["tests-eager", "step-eager", "tests-captured", "step-graphs", "algorithms", "tests-compiled", "training"]
-    assert [part["part"] for part in results["parts"]] == parts
+    parts = ["tests-eager", "step-eager", "tests-captured", "step-graphs", "tests-memory"]
+    assert [part["part"] for part in results["parts"]] == [*parts, "algorithms", "tests-compiled", "training"]
     assert {part["exit_code"] for part in results["parts"]} == {0}
     assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in results["step-eager"]["results"]}
     assert "skipped recipe mild, captured: cuda_graphs=require: cannot capture steps" in done.stdout

@@ -22,23 +22,38 @@ from tests.counted_steps import made_up
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
 PRODUCTS = {"convolution": 0.5, "depthwise": 0.1, "matrix": 0.8, "unaligned": 0.25, "group_width": 16}
-STACK = {"products": PRODUCTS, "memory": {"other": 0.5, "pool": 0.25}, "call": 1e-3, "kernel": 0.0, "ranks": 0.5}
-VALUES = {"stacks": {"eager": STACK, "fused": STACK}, "captured_call": 0.0, "overlap": 1.0,
+MEMORY = {"memory": {"other": 0.5, "pool": 0.25}, "bf16": {"pool": 0.125}}
+STACK = {"products": PRODUCTS, **MEMORY, "call": 1e-3, "kernel": 0.0, "ranks": 0.5}
+VALUES = {"stacks": {"eager": STACK, "compiled": STACK}, "captured_call": 0.0, "overlap": 1.0,
           "row": {"eigenvectors": 2e-3, "qr": 1e-3}}  # fmt: skip
 PRODUCT, MOVE = Work("convolution", 10**6, 10**10, 1), Work("other", 10**7, 0, 3)
 TINY = ("recipe=mild", "dataset=shapes", "model=resnet18", "algorithms=[channels_last]", "batch_size=4", "epochs=2",
         "schedule.warmup=1ep")  # fmt: skip
 
 
-def parts(*works: Work, gpus: int = 1, channels_last: bool = True, captured: bool = False) -> Parts:
+def parts(
+    *works: Work, gpus: int = 1, channels_last: bool = True, captured: bool = False, precision: str = "fp16",
+    gpu: Gpu = GPU,
+) -> Parts:  # fmt: skip
     step = CountedStep(64, (), list(works), list(works), 10**7, 0)
-    return Rates(GPU, gpus, VALUES).parts(step, launched(channels_last, captured))
+    return Rates(gpu, gpus, VALUES).parts(step, launched(channels_last, captured, precision))
 
 
 @cache
-def launched(channels_last: bool, captured: bool) -> RunConfig:
+def launched(channels_last: bool, captured: bool, precision: str) -> RunConfig:
     names = "[channels_last]" if channels_last else "[]"
-    return compose([f"algorithms={names}", f"cuda_graphs={'on' if captured else 'off'}"]).config
+    graphs = f"cuda_graphs={'on' if captured else 'off'}"
+    return compose([f"algorithms={names}", graphs, f"precision={precision}"]).config
+
+
+def test_kernels_have_their_own_efficiency_in_bf16() -> None:
+    pool = Work("pool", 10**6, 0, 1)
+    without = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="", bf16=False)
+    assert parts(pool).memory == pytest.approx(10**6 / 0.25e9)
+    assert parts(pool, precision="bf16").memory == pytest.approx(10**6 / 0.125e9)
+    assert parts(pool, precision="auto").memory == parts(pool, precision="bf16").memory
+    assert parts(pool, precision="auto", gpu=without).memory == parts(pool).memory
+    assert parts(MOVE, precision="bf16").memory == parts(MOVE).memory
 
 
 def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> None:
