@@ -2,28 +2,39 @@
 
 import argparse
 import json
+import shlex
 import sys
 from dataclasses import asdict
 
 from rich.console import Console
 
 from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
-from launcher.doctor.examine import examine
+from launcher.doctor.examine import bad_images, examine
 from launcher.doctor.machine import Finding
-from launcher.errors import EXIT_USER_ERROR
+from launcher.errors import DONE, EXIT_USER_ERROR, first_few
 
-EXAMPLES = ["train doctor", "train doctor recipe=hot dataset.path=/data/imagenet", "train doctor --json"]
+EXAMPLES = [
+    "train doctor",
+    "train doctor recipe=hot dataset.path=/data/imagenet",
+    "train doctor --json",
+    "train doctor dataset=image_folder dataset.path=/data/mine --list-bad | xargs rm",
+]
 _COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run to check the machine for")
-    parser.add_argument("--json", action="store_true", help="as one JSON list")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="as one JSON list")
+    form.add_argument("--list-bad", action="store_true", help="only files that cannot be decoded, quoted for xargs rm")
 
 
 def main(arguments: argparse.Namespace) -> int:
     findings, config = [], compose(arguments.overrides).config
+    if arguments.list_bad:
+        return _list_bad(config)
     with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):
         for finding in examine(config, report):
             findings.append(finding)
@@ -32,6 +43,18 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
+
+
+def _list_bad(config: RunConfig) -> int:
+    """Print the paths of images that cannot be decoded; those in archives, which cannot be removed alone, as a note."""
+    with progress_bars(console(sys.stderr)) as (_, report):
+        bad = bad_images(config, report)
+    for piece in bad:
+        if piece.size is None:
+            print(shlex.quote(piece.file))
+    if inside := [str(piece) for piece in bad if piece.size is not None]:
+        print(f"note: {len(inside):,} images in archives cannot be decoded: {first_few(inside)}", file=sys.stderr)
+    return DONE
 
 
 def _show(finding: Finding, out: Console) -> None:

@@ -14,6 +14,7 @@ from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import csv_cell
+from launcher.data.dropped import notes_on
 from launcher.data.listing import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, first_few, one_line
 from launcher.launch.devices import decide
@@ -49,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     exported = _exported(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
-    files = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
+    files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
     if not any(is_file(Path(file)) for file in files):
@@ -61,16 +62,20 @@ def main(arguments: argparse.Namespace) -> int:
     config = read(folder.config) if folder else compose([]).config
     from launcher.weights.classifier import predictions
 
+    for note in notes_on(dropped):
+        print(f"note: {one_line(note)}", file=sys.stderr)
     failed, classifier = 0, _classifier(exported, folder, config, best=arguments.best)
     titles = classifier.task.values.predicted
     if arguments.csv:
-        print("file,rank", *titles, sep=",")
+        print("file,rank", *titles, "error", sep=",")
     for prediction in predictions(classifier, files, arguments.top):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
             print(f"error: {one_line(reason)}", file=sys.stderr)
         show(prediction, *titles)
+    if failed:
+        print(f"error: {failed:,} of {len(files):,} files cannot be read", file=sys.stderr)
     return FAILED if failed else DONE
 
 
@@ -122,10 +127,11 @@ def _show_json(image: ClassifiedImage, name: str, value: str) -> None:
 
 
 def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
-    file, classes = csv_cell(image.file), enumerate(image.classes, 1)
-    digits = ".6f" if value == "probability" else ".9g"
-    rows = ([file, rank, csv_cell(one), f"{p:{digits}}"] for rank, (one, p) in classes)
-    csv.writer(sys.stdout, lineterminator="\n").writerows(rows)
+    file, digits = csv_cell(image.file), ".6f" if value == "probability" else ".9g"
+    rows = [[file, rank, csv_cell(one), f"{p:{digits}}", ""] for rank, (one, p) in enumerate(image.classes, 1)]
+    # note: each file has a row, also one without a class
+    none = [file, "", "", "", csv_cell(image.unreadable or "")]
+    csv.writer(sys.stdout, lineterminator="\n").writerows(rows or [none])
 
 
 def _show_line(image: ClassifiedImage, name: str, value: str) -> None:

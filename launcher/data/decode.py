@@ -1,5 +1,6 @@
 """Decode untrusted image files with Pillow: few formats, bounded sizes; imports no torch."""
 
+import importlib
 import io
 import warnings
 from collections.abc import Iterator
@@ -7,16 +8,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, PngImagePlugin, UnidentifiedImageError, features
 
 # note: the content decides, not the name; Pillow's other formats include PostScript, which it would execute
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_FORMATS = ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"]
+# Formats that need a package: their extensions, and how a file of ISO's container starts after four bytes.
+_OF_PACKAGES = {
+    "AVIF": ("Pillow with AVIF", (".avif",), (b"ftypavif", b"ftypavis")),
+    "HEIF": ("the package pillow-heif", (".heic", ".heif"), (b"ftyphei", b"ftyphev", b"ftypmif1", b"ftypmsf1")),
+}
 # Pillow's own bound, at which it only warns; ImageNet's largest image has 61 million.
 MOST_PIXELS = 89_478_485
 # Pillow's modes with 16 bits per pixel, whose values it would clip at 255; in PNG and PPM files, "I" is one too.
 _DEEP = ("I;16", "I;16B", "I;16L", "I;16N")
 # note: profiles and texts beside the pixels may be larger than Pillow's bound of 1 MiB; they are not kept
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = 1 << 26
+
+
+if features.check("avif"):
+    _FORMATS.append("AVIF")
+with suppress(ImportError):
+    importlib.import_module("pillow_heif").register_heif_opener()
+    _FORMATS.append("HEIF")
 
 
 class UnreadableImage(Exception):
@@ -85,6 +98,19 @@ def size(data: bytes) -> tuple[int, int]:
         return image.size
 
 
+def lacking() -> dict[tuple[str, ...], str]:
+    """Return the extensions of images that cannot be decoded here, with the package that they need."""
+    return {suffixes: package for name, (package, suffixes, _) in _OF_PACKAGES.items() if name not in _FORMATS}
+
+
+def _unknown(data: bytes) -> str:
+    """Return why a file is in no format that is read here."""
+    for name, (package, _, starts) in _OF_PACKAGES.items():
+        if name not in _FORMATS and data[4:].startswith(starts):
+            return f"a file of {name}, which needs {package}"
+    return f"not a {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} file"
+
+
 @contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
     try:
@@ -100,7 +126,7 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
     except Image.DecompressionBombError:
         raise UnreadableImage(f"more than {MOST_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise UnreadableImage(f"not a {', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} file") from None
+        raise UnreadableImage(_unknown(data)) from None
     except OSError as error:
         raise UnreadableImage(error.strerror or str(error)) from None
     # note: decoders raise arbitrary errors on damaged files

@@ -6,13 +6,13 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from launcher import randomness
 from launcher.config.class_names import composed, in_order
 from launcher.data.classes import places_in
+from launcher.data.dropped import BROKEN, LINKS, LOOSE, NO_IMAGE, UNREADABLE, Dropped, Drops, drops_of, notes_on
 from launcher.data.listing import (
     EXTENSIONS,
     Refused,
@@ -30,21 +30,6 @@ from launcher.data.workers import in_threads
 from launcher.errors import Problem, UserError
 
 _FILES_A_TASK = 1000
-# Why entries of a data set are dropped.
-NO_IMAGE = "files without an image extension"
-LOOSE = "images that lie beside the class folders, not in one"
-LINKS = "links out of the split's folder or to a folder below a class"
-BROKEN = "broken or looping links, pipes or devices"
-REPLACED = "images that a later one of the same name replaces, as when unpacking"
-UNREADABLE = "images that cannot be decoded"
-_REMEDIES = {LINKS: "; set dataset.links=follow to read them"}
-
-
-class Dropped(NamedTuple):
-    """A number of entries that are dropped for one reason, and the name of the first."""
-
-    rows: int
-    example: str
 
 
 @dataclass(frozen=True)
@@ -87,11 +72,6 @@ def counted(folder: Folder) -> Folder:
         message = f"{folder.seen:,} files or rows were listed, but {explained:,} are taken or dropped with a reason; "
         raise problem(folder.root, f"{message}this is an error of the program, please report it")
     return folder
-
-
-def drops(reasons: Mapping[str, Sequence[str]]) -> dict[str, Dropped]:
-    """Return the counts and the first of the names that are dropped for each reason."""
-    return {why: Dropped(len(names), names[0]) for why, names in reasons.items() if names}
 
 
 @dataclass(frozen=True)
@@ -165,6 +145,16 @@ def sizes(folder: Folder) -> Sequence[int | None]:
         raise problem(folder.root.removesuffix(f"/{folder.place.rstrip('/')}"), unreadable_path(error)) from None
 
 
+def missing_files(folder: Folder) -> list[str]:
+    """Return the files of images that do not exist."""
+
+    def missing(number: int) -> str:
+        file = folder.piece(number).file
+        return "" if os.path.exists(file) else file  # noqa: PTH110 - of a million files
+
+    return [*filter(None, in_threads(missing, range(len(folder.files)), _FILES_A_TASK))]
+
+
 def problem(path: Path | str, message: str) -> UserError:
     """Return an error about `dataset.path`."""
     return UserError(Problem(message, "dataset.path", path))
@@ -189,7 +179,7 @@ def _listed(path: Path, below: str, split: str, links: str) -> Folder:
         names.remove(FFCV)
     if not names:
         message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
-        raise problem(path, "; ".join([message + UNDIVIDED * (split == "val"), *_notes(_refused(refused))]))
+        raise problem(path, "; ".join([message + UNDIVIDED * (split == "val"), *notes_on(_refused(refused))]))
     classes = in_order(map(composed, names))
     numbers = {name: number for number, name in enumerate(classes)}
     files: list[str] = []
@@ -203,34 +193,17 @@ def _listed(path: Path, below: str, split: str, links: str) -> Folder:
         if len(images) < len(listed):
             others += sorted({*listed}.difference(images))
     loose = [*filter(is_image, beside)]
-    dropped = drops({NO_IMAGE: others, LOOSE: loose}) | _refused(refused)
+    dropped = drops_of({NO_IMAGE: others, LOOSE: loose}) | _refused(refused)
     if not files:
         message = f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some"
-        raise problem(path, "; ".join([message, *_notes(dropped)]))
+        raise problem(path, "; ".join([message, *notes_on(dropped)]))
     seen = len(files) + len(others) + len(loose) + len(refused.links) + len(refused.broken)
     place = f"{below}/" if below else ""
     return Folder(str(root), split, classes, files, np.array(labels, np.int64), None, place, seen, dropped)
 
 
-def _refused(refused: Refused) -> dict[str, Dropped]:
-    return drops({LINKS: sorted(refused.links), BROKEN: sorted(refused.broken)})
-
-
-def dropped_notes(folders: Sequence[Folder]) -> list[str]:
-    """Return notes on what is dropped in some splits, by reason."""
-    total: dict[str, Dropped] = {}
-    for folder in folders:
-        for why, (count, example) in folder.dropped.items():
-            before = total.get(why, Dropped(0, example))
-            total[why] = Dropped(before.rows + count, before.example)
-    return _notes(total)
-
-
-def _notes(dropped: Mapping[str, Dropped]) -> list[str]:
-    return [
-        f"skipping {count:,} {why}, such as {example}{_REMEDIES.get(why, '')}"
-        for why, (count, example) in dropped.items()
-    ]
+def _refused(refused: Refused) -> Drops:
+    return drops_of({LINKS: sorted(refused.links), BROKEN: sorted(refused.broken)})
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
@@ -239,7 +212,7 @@ def without(folder: Folder, skipped: Collection[str]) -> Folder:
         return folder
     kept = np.array([f"{folder.place}{file}" not in skipped for file in folder.files])
     bad = [folder.files[number] for number in np.flatnonzero(~kept).tolist()]
-    return replace(part(folder, kept), dropped={**folder.dropped, **drops({UNREADABLE: bad})})
+    return replace(part(folder, kept), dropped={**folder.dropped, **drops_of({UNREADABLE: bad})})
 
 
 def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Folder, Folder]:

@@ -36,7 +36,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
     dataset = config.dataset
     if skipped is None:
         skipped = find_skipped(dataset, config.seed, quiet)
-    both = splits(dataset, config.seed, skipped)
+    both = splits(dataset, config.seed, config.task.labelled, skipped)
     if dataset.val_split is None:
         return _of_splits(*(fingerprint(listed(one)) for one in both))
     return _of_splits(*[divided(both, dataset.val_split)] * 2)

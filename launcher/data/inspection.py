@@ -9,9 +9,11 @@ import numpy as np
 
 from launcher.config.schema import Dataset, FFCVLoader, RunConfig
 from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
+from launcher.data.decode import lacking
+from launcher.data.dropped import notes_on
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import DiskTree, Folder, dropped_notes, is_remote, part, problem, sizes, without
+from launcher.data.folder import DiskTree, Folder, is_remote, missing_files, part, problem, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
@@ -77,7 +79,8 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
         raise UserError(Problem(message, "dataset.test_path", path))
     try:
         images, notes = match_images(path, config, classes, report)
-        return replace(_present(images), split="test"), notes
+        _check_files(config, [images])
+        return replace(images, split="test"), notes
     except UserError as error:
         raise UserError(*(replace(problem, key="dataset.test_path") for problem in error.problems)) from None
 
@@ -95,7 +98,7 @@ def match_images(
     images = evaluation_images(path, config, classes, report)
     bad = unreadable([images], report) if config.dataset.skip_bad else {}
     images = without(images, bad)
-    notes = [*_unreadable_notes(bad), *dropped_notes([images])]
+    notes = [*_unreadable_notes(bad), *notes_on(images.dropped)]
     names, labels = read_labels(config, images.classes)
     labels, places = labels[images.labels], places_in(names, classes)
     if are_places(names, classes):
@@ -143,8 +146,9 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     if dataset.path is None or not _exists(dataset.path):
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
-    train, val = map(_present, read_splits(config, bad if skipped is None else skipped, report))
-    skipped_files = [*_unreadable_notes(bad), *dropped_notes([train, val])]
+    train, val = read_splits(config, bad if skipped is None else skipped, report)
+    _check_files(config, (train, val))
+    skipped_files = [*_unreadable_notes(bad), *notes_on(train.dropped, val.dropped)]
     for split in (train, val):
         if not split.files:
             message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
@@ -163,11 +167,23 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
-def _present(images: Folder) -> Folder:
-    """Return images after a check of the files that a table lists; raises UserError if one is missing."""
-    if isinstance(images.stored, Listed):
-        sizes(images)
-    return images
+def _check_files(config: RunConfig, splits: Sequence[Folder]) -> None:
+    """Check that the files of a table exist, and that packages can decode all images; `skip_bad` skips the others.
+
+    Raises UserError with their number and the first ones.
+    """
+    if config.dataset.skip_bad:
+        return
+    total = sum(len(split.files) for split in splits)
+    listed = [split for split in splits if isinstance(split.stored, Listed)]
+    if missing := [file for split in listed for file in missing_files(split)]:
+        message = f"{len(missing):,} of the {total:,} images that it lists do not exist: {first_few(missing, 10)}; "
+        remedy = "restore them, remove their rows, or set dataset.skip_bad=true"
+        raise problem(listed[0].root, f"{message}{remedy}")
+    for suffixes, package in lacking().items():
+        if files := [file for split in splits for file in split.files if file.lower().endswith(suffixes)]:
+            message = f"{len(files):,} of the {total:,} images, such as {files[0]}, need {package}; "
+            raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
 
 def _exists(path: str) -> bool:

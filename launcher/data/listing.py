@@ -5,37 +5,41 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.data.dropped import BROKEN, NO_IMAGE, Drops, drop, drops_of
 from launcher.errors import UserError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")
+EXTENSIONS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
+    *(".avif", ".heic", ".heif"),
+)
 # Left by other programs: macOS's zip files, and the index of a Synology disk.
 _IGNORED = ("__MACOSX", "@eaDir")
 
 
-def image_files(names: Iterable[str]) -> list[str]:
-    """Return files by name and, for folders, the images in and below them, sorted.
+def image_files(names: Iterable[str]) -> tuple[list[str], Drops]:
+    """Return files by name and, for folders, the images in and below them, sorted; and what these hold besides.
 
     Raises UserError if a folder cannot be read, or contains no images.
     """
-    return [path for name in names for path in (_below(name) if is_folder(Path(name)) else [name])]
-
-
-def _below(name: str) -> list[str]:
-    paths: list[str] = []
-    try:
-        # note: os.walk alone would skip unreadable folders
-        for parent, folders, files in os.walk(name, onerror=_raised):
-            folders[:] = sorted(folder for folder in folders if not is_ignored(folder))
-            paths += [os.path.join(parent, file) for file in sorted(files) if is_image(file)]  # noqa: PTH118
-    except OSError as error:
-        raise UserError(unreadable_path(error)) from None
-    if not paths:
-        raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
-    return paths
-
-
-def _raised(error: OSError) -> None:
-    raise error
+    images: list[str] = []
+    drops: Drops = {}
+    for name in names:
+        if not is_folder(Path(name)):
+            images.append(name)
+            continue
+        refused = Refused()
+        try:
+            files = files_below(Path(), name.rstrip("/") or "/", None, refused)
+        except OSError as error:
+            raise UserError(unreadable_path(error)) from None
+        inside = [*filter(is_image, files)]
+        if not inside:
+            raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
+        images += inside
+        others = [file for file in files if not is_image(file)]
+        for reason, one in drops_of({NO_IMAGE: others, BROKEN: sorted(refused.broken)}).items():
+            drop(drops, reason, one.example, one.rows)
+    return images, drops
 
 
 def unreadable_path(error: OSError) -> str:
@@ -119,5 +123,5 @@ def in_class(parts: Sequence[str]) -> tuple[str, str] | None:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name has an image's extension."""
-    return name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+    """Return whether a path ends in an image's extension."""
+    return name.lower().endswith(EXTENSIONS) and not os.path.basename(name).startswith(".")  # noqa: PTH119

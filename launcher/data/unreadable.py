@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher import atomic
 from launcher.config.schema import Dataset
@@ -18,23 +19,36 @@ from launcher.regular import read_regular
 _IMAGES_A_TASK = 64
 
 
-def unreadable(splits: Sequence[Folder], report: Report) -> dict[str, str]:
-    """Return images that cannot be decoded, below the data set's folder, with reasons; uses all cores.
+class Fault(NamedTuple):
+    """An image that cannot be decoded: its name below the data set's folder, where it is, and the reason."""
+
+    name: str
+    piece: Piece
+    reason: str
+
+
+def faults(splits: Sequence[Folder], report: Report) -> list[Fault]:
+    """Return the images that cannot be decoded; uses all cores.
 
     Raises UserError if a worker process was killed.
     """
-    files = [f"{split.place}{file}" for split in splits for file in split.files]
+    names = [f"{split.place}{file}" for split in splits for file in split.files]
     pieces = [split.piece(number) for split in splits for number in range(len(split.files))]
     # note: starting processes takes longer than reading a few files
-    few = len(files) <= _IMAGES_A_TASK
+    few = len(names) <= _IMAGES_A_TASK
     several = in_workers(_reasons, pieces, _IMAGES_A_TASK, usable_cores())
     reasons = _reasons(pieces) if few else (reason for _, reason in several)
-    bad: dict[str, str] = {}
-    for number, (file, why) in enumerate(zip(files, reasons, strict=True), 1):
+    bad: list[Fault] = []
+    for number, (name, piece, why) in enumerate(zip(names, pieces, reasons, strict=True), 1):
         if why is not None:
-            bad[file] = why
-        report("checking all images", number, len(files))
+            bad.append(Fault(name, piece, why))
+        report("checking all images", number, len(names))
     return bad
+
+
+def unreadable(splits: Sequence[Folder], report: Report) -> dict[str, str]:
+    """Return the names of `faults`, with reasons."""
+    return {fault.name: fault.reason for fault in faults(splits, report)}
 
 
 def write_skipped(file: Path, skipped: dict[str, str]) -> None:

@@ -14,7 +14,8 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import evaluation_images, splits
-from launcher.data.unreadable import unreadable
+from launcher.data.sources.pieces import Piece
+from launcher.data.unreadable import faults
 from launcher.data.workers import Report, quiet, worker_count
 from launcher.doctor import machine
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
@@ -75,21 +76,33 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     yield ok("data set", f"{name} in {where}: {counts} images{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)
     if not in_files:
-        images = splits(config.dataset, config.seed)
-        yield from _examine_images(config, "images", str(dataset.path), images, report)
+        images = splits(config.dataset, config.seed, config.task.labelled)
+        yield from _examine_images(config, "images", images, report)
         copies = duplicate_notes(inspection.splits, report)
         yield from (warning("duplicates", note, "remove all but one") for note in copies)
         if not copies:
             yield ok("duplicates", "none, by size and content")
     if dataset.test_path is not None:
         test = evaluation_images(dataset.test_path, config, inspection.classes or (), report)
-        yield from _examine_images(config, "test images", dataset.test_path, [test], report)
+        yield from _examine_images(config, "test images", [test], report)
 
 
-def _examine_images(
-    config: RunConfig, what: str, folder: str, splits: Sequence[Folder], report: Report
-) -> Iterator[Finding]:
-    bad = unreadable(splits, report)
+def bad_images(config: RunConfig, report: Report = quiet) -> list[Piece]:
+    """Return the images of class folders, archives and tables that cannot be decoded.
+
+    Raises UserError if they cannot be listed.
+    """
+    dataset = config.dataset
+    if dataset.kind != "folder":
+        return []
+    images = [*splits(dataset, config.seed, "", report=report)]
+    if dataset.test_path is not None:
+        images.append(evaluation_images(dataset.test_path, config, report=report))
+    return [fault.piece for fault in faults(images, report)]
+
+
+def _examine_images(config: RunConfig, what: str, splits: Sequence[Folder], report: Report) -> Iterator[Finding]:
+    bad = faults(splits, report)
     total = sum(len(split.files) for split in splits)
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")
@@ -97,5 +110,5 @@ def _examine_images(
     finding = warning if config.dataset.skip_bad else problem
     advice = "repair or remove them; dataset.skip_bad=true skips them"
     yield finding(what, f"{len(bad):,} of {total:,} cannot be decoded", advice)
-    for file, reason in sorted(bad.items()):
-        yield finding(what, f"{folder}/{file} ({reason})")
+    for fault in sorted(bad, key=lambda one: one.name):
+        yield finding(what, f"{fault.piece} ({fault.reason})")

@@ -107,7 +107,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
         if measured.device != "cpu" and loader.decode == "cpu":
             yield "dataloader.decode=gpu: the GPU decodes and crops JPEGs; measure it, since no GPU has run it yet"
         if config.dataset.kind == "folder":
-            yield from image_advice(config, splits(config.dataset, config.seed)[0])
+            yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
     if jpegs and not isinstance(loader, SyntheticLoader) and not loader.dct_scaling and loader.decode != "gpu":
         yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small, to other pixels"

@@ -109,11 +109,11 @@ def test_images_are_classified_in_the_order_of_the_command_line(
         monkeypatch.setattr(predict_module, "_BATCH", 2)
         assert worker_count(predict_module._LOADER, 1) > 0
     rows = predictions(str(run.path), f"{images}/b/deep", f"{images}/c.jpg", f"{images}", code=1)
-    names = ["b/deep/e.webp", "b/deep/f.png", "c.jpg", "a.png", "broken.jpg", "c.jpg", "b/d.PNG"]
-    names += ["b/deep/e.webp", "b/deep/f.png"]
+    names = ["b/deep/e.webp", "b/deep/f.png", "c.jpg", "a.png", "b/d.PNG", "b/deep/e.webp", "b/deep/f.png"]
+    names += ["broken.jpg", "c.jpg"]
     assert [row["file"] for row in rows] == [f"{images}/{name}" for name in names]
-    assert "runcated" in str(rows.pop(4)["error"])
-    names.pop(4)
+    assert "runcated" in str(rows.pop(7)["error"])
+    names.pop(7)
     assert all(close(row, images / name, run) for row, name in zip(rows, names, strict=True))
 
 
@@ -124,9 +124,9 @@ def test_an_unreadable_file_is_one_error_and_the_others_are_classified(run: RunF
     assert code == 1
     (best, score) = expected(run, images / "a.png")[0]
     assert output == f"{images}/a.png: {best} {score:.2%}\n"
-    assert [line.split(" cannot be read as an image (")[0] for line in errors.splitlines()] == [
-        f"error: {name}" for name in bad
-    ]
+    *lines, last = errors.splitlines()
+    assert [line.split(" cannot be read as an image (")[0] for line in lines] == [f"error: {name}" for name in bad]
+    assert last == "error: 4 of 5 files cannot be read"
 
 
 def test_csv_and_json_have_the_same_values(
@@ -160,6 +160,21 @@ def test_csv_rows_contain_no_formulas_and_names_as_they_are(
     assert (code, errors) == (0, "")
     shown = [row["file"] for row in csv.DictReader(io.StringIO(output))]
     assert shown == ["'=HYPERLINK(1).png", "'@a.png", names[2], r"\udcff.png", names[4]]
+
+
+def test_each_file_has_a_row_and_others_are_counted(run: RunFolder, images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "photos"
+    (folder / "deep").mkdir(parents=True)
+    shutil.copy(images / "a.png", folder / "deep" / "a.jfif")
+    (folder / "b.jpg").write_text("=no image")
+    (folder / "notes.txt").touch()
+    code, output, errors = execute("predict", str(run.path), str(folder), "--csv", "--top", "1")
+    rows = list(csv.DictReader(io.StringIO(output)))
+    assert (code, [row["file"] for row in rows]) == (1, [f"{folder}/b.jpg", f"{folder}/deep/a.jfif"])
+    assert [(row["rank"], bool(row["class"]), row["error"]) for row in rows][1:] == [("1", True, "")]
+    assert rows[0]["error"].startswith("not a JPEG, PNG")
+    assert f"note: skipping 1 files without an image extension, such as {folder}/notes.txt\n" in errors
+    assert errors.endswith("error: 1 of 2 files cannot be read\n")
 
 
 def test_numbers_below_zero_are_no_formulas() -> None:

@@ -93,7 +93,7 @@ def test_images_drawn_for_validation_are_compared_with_the_others(pets: Path) ->
     shutil.rmtree(pets / "val")
     for number in range(6):
         shutil.copy(pets / "train" / "cat" / f"{number}.jpg", pets / "train" / "cat" / f"{number}b.jpg")
-    both = splits(compose(words_for(pets, "dataset.val_split=0.3")).config.dataset, 42)
+    both = splits(compose(words_for(pets, "dataset.val_split=0.3")).config.dataset, 42, "class")
     drawn = {file.removesuffix(".jpg").removesuffix("b") for file in both[1].files if file.startswith("cat")}
     rest = {file.removesuffix(".jpg").removesuffix("b") for file in both[0].files if file.startswith("cat")}
     assert (leaked := len(drawn & rest)) > 0

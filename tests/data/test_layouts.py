@@ -73,7 +73,11 @@ def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) 
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
     scanned = scan(folder, "train")
     assert (scanned.classes, len(scanned.files), scanned.dropped) == (["cat", "dog"], 10, {})
-    assert image_files([str(folder / "train" / "cat")]) == [f"{folder}/train/cat/{number}.png" for number in "12345"]
+    (folder / "train" / "cat" / "notes.txt").touch()
+    (folder / "train" / "cat" / "gone.png").symlink_to("nowhere")
+    images, dropped = image_files([f"{folder}/train/cat/", f"{folder}/val/dog/1.png"])
+    assert images == [*(f"{folder}/train/cat/{number}.png" for number in "12345"), f"{folder}/val/dog/1.png"]
+    assert [*dropped.values()] == [(1, f"{folder}/train/cat/notes.txt"), (1, f"{folder}/train/cat/gone.png")]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
     assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).files) == 10

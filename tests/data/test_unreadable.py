@@ -2,12 +2,16 @@
 
 import errno
 import os
+import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import features
 
 from launcher.config.compose import compose
+from launcher.data import decode
 from launcher.data import unreadable as module
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
@@ -16,6 +20,7 @@ from launcher.data.workers import quiet
 from launcher.disk import DiskError
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
+from tests.commands import execute
 from tests.images import write_images
 
 from .conftest import words_for, write_files
@@ -36,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 def reasons(folder: Path) -> dict[str, str]:
     dataset = compose(words_for(folder)).config.dataset
-    return unreadable(splits(dataset, 0), quiet)
+    return unreadable(splits(dataset, 0, "class"), quiet)
 
 
 @pytest.mark.parametrize("at_once", [2, 64])
@@ -112,8 +117,65 @@ def test_doctor_lists_all_unreadable_images(folder: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm"])
+def test_doctor_lists_the_files_of_a_table_for_xargs(folder: Path, tmp_path: Path) -> None:
+    (folder / "train/cat/cut.jpg").rename(folder / "train/cat/it's cut \u00e9.jpg")
+    rows = [
+        f"{file},{file.parent.name},{file.parts[-3]}" for file in sorted(folder.rglob("*.*")) if file.stem != "empty"
+    ]
+    words = words_for(tmp_path / "images" / ".." / "table.csv")
+    (tmp_path / "table.csv").write_text("\n".join(["path,label,split", *rows]))
+    found = [finding for finding in examine_data(compose(words).config) if finding.name == "images"][1:]
+    assert all(Path(finding.observation.split(" (")[0]).exists() for finding in found)
+    code, listed, errors = execute("doctor", *words, "--list-bad")
+    assert (code, errors) == (0, "")
+    subprocess.run(["xargs", "rm"], input=listed, text=True, check=True)
+    left = {file.name for file in folder.rglob("*.*")}
+    assert left == {*(f"{number}.jpg" for number in range(6)), "empty.png"}
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for name in ("train/a/0.jpg", "train/b/0.jpg", "val/a/0.jpg", "val/b/0.jpg"):
+            file.writestr(name, b"no image")
+    code, listed, errors = execute("doctor", *words_for(tmp_path / "x.zip"), "--list-bad")
+    assert (code, listed) == (0, "")
+    assert "note: 4 images in archives cannot be decoded: a/0.jpg in " in errors
+
+
+def test_missing_files_of_a_table_are_counted_and_skipped(folder: Path, tmp_path: Path) -> None:
+    parts = [(split, name) for split in ("train", "val") for name in ("cat", "dog")]
+    names = [f"{split}/{name}/{n}.jpg,{name},{split}" for split, name in parts for n in range(3)]
+    table = folder / "table.csv"
+    table.write_text("\n".join(["path,label,split", *names, *(f"gone/{n}.jpg,cat,train" for n in range(12))]))
+    missing = r"12 of the 24 images that it lists do not exist: .*gone/0\.jpg.* and 2 more; restore"
+    with pytest.raises(UserError, match=missing):
+        inspect_data(compose(words_for(table)).config, must_exist=True)
+    data = inspect_data(compose(words_for(table, "dataset.skip_bad=true")).config, must_exist=True)
+    assert data.config.dataset.train_samples == 6
+    assert len(data.skipped) == 12
+
+
+@pytest.mark.parametrize("kind", ["jpg", "jpeg", "jpe", "jfif", "JPG", "avif", "heic"])
+def test_all_extensions_of_photos_are_read_or_name_their_package(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    container = b"\0\0\0\x18ftypheic" if kind == "heic" else b"\0\0\0\x18ftypavif"
+    name, package = ("HEIF", "the package pillow-heif") if kind == "heic" else ("AVIF", "Pillow with AVIF")
+    write_images(tmp_path, {"train": 2, "val": 1}, size=(17, 19))
+    for file in [*tmp_path.rglob("*.jpg")]:
+        file.rename(file.with_suffix(f".{kind}"))
+    if kind in ("heic", "avif"):
+        monkeypatch.setattr(decode, "_FORMATS", [one for one in decode._FORMATS if one != name])
+        with pytest.raises(UserError, match=f"6 of the 6 images, such as cat/0.{kind}, need {package}; install it"):
+            inspect_data(compose(words_for(tmp_path)).config, must_exist=True)
+        (tmp_path / "train" / "cat" / f"0.{kind}").write_bytes(container)
+        assert reasons(tmp_path) == {f"train/cat/0.{kind}": f"a file of {name}, which needs {package}"}
+        return
+    assert inspect_data(compose(words_for(tmp_path)).config, must_exist=True).config.dataset.train_samples == 4
+    assert reasons(tmp_path) == {}
+
+
+@pytest.mark.parametrize("kind", ["gif", "bmp", "tif", "tiff", "ppm", "pgm", "avif"])
 def test_other_formats_are_read(tmp_path: Path, kind: str) -> None:
+    if kind == "avif" and not features.check("avif"):
+        pytest.skip("Pillow has no AVIF here")
     write_images(tmp_path, {"train": 1, "val": 1}, size=(7, 9), kind=kind)
     assert reasons(tmp_path) == {}
     assert len(write_files(tmp_path)) == 2

@@ -20,7 +20,7 @@ COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
 
 
 def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Folder, Folder]:
-    return splits(compose(words_for(folder, f"dataset.val_split={fraction}")).config.dataset, seed)
+    return splits(compose(words_for(folder, f"dataset.val_split={fraction}")).config.dataset, seed, "class")
 
 
 def draw(path: Path, names: list[str]) -> None:

@@ -21,18 +21,18 @@ _SUFFIX = ".beton"
 
 @dataclass(frozen=True)
 class FFCVDataset:
-    """The FFCV files of a data set; `seed` draws the validation split, from each class if `by_class`."""
+    """The FFCV files of a data set; `seed` draws the validation split, as the images are `labelled`."""
 
     loader: FFCVLoader
     dataset: Dataset
     seed: int
-    by_class: bool
+    labelled: str
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
         """Return the files of a config with `dataloader=ffcv`."""
         assert isinstance(config.dataloader, FFCVLoader)
-        return cls(config.dataloader, config.dataset, config.seed, config.task.labelled == "class")
+        return cls(config.dataloader, config.dataset, config.seed, config.task.labelled)
 
     def path(self, split: str) -> Path:
         """Return the path of a split's file: the one in the config, or the one named after its settings.

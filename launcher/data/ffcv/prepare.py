@@ -46,8 +46,8 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     if not all(_is_written(path) for _, path, _ in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
-        train, val = splits(dataset, data.seed, bad, report, by_class=data.by_class, is_prepared=True)
-        if data.by_class:
+        train, val = splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
+        if data.labelled == "class":
             check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
         skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
         workers = usable_cores() if loader.workers == "auto" else loader.workers

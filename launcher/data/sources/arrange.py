@@ -7,9 +7,10 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from launcher.config.class_names import composed, in_order
-from launcher.data.folder import LOOSE, NO_IMAGE, REPLACED, Dropped, Folder, counted, problem
+from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop
+from launcher.data.folder import Folder, counted, problem
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored, is_image
-from launcher.data.sources.formats import Listing
+from launcher.data.sources.formats import Listing, SourceOptions
 from launcher.data.sources.layout import VAL, Names, Wanted, class_root, join, top_folder, visible
 from launcher.data.sources.pieces import Stored
 
@@ -24,14 +25,13 @@ class Rows:
     """
 
     images: dict[tuple[str, str], tuple[int, ...]] = field(default_factory=dict)
-    dropped: dict[str, Dropped] = field(default_factory=dict)
+    dropped: Drops = field(default_factory=dict)
     seen: int = 0
 
     def drop(self, reason: str, name: str, count: int = 1, *, seen: int = 1) -> None:
         """Count rows that are not read, `seen` now or before."""
         self.seen += count * seen
-        before, first = self.dropped.get(reason, (0, name))
-        self.dropped[reason] = Dropped(before + count, first)
+        drop(self.dropped, reason, name, count)
 
     def add(self, label: str, path: str, place: tuple[int, ...], mark: str = "") -> None:
         """Add an image as CLASS/NAME; with a mark beside one of an equal name, without it in its place."""
@@ -58,14 +58,14 @@ class Rows:
         elif len(parts) > 1 and parts[-1]:
             self.drop(NO_IMAGE, below)
 
-    def add_table(self, number: int, file: str, listing: Listing, *, needs_label: bool) -> None:
+    def add_table(self, number: int, file: str, listing: Listing, options: SourceOptions) -> None:
         """Add the rows of a table, which may have equal names.
 
         Raises UserError if a label is missing.
         """
         rows = zip(listing.names, listing.classes, listing.places, strict=True)
         for row, (name, label, place) in enumerate(rows):
-            if not label and needs_label:
+            if options.lacks_label(label or ""):
                 raise problem(file, f"row {row + 1} ({name}) has no label; add it, or remove the row")
             self.add(label or "", path_in_class(name, label or ""), (number, *place), f"#{number}-{row}")
 
@@ -96,14 +96,12 @@ class Archives:
     listings: Sequence[Listing]
     is_divided: bool
 
-    def add_to(self, rows: Rows, wanted: Wanted, known: Sequence[str]) -> list[str]:
+    def add_to(self, rows: Rows, wanted: Wanted, options: SourceOptions) -> list[str]:
         """Add the images of class folders, or samples with labels; return the classes of the folders.
 
-        `known` are the classes of a run whose images are evaluated.
-
-        Raises UserError as `class_root`, and if only some archives have labels.
+        Raises UserError as `class_root`, and if only some archives have labels, or a label is missing.
         """
-        samples = self._have_labels()
+        samples, known = self._have_labels(), options.classes
         tree = Names(name for one in self.listings for name in [*one.names, *one.others])
         root = self._root(tree, wanted, known, samples=samples)
         top = top_folder(tree, known)
@@ -114,6 +112,8 @@ class Archives:
                 mark = f"#{number}-{row}"
                 if label is None:
                     rows.add_file(file.removeprefix(prefix), (number, *place), mark)
+                elif options.lacks_label(label):
+                    raise problem(self.names[number], f"{file} has no label; add it, or remove the sample")
                 else:
                     rows.add(label, path_in_class(file, label), (number, *place), mark)
             elif wanted in ("train", "all") and not file.startswith(read) and is_image(PurePosixPath(file).name):

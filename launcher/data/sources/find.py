@@ -24,13 +24,13 @@ from launcher.data.folder import (
 from launcher.data.listing import is_file, is_folder, is_ignored, is_image
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.arrange import Rows
+from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import FFCV, Wanted, class_root, visible
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import (
     FOLDERS,
     FORMATS,
-    SourceOptions,
     archives_in,
     format_of,
     packed_source,
@@ -55,12 +55,12 @@ def read_splits(
 
     Raises UserError also if a label is none of the task, or the run has other classes.
     """
-    by_class = config.task.labelled == "class"
-    train, val = splits(config.dataset, config.seed, skipped, report, by_class=by_class)
+    labelled = config.task.labelled
+    train, val = splits(config.dataset, config.seed, labelled, skipped, report)
     own, labels = read_labels(config, train.classes)
     names, labels = in_classes_of(classes, own, labels, config.dataset.path)
     train, val = (replace(one, classes=names, labels=labels[one.labels]) for one in (train, val))
-    if names != own and by_class:
+    if names != own and labelled == "class":
         train, val = (part(one, np.argsort(one.labels, kind="stable")) for one in (train, val))
     return train, val
 
@@ -68,23 +68,23 @@ def read_splits(
 def splits(
     dataset: Dataset,
     seed: int,
+    labelled: str,
     skipped: Collection[str] = (),
     report: Report = quiet,
     *,
-    by_class: bool = True,
     is_prepared: bool = False,
 ) -> tuple[Folder, Folder]:
     """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
 
-    With `dataset.val_split` the split is drawn from each class, or from all images.
+    With `dataset.val_split` the split is drawn from each class if images are `labelled` by a class, else from all.
 
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
     path, fraction = images_path(dataset), dataset.val_split
-    options = SourceOptions(dataset.columns, dataset.links, needs_label=by_class)
+    options = SourceOptions(dataset.columns, dataset.links, labelled)
     if fraction is not None:
         whole = open_source(path, "all", report, options, is_prepared=is_prepared)
-        train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
+        train, val = divided(without(whole, skipped), fraction, seed, by_class=labelled == "class")
         if not val.files:
             message = (
                 f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
@@ -117,7 +117,7 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
     Raises UserError if no images exist, or they cannot be listed.
     """
     dataset = config.dataset
-    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled == "class", classes)
+    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled, classes)
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
@@ -125,7 +125,7 @@ def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
     """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
     if not dataset.skip_bad or dataset.kind != "folder":
         return {}
-    return unreadable(splits(dataset, seed, report=report, by_class=False), report)
+    return unreadable(splits(dataset, seed, "", report=report), report)
 
 
 def is_in_class_folders(path: str) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
+from launcher.data.dropped import Drops, drop
 from launcher.data.folder import problem
 from launcher.data.listing import is_ignored, is_image
 from launcher.data.sources.layout import SPLIT_NAMES, tidy
@@ -39,6 +40,24 @@ _OTHER_FIELD = "images of other fields of a sample"
 
 
 @dataclass(frozen=True)
+class SourceOptions:
+    """How sources are read: columns of tables, links of class folders, and what each image needs as its label.
+
+    It is a `class` or `numbers`, and may be missing otherwise. `classes` are those of a run whose images are evaluated.
+    """
+
+    columns: Columns = NO_COLUMNS
+    links: str = "refuse"
+    labelled: str = ""
+    classes: Sequence[str] = ()
+
+    def lacks_label(self, text: str) -> bool:
+        """Return whether the text of a label is empty, or that of one of its numbers."""
+        needs = {"class": [text], "numbers": text.split(self.columns.separator)}
+        return "" in needs.get(self.labelled, ())
+
+
+@dataclass(frozen=True)
 class Listing:
     """The images of one archive: names, classes (None: the folder), and places [start, bytes, compressed bytes or 0].
 
@@ -51,7 +70,7 @@ class Listing:
     classes: list[str | None] = field(default_factory=list)
     places: list[tuple[int, int, int]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
-    dropped: dict[str, tuple[int, str]] = field(default_factory=dict)
+    dropped: Drops = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     is_table: bool = False
     image: str = ""
@@ -64,8 +83,7 @@ class Listing:
 
     def drop(self, reason: str, name: str) -> None:
         """Count an image that is not listed."""
-        count, first = self.dropped.get(reason, (0, name))
-        self.dropped[reason] = count + 1, first
+        drop(self.dropped, reason, name)
 
 
 def label_text(values: Sequence[object], columns: Columns) -> str:

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.class_names import in_order
-from launcher.data.folder import Dropped, Folder, counted, problem
+from launcher.data.dropped import Dropped, Drops, drop
+from launcher.data.folder import Folder, counted, problem
 from launcher.data.listing import is_file, unreadable_path
 from launcher.data.sources.arrange import path_in_class
-from launcher.data.sources.formats import column_of, label_columns, label_text
+from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
 from launcher.data.sources.layout import VAL, Wanted
 from launcher.data.sources.pieces import Listed, Paths
-from launcher.data.sources.shards import SourceOptions, format_of
+from launcher.data.sources.shards import format_of
 from launcher.errors import Problem, UserError
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -42,7 +43,7 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
     head = [*first[1]]
     image = column_of(head, "image", options.columns, str(table))
     labels = label_columns(head, options.columns, str(table))
-    column, value, dropped = options.columns.split or _SPLIT, "", dict[str, Dropped]()
+    column, value, dropped = options.columns.split or _SPLIT, "", Drops()
     if str(table) == path and wanted != "all":
         value, dropped = _of_split(table, head, wanted, column)
     images, seen = _Images(), sum(one.rows for one in dropped.values())
@@ -52,11 +53,12 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
         seen += 1
         file = _file(table, number, row, image)
         label = label_text([row.get(name) for name in labels], options.columns)
-        if not label and options.needs_label:
-            raise problem(table, f"row {number} ({row[image]}) has no {labels[0]}; add it, or remove the row")
+        if options.lacks_label(label):
+            raise problem(
+                table, f"row {number} ({row[image]}) has no {' and '.join(labels)}; add it, or remove the row"
+            )
         if not images.add(label, str(row[image]), file):
-            count, example = dropped.get(_REPEATED, (0, f"row {number} ({row[image]})"))
-            dropped[_REPEATED] = Dropped(count + 1, example)
+            drop(dropped, _REPEATED, f"row {number} ({row[image]})")
     return counted(images.folder(table, "val" if wanted in ("val", "evaluation") else "train", seen, dropped))
 
 
@@ -73,27 +75,23 @@ def table_of(path: str, wanted: Wanted) -> Path | None:
     return next(filter(is_file, (Path(path, f"{name}{one}") for name in names for one in TABLES)), None)
 
 
-def _of_split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, dict[str, Dropped]]:
+def _of_split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, Drops]:
     """Return the value of a split in its column, empty for all rows, and dropped rows: they count for training."""
     if column not in head:
         if wanted == "evaluation":
             return "", {}
         message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
         raise UserError(Problem(message, "dataset.columns.split", column))
-    rows: dict[str, tuple[int, int]] = {}
+    rows: Drops = {}
     for number, row in _rows(table):
-        value = _split_in(row, column)
-        count, first = rows.get(value, (0, number))
-        rows[value] = count + 1, first
+        drop(rows, _split_in(row, column), f"row {number}")
     val = next((name for name in VAL if name in rows), None)
     chosen = "train" if wanted == "train" else val
     if chosen is None or chosen not in rows:
         split = "train" if wanted == "train" else "val"
         raise problem(table, f"has no rows whose {column} is {split}; add some, or set dataset.val_split=0.1")
-    others = {value: both for value, both in rows.items() if wanted == "train" and value not in ("train", val)}
-    return chosen, {
-        f"rows whose {column} is {value}": Dropped(count, f"row {first}") for value, (count, first) in others.items()
-    }
+    others = {value: one for value, one in rows.items() if wanted == "train" and value not in ("train", val)}
+    return chosen, {f"rows whose {column} is {value}": one for value, one in others.items()}
 
 
 def _split_in(row: Mapping[str, object], column: str) -> str:

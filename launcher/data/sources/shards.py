@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO
@@ -11,7 +11,7 @@ from launcher.cache import cached
 from launcher.config.schema import Columns
 from launcher.data.folder import Folder, is_remote, problem
 from launcher.data.sources.arrange import Archives, Rows
-from launcher.data.sources.formats import NO_COLUMNS, Listing, list_tar, list_zip
+from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
 from launcher.data.sources.layout import VAL, Wanted
 from launcher.data.sources.parquet import list_arrow, list_parquet
 from launcher.data.sources.pieces import Archive, Packed
@@ -33,19 +33,6 @@ _VERSION = 2
 FOLDERS = ("", "data", "train", *VAL)
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
 _NO_SPLIT = "archives of no split that is read"
-
-
-@dataclass(frozen=True)
-class SourceOptions:
-    """How sources are read: columns of tables, links of class folders, and whether each image needs a label.
-
-    `classes` are those of a run whose images are evaluated.
-    """
-
-    columns: Columns = NO_COLUMNS
-    links: str = "refuse"
-    needs_label: bool = False
-    classes: Sequence[str] = ()
 
 
 def format_of(path: str) -> str:
@@ -87,9 +74,9 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
         rows.drop(_NO_SPLIT, unread[0], len(unread))
     if any(one.is_table for one in listings):
         for number, (file, listing) in enumerate(zip(archives, listings, strict=True)):
-            rows.add_table(number, file, listing, needs_label=options.needs_label)
+            rows.add_table(number, file, listing, options)
     else:
-        order = Archives(path, archives, listings, is_divided).add_to(rows, wanted, options.classes)
+        order = Archives(path, archives, listings, is_divided).add_to(rows, wanted, options)
     copied = [is_remote(file) or format_of(file) == ".parquet" for file in archives]
     versions = [version * copy for (_, version), copy in zip(listed, copied, strict=True)]
     stored = [Archive(*one) for one in zip(archives, versions, (one.image for one in listings), strict=True)]

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import REPLACED, Folder, counted, drops, is_remote, problem
+from launcher.data.dropped import REPLACED, drops_of
+from launcher.data.folder import Folder, counted, is_remote, problem
 from launcher.data.listing import EXTENSIONS, is_image
 from launcher.data.sources.pieces import Archive, Packed, Piece
 from launcher.data.sources.source import Files, below, labelled
@@ -118,7 +119,7 @@ def _tar_source(files: Files, archive: str, split: str, members: Iterable[tuple[
     version = files.version(archive) if is_remote(archive) else ""
     replaced = [member.name for class_name, member in listed if images[class_name, member.name][0] != member.start]
     stored = Packed([Archive(archive, version)], places)
-    folder = Folder(archive, split, *labelled(names), stored, seen=len(listed), dropped=drops({REPLACED: replaced}))
+    folder = Folder(archive, split, *labelled(names), stored, seen=len(listed), dropped=drops_of({REPLACED: replaced}))
     return counted(folder)
 
 

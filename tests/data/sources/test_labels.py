@@ -13,6 +13,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.classes import class_counts
+from launcher.data.identity import identity
 from launcher.data.inspection import held_out, inspect_data, match_images
 from launcher.errors import UserError
 from tests.data.conftest import make_loaders, write_files
@@ -154,12 +155,31 @@ def test_a_table_without_a_split_is_divided(tables: dict[str, Path]) -> None:
         assert "drawn by seed=42" in inspection.notes[0]
 
 
+def test_an_image_without_a_label_has_the_same_identity_as_in_a_run(tables: dict[str, Path]) -> None:
+    config = compose(["dataset=image_folder", f"dataset.path={tables['csv']}", *MULTILABEL]).config
+    assert identity(config) == identity(replace(config, dataset=replace(config.dataset, path=str(tables["jsonl"]))))
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_an_empty_cell_of_numbers_names_table_row_and_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"t.{kind}"
+    rows: list[dict[str, Any]] = [{"image": "a.png", "x": 1, "y": 2}, {"image": "b.png", "x": 1, "y": ""}]
+    lines = ["image,x,y", *(f"{row['image']},{row['x']},{row['y']}" for row in rows)]
+    path.write_text("\n".join(lines if kind == "csv" else map(json.dumps, rows)))
+    words = ["dataset=image_folder", f"dataset.path={path}", "dataset.val_split=0.5", *REGRESSION]
+    with pytest.raises(UserError, match=rf"t.{kind}: row 2 \(b.png\) has no x and y; add it, or remove the row"):
+        inspect_data(compose([*words, "dataset.columns.label=[x,y]"]).config, must_exist=True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ([], r"train.csv: row 3 \(train-2.png\) has no label; add it, or remove the row"),
         (["dataset.columns.label=[x,y]"], "needs one class an image"),
-        ([*REGRESSION], "which is no number; set a column of numbers, or a list of such columns"),
+        (
+            [*REGRESSION, "dataset.columns.label=image"],
+            "which is no number; set a column of numbers, or a list of such columns",
+        ),
         ([*MULTILABEL, "dataset.columns.label=[x,y]"], "has the value .*; write 1 or 0"),
         ([*REGRESSION, "dataset.columns.label=[x,z]"], "dataset.columns.label=z: .* has no such column"),
     ],
@@ -182,7 +202,7 @@ def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Pat
     (tmp_path / "3.png").unlink()
     of_test = replace(config, dataset=replace(config.dataset, test_path=str(table)))
     for check in (partial(inspect_data, config, must_exist=True), partial(held_out, of_test, ["ant|x", "bee"])):
-        with pytest.raises(UserError, match=r"t.csv: .*3.png cannot be read: No such file"):
+        with pytest.raises(UserError, match=r"t.csv: 1 of the 4 images that it lists do not exist: .*3.png; restore"):
             check()
 
 

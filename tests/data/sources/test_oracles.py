@@ -17,8 +17,7 @@ from torchvision.datasets import ImageFolder
 from launcher.data.decode import decode
 from launcher.data.folder import scan
 from launcher.data.sources.find import open_source
-from launcher.data.sources.formats import NO_COLUMNS
-from launcher.data.sources.shards import SourceOptions
+from launcher.data.sources.formats import NO_COLUMNS, SourceOptions
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -47,7 +46,7 @@ def pixels(data: bytes) -> bytes:
 
 def ours(path: Path, **columns: Any) -> Samples | None:
     """Return the samples of a path, or None if it is refused."""
-    options = SourceOptions(NO_COLUMNS.__class__(**{**vars(NO_COLUMNS), **columns}), links="follow", needs_label=True)
+    options = SourceOptions(NO_COLUMNS.__class__(**{**vars(NO_COLUMNS), **columns}), links="follow", labelled="class")
     try:
         source = open_source(str(path), "all", quiet, options)
     except UserError:

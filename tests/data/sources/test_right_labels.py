@@ -91,6 +91,9 @@ def test_a_sample_without_a_label_or_with_another_folder_is_refused(tmp_path: Pa
     whole = [("0.png", png("ant")), ("0.json", b'{"label": "ant"}'), ("1.png", png("bee"))]
     path = tar(tmp_path / "x.tar", *whole)
     assert "1.png has no label; add 1.cls, or a label to 1.json" in error(path, "dataset.val_split=0.5")
+    path = tar(tmp_path / "n.tar", *whole[:2], ("2.png", png("bee")), ("2.json", b'{"label": null}'))
+    assert "n.tar: 2.png has no label; add it, or remove the sample" in error(path, "dataset.val_split=0.5")
+    path.unlink()
     path = tar(tmp_path / "y.tar", ("bee/0.png", png("bee")), ("bee/0.json", b'{"label": "ant"}'))
     assert "has the label ant, but lies in the folder bee" in error(path, "dataset.val_split=0.5")
     tar(tmp_path / "d-train-0.tar", *whole[:2])

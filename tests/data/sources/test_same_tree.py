@@ -13,8 +13,8 @@ import pytest
 
 from launcher.data.folder import Folder
 from launcher.data.sources.find import open_source
+from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import Wanted
-from launcher.data.sources.shards import SourceOptions
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
