@@ -76,4 +76,4 @@ def check_output(path: Path) -> None:
 
 def write(path: Path, title: str, body: str) -> None:
     """Write a page, atomically; the title is a text, the body markup."""
-    atomic.write_text(path, Template(_PAGE.read_text()).substitute(title=text(title), body=body))
+    atomic.write_text(path, Template(_PAGE.read_text(encoding="utf-8")).substitute(title=text(title), body=body))

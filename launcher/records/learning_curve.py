@@ -15,12 +15,14 @@ from launcher.records.run_folder import RunFolder
 
 # Okabe & Ito's colours, which are distinct for colour-blind readers.
 _BLUE, _SKY, _ORANGE, _GREEN, _GREY = "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#666666"
+_MOST_POINTS = 2000  # of a line: twice the image's width in pixels
 
 
 def draw_curve(folder: RunFolder, task: TaskConfig, title: str) -> Path:
     """Draw the task's metrics, training loss, learning rate and view over the epochs, atomically."""
     rows = read_metrics(folder.metrics)
     training = [row for row in rows if row["kind"] == "train"]
+    training = training[:: 1 + len(training) // _MOST_POINTS]
     evaluations = [row for row in rows if row["kind"] == "eval"]
     figure = Figure(figsize=(8, 6), dpi=120, layout="constrained")
     canvas = FigureCanvasAgg(figure)

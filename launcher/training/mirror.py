@@ -1,13 +1,18 @@
 """A copy of a run folder in a bucket, through fsspec: pushed after each checkpoint, fetched onto a new disk.
 
 The config is pushed last: a folder without it is not fetched. A checkpoint ends with its checksum, which a load checks.
+Records are pushed in pieces, `metrics.jsonl`, `metrics.jsonl.1` and so on, of which only the last one changes.
 """
 
+import re
+import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread, current_thread
 from typing import TypeVar
@@ -19,12 +24,29 @@ from launcher.paths import local_path
 from launcher.records.run_folder import RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
-# A push may take these seconds, and the time of its bytes at this rate; a mirror must respond within the former.
+_PIECE_BYTES = 1 << 23
+_PIECE = re.compile(r"(.*\.jsonl)\.(\d{1,9})")
+# A copy may take these seconds, and the time of its bytes at this rate; a mirror must respond within the former.
 _SECONDS = 60.0
 _BYTES_PER_SECOND = 1e6
 _SECONDS_AFTER_A_STALL = 8.0
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a file of the copy holds: bytes of a file on this machine; `changed` differs after each of its changes."""
+
+    path: Path
+    start: int
+    size: int
+    changed: int
+
+    def read(self) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            return file.read(self.size)
 
 
 class Mirror:
@@ -45,14 +67,11 @@ class Mirror:
             raise self._problem(f"needs a package ({error}); pip install it into this environment") from None
         except Exception as error:  # note: each file system raises other errors
             raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
-        self._pushed: dict[str, tuple[int, int]] = {}
+        self._pushed: dict[str, Part] = {}
 
-    def lacks(self, folder: RunFolder) -> dict[str, Path]:
-        """Return by name the files that the mirror has not, or not as they are now; of the checkpoints the newest."""
-        newest = [path for _, path in checkpoint_files(folder.checkpoints)][-1:]
-        files = [*newest, *[folder.best] * is_there(folder.best), *folder.of_resume()]
-        named = {path.relative_to(folder.path).as_posix(): path for path in files}
-        return {name: path for name, path in named.items() if self._pushed.get(name) != _version(path)}
+    def lacks(self, folder: RunFolder) -> dict[str, Part]:
+        """Return by name the parts that the mirror has not, or not as they are now; of the checkpoints the newest."""
+        return {name: part for name, part in _parts(folder).items() if self._pushed.get(name) != part}
 
     def push(self, folder: RunFolder) -> None:
         """Copy what it lacks of the newest checkpoint, the best one and what else a resume needs; drop older ones.
@@ -60,33 +79,41 @@ class Mirror:
         Raises OSError if a copy differs from its file, or what the file system raises.
         """
         checkpoints = [path for _, path in checkpoint_files(folder.checkpoints)]
-        for name, path in self.lacks(folder).items():
+        if not self._pushed:
+            self._remove_pieces(known=_parts(folder))
+        for name, part in self.lacks(folder).items():
             # note: a later checkpoint may have replaced it meanwhile
             with suppress(FileNotFoundError):
-                self._push_file(path, name)
+                self._push_part(name, part)
         # note: a run resumed from an older copy must not remove what it has not computed again
         for remote in self._system.find(f"{self._path}/checkpoints"):
             if checkpoints and (name := Path(remote).name).startswith("step-") and name < checkpoints[0].name:
                 self._system.rm_file(remote)
 
-    def _push_file(self, path: Path, name: str) -> None:
-        version, remote = _version(path), f"{self._path}/{name}"
+    def _remove_pieces(self, known: Collection[str]) -> None:
+        """Remove pieces of records that this machine has not: it resumes from an older copy."""
+        for remote in self._system.find(self._path):
+            if _PIECE.fullmatch(remote) and remote.removeprefix(f"{self._path}/") not in known:
+                self._system.rm_file(remote)
+
+    def _push_part(self, name: str, part: Part) -> None:
+        remote = f"{self._path}/{name}"
         self._system.makedirs(remote.rpartition("/")[0], exist_ok=True)
-        if path.suffix in (".pt", ".safetensors"):
-            with path.open("rb") as file:
+        if part.path.suffix in (".pt", ".safetensors"):
+            with part.path.open("rb") as file:
                 file.seek(-_DIGEST_BYTES, 2)
                 end = file.read()
-            self._system.put_file(str(path), remote)
-            if self._system.size(remote) != version[0] or self._system.tail(remote, _DIGEST_BYTES) != end:
+            self._system.put_file(str(part.path), remote)
+            if self._system.size(remote) != part.size or self._system.tail(remote, _DIGEST_BYTES) != end:
                 raise OSError(f"the copy of {name} differs from the file")
         else:
-            self._system.pipe_file(remote, path.read_bytes())
-        self._pushed[name] = version
+            self._system.pipe_file(remote, part.read())
+        self._pushed[name] = part
 
     def fetch(self, folder: Path) -> RunFolder:
         """Copy the run into a folder that does not exist yet; it appears whole or not at all.
 
-        Raises UserError if the bucket has no such run, or a file cannot be copied.
+        Raises UserError if the bucket has no such run, or a file cannot be copied, or not within its time.
         """
         if not self.exists:
             raise self._problem("no run there: it has no config.yaml; type the URL of a run")
@@ -94,12 +121,13 @@ class Mirror:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
                 copy = Path(temporary) / folder.name
-                for remote, entry in self._system.find(self._path, detail=True).items():
+                for remote, entry in within(_SECONDS, partial(self._system.find, self._path, detail=True)).items():
                     local = local_path(copy, remote.removeprefix(self._path).removeprefix("/"))
                     local.parent.mkdir(parents=True, exist_ok=True)
-                    self._system.get_file(remote, str(local))
+                    within(_seconds(entry["size"]), partial(self._system.get_file, remote, str(local)))
                     if local.stat().st_size != entry["size"]:
                         raise OSError(f"{remote} was copied in part")
+                _join_pieces(copy)
                 (copy / "logs").mkdir(exist_ok=True)
                 copy.rename(folder)
         except ValueError as error:
@@ -163,8 +191,8 @@ class Pusher:
             try:
                 # note: a file may disappear meanwhile
                 with suppress(FileNotFoundError):
-                    size = sum(path.stat().st_size for path in self._mirror.lacks(self._folder).values())
-                    self._seconds = self._patience * (_SECONDS + size / _BYTES_PER_SECOND)
+                    size = sum(part.size for part in self._mirror.lacks(self._folder).values())
+                    self._seconds = self._patience * _seconds(size)
                 self._mirror.push(self._folder)
                 self._has_stalled, self._patience = False, 1.0
             except Exception as error:
@@ -207,9 +235,39 @@ def within(seconds: float, call: Callable[[], T]) -> T:
         raise TimeoutError(f"no response within {seconds:.0f} s") from None
 
 
-def _version(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _seconds(size: int) -> float:
+    """Return the seconds that a copy of so many bytes may take."""
+    return _SECONDS + size / _BYTES_PER_SECOND
+
+
+def _parts(folder: RunFolder) -> dict[str, Part]:
+    """Return the parts of a copy by name, the config last."""
+    newest = [path for _, path in checkpoint_files(folder.checkpoints)][-1:]
+    files = [*newest, *[folder.best] * is_there(folder.best), *folder.of_resume()]
+    parts = {}
+    for path in files:
+        name, status = path.relative_to(folder.path).as_posix(), path.stat()
+        most = _PIECE_BYTES if path == folder.metrics else max(1, status.st_size)
+        for number, start in enumerate(range(0, status.st_size or 1, most)):
+            size = min(most, status.st_size - start)
+            # note: records are appended only, so all but the last piece stay as they are
+            changed = 0 if start + size < status.st_size else status.st_mtime_ns
+            parts[f"{name}.{number}" if number else name] = Part(path, start, size, changed)
+    return parts
+
+
+def _join_pieces(folder: Path) -> None:
+    """Append the pieces of each file of records, and remove them. Raises OSError if one is missing."""
+    pieces = [(match[1], int(match[2]), path) for path in folder.iterdir() if (match := _PIECE.fullmatch(path.name))]
+    for name, number, _ in sorted(pieces):
+        before = folder / (f"{name}.{number - 1}" if number > 1 else name)
+        if not before.exists():
+            raise OSError(f"{before.name} is missing")
+    for name, _, path in sorted(pieces):
+        with (folder / name).open("ab") as whole, path.open("rb") as piece:
+            shutil.copyfileobj(piece, whole)
+    for _, _, path in pieces:
+        path.unlink()
 
 
 def _reason(error: BaseException) -> str:

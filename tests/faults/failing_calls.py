@@ -18,7 +18,7 @@ from tests.forked import Command
 from tests.runs import Train, be_the_only_rank, draw_nothing, in_ranks, use_tiny
 
 SOURCE = Path(__file__).with_name("calls.c")
-ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EACCES)
+ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE)
 
 
 @dataclass(frozen=True)

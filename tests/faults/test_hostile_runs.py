@@ -17,6 +17,7 @@ from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.launch import start
+from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import ResumeRecord, StartRecord, TrainRecord, read_metrics
 from launcher.records.run_folder import RunFolder, checkpoint_name, create, existing
 from launcher.records.sinks import AttemptsWriter, MetricsWriter
@@ -200,17 +201,19 @@ def long_run(make_run: MakeRun) -> Path:
     config = compose(["launch=cpu", "dataset=shapes"]).config
     resolved.write(config, run / "config.yaml")
     first, *rest = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    step = TrainRecord(7, 1001.0, 0.5, 1.0, 0.1, 32, 9.0, 0.1, 0.0, None, 60.0)
-    line = json.dumps(step.row() | {"padding": "x" * 40}).encode() + b"\n"
+    lines = bytearray()
+    for number in range(10_000):
+        step = TrainRecord(7, 1001.0, number / 20_000, 1 + number % 7, 0.1, 32, 9.0, 0.1, 0.0, None, 60.0)
+        lines += json.dumps(step.row() | {"padding": "x" * 30}).encode() + b"\n"
     with (run / "metrics.jsonl").open("wb") as file:
         file.write(first)
         for _ in range(100):
-            file.write(line * 10_000)
+            file.write(lines)
         file.writelines(rest)
     return run
 
 
-def test_a_million_records_take_little_memory(long_run: Path, tmp_path: Path) -> None:
+def test_a_million_records_take_little_memory(long_run: Path, tmp_path: Path, make_run: MakeRun) -> None:
     for words in (["ls", "runs", str(tmp_path)], ["compare", str(tmp_path)]):
         output_of(*words)
         with Cost() as cost:
@@ -218,6 +221,11 @@ def test_a_million_records_take_little_memory(long_run: Path, tmp_path: Path) ->
         assert cost.memory < 50e6
     with Cost() as cost:
         rows = read_metrics(long_run / "metrics.jsonl")
+    assert cost.memory < 150e6
+    task = resolved.read(long_run / "config.yaml").task
+    draw_curve(RunFolder(make_run("short")), task, "short")
+    with Cost() as cost:
+        draw_curve(RunFolder(long_run), task, "long")
     assert cost.memory < 150e6
     assert 15_000 < len(rows) < 40_000
     assert [row["kind"] for row in rows[-4:]] == ["eval", "epoch"] * 2

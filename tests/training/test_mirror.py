@@ -138,6 +138,48 @@ def test_a_push_removes_older_checkpoints_and_no_newer_ones(tmp_path: Path) -> N
     assert sorted(path.name for path in copies.iterdir()) == ["step-00000004.pt", "step-00000009.pt"]
 
 
+def test_records_are_pushed_in_pieces_of_which_only_the_last_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror, "_PIECE_BYTES", 100)
+    folder, bucket = RunFolder(tmp_path / "run"), tmp_path / "bucket" / "run"
+    folder.path.mkdir()
+    folder.config.write_text("{}")
+    opened = Mirror(f"file://{bucket}")
+    for size in (0, 99, 100, 1250, 1251):
+        # note: an unchanged piece keeps the mark
+        for piece in bucket.glob("metrics*"):
+            piece.write_bytes(b"x" * piece.stat().st_size)
+        folder.metrics.write_bytes(b"".join(b"%9d\n" % number for number in range(200))[:size])
+        opened.push(folder)
+    pieces = sorted(bucket.glob("metrics.jsonl.*"), key=lambda path: int(path.suffix[1:]))
+    assert [path.stat().st_size for path in pieces] == [100] * 11 + [51]
+    assert [path.read_bytes()[:1] for path in pieces] == [b"x"] * 11 + [b" "]
+    # note: a machine with an older copy has fewer records
+    folder.metrics.write_bytes(whole := folder.metrics.read_bytes()[:1023])
+    Mirror(f"file://{bucket}").push(folder)
+    again = Mirror(f"file://{bucket}")
+    assert again.fetch(tmp_path / "fetched").metrics.read_bytes() == whole
+    assert not list((tmp_path / "fetched").glob("metrics.jsonl.*"))
+    (bucket / "metrics.jsonl.7").unlink()
+    with pytest.raises(UserError, match=r"metrics\.jsonl\.7 is missing"):
+        again.fetch(tmp_path / "partial")
+    assert not (tmp_path / "partial").exists()
+
+
+def test_a_mirror_that_stalls_while_it_is_fetched_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    folder.config.write_text("{}")
+    Mirror(f"file://{tmp_path}/bucket").push(folder)
+    opened = Mirror(f"file://{tmp_path}/bucket")
+    monkeypatch.setattr(mirror, "_SECONDS", 0.1)
+    monkeypatch.setattr(LocalFileSystem, "get_file", lambda *_: time.sleep(2))
+    with pytest.raises(UserError, match=r"cannot be copied to .* \(TimeoutError: no response within 0 s\); try again"):
+        opened.fetch(tmp_path / "fetched")
+    assert not (tmp_path / "fetched").exists()
+
+
 # Words of each kind of run. Its teacher or weights are those of a run that is deleted too.
 KINDS = {
     "averages": RUN,
