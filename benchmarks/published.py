@@ -15,9 +15,10 @@ from launcher.config.groups import machines
 from launcher.config.schema import Hardware
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
+from launcher_lab.predict.counted import CountedStep, Work
 from launcher_lab.predict.machines import Gpu, decoding_threads, gpus, thread_rate
 from launcher_lab.predict.prediction import Prediction, Predictor, main_bound
-from launcher_lab.predict.step_counts import CountedStep, Work, traced_samples
+from launcher_lab.predict.step_counts import traced_samples
 from launcher_lab.predict.step_trace import trace_steps
 
 _FILE = Path(__file__).with_name("published_rates.yaml")

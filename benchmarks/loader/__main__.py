@@ -18,7 +18,7 @@ from benchmarks.loader.contenders import OPENERS, PEERS
 from benchmarks.loader.files import repeated, unpacked, write_all
 from benchmarks.loader.process import started
 from launcher.config.compose import compose
-from launcher.config.schema import FFCVLoader
+from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.plan.plan import Plan
 
 

@@ -10,9 +10,10 @@ from pathlib import Path, PurePath
 import numpy as np
 
 from launcher.config.compose import compose
-from launcher.config.schema import FFCVFiles, FFCVLoader
 from launcher.data.ffcv.dataset import file_name
+from launcher.data.ffcv.values import FFCVFiles
 from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
+from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 

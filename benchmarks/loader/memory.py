@@ -64,7 +64,7 @@ def _load(words: Sequence[str]) -> int:
 
     from launcher.config.compose import compose
     from launcher.data.inspection import inspect_data
-    from launcher.data.loaders import build_loaders
+    from launcher.data.loading import build_loaders
     from launcher.plan.plan import Plan
     from launcher.rank.group import single_rank
 

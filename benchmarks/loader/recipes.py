@@ -15,7 +15,7 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.loading import Loaders, build_loaders
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 

@@ -19,8 +19,10 @@ from launcher.config.overrides import parse
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.decode import UnreadableImage, size
-from launcher.data.folder import Folder, is_remote
+from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.layout import is_remote
+from launcher.data.sources.reading import read
 from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
@@ -170,7 +172,7 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
     edges = []
     for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images.files))[:count].tolist():
         with suppress(UnreadableImage):
-            edges.append(min(size(images.piece(number).read())))
+            edges.append(min(size(read(images.piece(number)))))
     return int(np.median(edges)) if edges else None
 
 

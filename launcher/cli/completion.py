@@ -2,14 +2,13 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import NoReturn
 
 import argcomplete
 from argcomplete.completers import FilesCompleter
 
 from launcher.cli import ls
-from launcher.cli import main as cli
 from launcher.config import recipes
 from launcher.config.groups import options
 from launcher.config.keys import all_keys, choices, path_keys
@@ -29,12 +28,14 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def complete() -> NoReturn:
-    """Print the completions at the cursor, as argcomplete's environment variables request, and exit."""
+def complete(verbs: Collection[str], parser_of: Callable[[str], argparse.ArgumentParser]) -> NoReturn:
+    """Print the completions at the cursor, as argcomplete's environment variables request, and exit.
+
+    parser_of: returns the parser of a verb.
+    """
     typed = os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])].split(" ")
-    has_verb = len(typed) > 2 and typed[1] in cli.VERBS
-    verb = typed[1] if has_verb else "run"
-    parser = cli.parser_of(verb, cli.module_of(verb))
+    has_verb = len(typed) > 2 and typed[1] in verbs
+    parser = parser_of(typed[1] if has_verb else "run")
     for action in parser._actions:
         if not action.option_strings:
             vars(action)["completer"] = _COMPLETERS.get(str(action.metavar), FilesCompleter())
@@ -42,7 +43,7 @@ def complete() -> NoReturn:
         # note: argcomplete skips as many words, as for `python script.py`
         os.environ["_ARGCOMPLETE"] = "2"
     elif len(typed) == 2:
-        parser._actions[-1].__dict__["completer"] = lambda prefix, **_: [*cli.VERBS, *words(prefix)]
+        parser._actions[-1].__dict__["completer"] = lambda prefix, **_: [*verbs, *words(prefix)]
     argcomplete.autocomplete(parser, always_complete_options="long")
     raise SystemExit
 

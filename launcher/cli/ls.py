@@ -14,9 +14,9 @@ from launcher.cli.runs import list_runs, runs_table
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import about, machines, options, price_age
-from launcher.config.keys import did_you_mean
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, Hardware
+from launcher.config.similar import did_you_mean
 from launcher.console import console, table, verbatim
 from launcher.errors import Problem, Problems, UserError
 

@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         from launcher.cli.completion import complete
 
-        complete()
+        complete(VERBS, lambda verb: parser_of(verb, module_of(verb)))
     with _printable_streams():
         return _exit_code(words, is_command)
 

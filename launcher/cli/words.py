@@ -9,8 +9,9 @@ from pathlib import Path
 
 from launcher import paths
 from launcher.config import code, recipes
-from launcher.config.keys import all_keys, choices, nearest, nearest_key, synonyms
+from launcher.config.keys import all_keys, choices, nearest_key, synonyms
 from launcher.config.overrides import SEARCH_PATH, quoted
+from launcher.config.similar import nearest
 from launcher.config.validate import ON_OFF
 from launcher.errors import Problem, UserError, shown
 

@@ -1,4 +1,4 @@
-"""The bases of the values of models, optimizers, schedules, losses and loggers; their options are files elsewhere."""
+"""The bases of the values of models, optimizers, schedules, losses, data loaders and loggers."""
 
 from __future__ import annotations
 
@@ -196,6 +196,15 @@ class LossConfig(Complete, Declaration, ABC):
     def weights(self, counts: np.ndarray) -> np.ndarray | None:
         """Return the weights of classes with these numbers of training images, float64 [C]; None without any."""
         return None
+
+
+@dataclass(frozen=True, config=STRICT)
+class LoaderConfig(Complete, Declaration, ABC):
+    """Base of the values of all data loaders; reads: whether it reads the data set."""
+
+    reads: ClassVar[bool] = True
+
+    name: str
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -12,11 +12,12 @@ from launcher import paths
 from launcher.config import code, recipes
 from launcher.config.fields import expanded
 from launcher.config.groups import files, options
-from launcher.config.keys import did_you_mean, kinds, takes_target
+from launcher.config.keys import kinds, takes_target
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
+from launcher.config.similar import did_you_mean
 from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping

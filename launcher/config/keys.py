@@ -1,7 +1,5 @@
 """All keys of the config, their types, and the key nearest to a word."""
 
-import difflib
-from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +11,9 @@ from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
 from launcher.config.options import ByName, Options
 from launcher.config.schema import RunConfig
+from launcher.config.similar import nearest
 from launcher.config.yaml_file import read_mapping
 
-# Below this ratio of difflib, two words have little in common.
-_SIMILAR = 0.66
-_BEGINNING = 3  # letters
 _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
 
@@ -130,13 +126,6 @@ def synonyms(kind: Literal["verbs", "keys"]) -> dict[str, str]:
     return dict(read_mapping(_SYNONYMS)[kind])
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """Return the choice most similar to a word, or else the first that starts with it; None if none is close."""
-    word, choices = word.lower(), list(choices)
-    longer = [choice for choice in choices if len(word) >= _BEGINNING and choice.startswith(word)]
-    return next(iter([*difflib.get_close_matches(word, choices, n=1, cutoff=_SIMILAR), *longer]), None)
-
-
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     """Return the valid key nearest to a wrong one; None if none is close.
 
@@ -153,11 +142,3 @@ def nearest_key(key: str, schema: type = RunConfig) -> str | None:
         if like := nearest(leaf, by_word):
             return by_word[like]
     return nearest(key, keys)
-
-
-def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return `did you mean X? one of: ...`, the end of a message."""
-    choices = sorted(choices)
-    like = nearest(word, choices)
-    hint = f"did you mean {like}? " if like else ""
-    return f"{hint}one of: {', '.join(choices)}"

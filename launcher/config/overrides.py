@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from launcher.config.groups import files
-from launcher.config.keys import did_you_mean, is_text, lists_text, nearest, nearest_key
+from launcher.config.keys import is_text, lists_text, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
+from launcher.config.similar import did_you_mean, nearest
 from launcher.config.targets import KEY as TARGET
 from launcher.config.validate import ON_OFF
 from launcher.config.yaml_file import package

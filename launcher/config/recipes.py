@@ -15,8 +15,8 @@ from pydantic.dataclasses import dataclass as typed_dataclass
 
 from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive, expanded
-from launcher.config.keys import nearest
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.similar import nearest
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import Problem, Problems, UserError

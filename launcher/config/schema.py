@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
-from launcher.config.choices import LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
+from launcher.config.choices import LoaderConfig, LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from launcher.config.fields import (
     STRICT,
     AnyPath,
@@ -100,65 +100,6 @@ class Dataset:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TorchvisionLoader:
-    """Loader processes; `shuffle_buffer` are images, and concerns archives that are read through copies."""
-
-    name: Literal["torchvision"]
-    workers: Annotated[int, Field(ge=0)] | Literal["auto"]
-    prefetch: Count
-    shuffle_buffer: Count
-    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
-    decode: Literal["cpu", "gpu"]
-    dct_scaling: bool
-
-
-@dataclass(frozen=True, config=STRICT)
-class FFCVFile:
-    """Options of an FFCV file: the longest side in pixels, and how images are stored (FFCV's proportion mode).
-
-    `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
-    """
-
-    max_side: Annotated[int, Field(ge=16, le=4096)]
-    jpeg_share: Probability
-    quality: Annotated[int, Field(ge=1, le=100)]
-    restart_interval: Annotated[int, Field(ge=0, le=65535)]
-
-
-@dataclass(frozen=True, config=STRICT)
-class FFCVFiles(FFCVFile):
-    """Files of `train prepare`; `small_side` adds training images with that longest side."""
-
-    small_side: Annotated[int, Field(ge=16, le=4096)] | None
-    small_jpeg_share: Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class FFCVLoader:
-    """Images from FFCV files; `workers` are threads per rank."""
-
-    name: Literal["ffcv"]
-    workers: Count | Literal["auto"]
-    prefetch: Count
-    folder: AnyPath | None
-    train: AnyPath | None
-    val: AnyPath | None
-    os_cache: bool | Literal["auto"]
-    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
-    decode: Literal["whole", "crop"]
-    dct_scaling: bool
-    files: FFCVFiles
-
-
-@dataclass(frozen=True, config=STRICT)
-class SyntheticLoader:
-    """Random images on the device, to measure steps without loading."""
-
-    name: Literal["synthetic"]
-    batches: Count
-
-
-@dataclass(frozen=True, config=STRICT)
 class Launch:
     """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
 
@@ -229,9 +170,6 @@ class NonFinite:
     lr_factor: Positive
 
 
-Dataloader = Annotated[TorchvisionLoader | FFCVLoader | SyntheticLoader, Field(discriminator="name")]
-
-
 @dataclass(frozen=True, config=STRICT)
 class RunConfig:
     """One training run, complete. `batch_size` is global: the number of GPUs never changes the mathematics.
@@ -259,7 +197,7 @@ class RunConfig:
     image: Image
     model: Annotated[ModelConfig, Options("model", "models", ModelConfig)]
     dataset: Dataset
-    dataloader: Dataloader
+    dataloader: Annotated[LoaderConfig, Options("dataloader", "data.loaders", LoaderConfig)]
     optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
     schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
     loss: Annotated[LossConfig, LOSSES]

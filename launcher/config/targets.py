@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass
 from launcher import paths
 from launcher.config import code
 from launcher.config.fields import STRICT
+from launcher.config.similar import nearest
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
@@ -125,8 +126,6 @@ def checked(base: type[Called], key: str, name: str, values: Mapping[str, Any]) 
 
     Raises UserError if that is missing or wrong, or has no such keyword.
     """
-    from launcher.config.keys import nearest  # note: which imports the schema
-
     target = values.get(KEY)
     if not isinstance(target, str):
         message = "is missing; set the dotted name of a class or function, such as nets.Mine"

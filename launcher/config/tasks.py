@@ -12,6 +12,7 @@ from launcher.config.declaration import Declaration
 from launcher.config.fields import STRICT, target_parts
 from launcher.config.goals import Goal, Metric, Patience
 from launcher.config.options import Options
+from launcher.config.similar import nearest
 from launcher.config.targets import Called
 from launcher.errors import Problem, UserError
 from launcher.plugins import Complete
@@ -63,6 +64,10 @@ class TaskConfig(Complete, Declaration, ABC):
     @abstractmethod
     def evaluation_decoder(self, config: RunConfig) -> Any:
         """Return the `data.records.Decoder` of an evaluation."""
+
+    @abstractmethod
+    def records(self, folder: Any, decoder: Any) -> Any:
+        """Return the `data.records.Records` of a `data.folder.Folder`, which have what the task `needs`."""
 
     def add_metrics(self, own: Mapping[str, OwnMetric]) -> None:
         """Add the user's metrics to those of the task.
@@ -141,8 +146,6 @@ class TaskConfig(Complete, Declaration, ABC):
 
     def _metric(self, name: str, key: str, value: str, end: str = "") -> Metric:
         """Return the metric of a name, which a value of the config has; `end` follows it there."""
-        from launcher.config.keys import nearest  # note: which imports the schema
-
         metrics = {metric.name: metric for metric in self.metrics}
         if name not in metrics:
             close = nearest(name, metrics) or self.primary.name

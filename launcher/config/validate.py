@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.keys import nearest, nearest_key
+from launcher.config.keys import nearest_key
 from launcher.config.schema import SWITCHED, RunConfig
+from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 
 _ABSENT = ("missing", "union_tag_not_found")

@@ -7,7 +7,7 @@ import numpy as np
 from launcher import page, randomness
 from launcher.data.classes import class_counts
 from launcher.data.decode import UnreadableImage
-from launcher.data.images import Reader
+from launcher.data.images import ImageReader, Reader
 from launcher.data.workers import in_threads
 
 _MOST_LISTED = 100
@@ -15,7 +15,7 @@ _MOST_LISTED = 100
 _MOST_IMAGES, _MOST_BYTES = 1000, 128 << 20
 
 
-def images_section(train: Reader, val: Reader, notes: Iterable[str], seed: int) -> str:
+def images_section(train: ImageReader, val: Reader, notes: Iterable[str], seed: int) -> str:
     """Return a section of the sizes of some training images, drawn by the seed, of those that cannot be decoded, and
     notes.
     """

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
+from launcher.data.sources.reading import read
 from launcher.data.workers import Report, in_threads, quiet
 
 # Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
@@ -118,7 +119,7 @@ def _file(image: _Image) -> _File:
 def _digest(piece: Piece, start: int = 0) -> bytes:
     """Hash an image from a byte on."""
     if piece.size is not None:
-        return hashlib.sha256(piece.read()[max(0, start) :]).digest()
+        return hashlib.sha256(read(piece)[max(0, start) :]).digest()
     with open(piece.file, "rb", buffering=0) as file:  # noqa: PTH123 - of a million files
         file.seek(max(0, start))
         return hashlib.file_digest(file, "sha256").digest()

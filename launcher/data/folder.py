@@ -24,10 +24,9 @@ from launcher.data.listing import (
     is_image,
     unreadable_path,
 )
-from launcher.data.sources.layout import FFCV, UNDIVIDED, Wanted, class_root, visible
+from launcher.data.sources.layout import FFCV, UNDIVIDED, Wanted, class_root, problem, visible
 from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
 from launcher.data.workers import in_threads
-from launcher.errors import Problem, UserError
 
 _FILES_A_TASK = 1000
 
@@ -153,21 +152,6 @@ def missing_files(folder: Folder) -> list[str]:
         return "" if os.path.exists(file) else file  # noqa: PTH110 - of a million files
 
     return [*filter(None, in_threads(missing, range(len(folder.files)), _FILES_A_TASK))]
-
-
-def problem(path: Path | str, message: str) -> UserError:
-    """Return an error about `dataset.path`."""
-    return UserError(Problem(message, "dataset.path", path))
-
-
-def is_remote(path: str) -> bool:
-    """Return whether a data set's path is a URL, such as that of a bucket."""
-    return "://" in path
-
-
-def is_no_folder(path: str) -> bool:
-    """Return whether no files can be written into a data set's path: a URL, or one file."""
-    return is_remote(path) or path.endswith(".tar") or is_file(Path(path))
 
 
 def _listed(path: Path, below: str, split: str, links: str) -> Folder:

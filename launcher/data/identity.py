@@ -3,17 +3,14 @@
 import hashlib
 import itertools
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-import numpy as np
-
 from launcher.config.class_names import composed
-from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader
-from launcher.data.ffcv.beton import Beton
-from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.config.schema import RunConfig
 from launcher.data.folder import Folder, sizes
 from launcher.data.listing import is_folder
+from launcher.data.loaders.base import loader_of
 from launcher.data.shapes import drawn_as
 from launcher.data.sources.find import find_skipped, splits
 from launcher.data.workers import quiet
@@ -22,46 +19,42 @@ from launcher.errors import UserError
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 
 
-def identity(config: RunConfig, skipped: Collection[str] | None = None) -> str:
+def identity(config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Folder] = ()) -> str:
     """Return a hash of a data set, equal for equal images on any machine, in any folder, and for FFCV files of them.
 
-    Covers only the images that a run reads, without those `skipped`; None searches for unreadable ones.
+    Covers only the images that a run reads, without those `skipped`; None searches for unreadable ones. images: those
+    of training and validation first, if they are listed.
 
     Raises UserError if the data set is missing or cannot be read.
     """
-    if isinstance(config.dataloader, FFCVLoader):
-        return _of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in ("train", "val")))
-    if (generated := _built_in(config)) is not None:
-        return generated
+    return loader_of(config).identity(config, skipped, images)
+
+
+def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    """Return the identity of images that are read where they are; raises as `identity`."""
     dataset = config.dataset
-    if skipped is None:
+    if dataset.kind != "folder" and dataset.path is None:
+        # note: the values determine built-in images
+        return of_splits(drawn_as(dataset), drawn_as(dataset))
+    if skipped is None and not images:
         skipped = find_skipped(dataset, config.seed, quiet)
-    both = splits(dataset, config.seed, config.task.labelled, skipped)
+    both = images[:2] or splits(dataset, config.seed, config.task.labelled, skipped or ())
     if dataset.val_split is None:
-        return _of_splits(*(fingerprint(listed(one)) for one in both))
-    return _of_splits(*[divided(both, dataset.val_split)] * 2)
+        return of_splits(*(fingerprint(listed(one)) for one in both))
+    return of_splits(*[divided(both, dataset.val_split)] * 2)
 
 
-def identity_if_present(config: RunConfig, skipped: Collection[str] | None = None) -> str | None:
+def identity_if_present(
+    config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Folder] = ()
+) -> str | None:
     """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
     if path is not None and config.dataset.kind != "folder" and not is_folder(Path(path)):
         return None
     try:
-        return identity(config, skipped)
+        return identity(config, skipped, images)
     except UserError:
         return None
-
-
-def _built_in(config: RunConfig) -> str | None:
-    """Return the identity of generated images from the values that determine them; None for other data sets."""
-    dataset = config.dataset
-    if isinstance(config.dataloader, SyntheticLoader):
-        counts = (dataset.classes, dataset.train_samples, dataset.val_samples)
-        return "-".join(["synthetic", *map(str, counts), str(config.dataloader.batches)])
-    if dataset.kind == "folder" or dataset.path is not None:
-        return None
-    return _of_splits(drawn_as(dataset), drawn_as(dataset))
 
 
 def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
@@ -86,12 +79,6 @@ def divided(splits: Iterable[Folder], fraction: float) -> str:
     return f"{fingerprint(files)} val_split {fraction!r}"
 
 
-def _of_splits(train: str, val: str) -> str:
+def of_splits(train: str, val: str) -> str:
+    """Return the identity of two splits with these fingerprints."""
     return hashlib.sha256(f"{train}\n{val}\n".encode()).hexdigest()
-
-
-def _of_file(file: Beton) -> str:
-    """Return the fingerprint of the files that an FFCV file was written from, else that of its rows."""
-    if file.manifest is not None:
-        return file.manifest.source
-    return hashlib.sha256(np.ascontiguousarray(file.rows).tobytes()).hexdigest()

@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from launcher.config.schema import RunConfig, TorchvisionLoader
+from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
 from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
+from launcher.data.loaders.base import DecodingLoader
 from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece
@@ -48,8 +49,8 @@ class Reader(Complete, ABC):
 
     labels: np.ndarray
     classes: list[str] | None = None
-    # of each image, if archives are read through copies
-    archives: np.ndarray | None = None
+    # that of each image, and how many images are shuffled, if archives are read through copies
+    archives: tuple[np.ndarray, int] | None = None
 
     @property
     def samples(self) -> int:
@@ -72,6 +73,18 @@ class Reader(Complete, ABC):
         """Return the name of a sample's image."""
         return piece.name if (piece := self.piece(index)) else f"image {index}"
 
+    def stalled(self, seconds: float) -> Path | str | None:
+        """Return a file whose read has taken more than `seconds`."""
+        return None
+
+    def close(self) -> None:
+        """End all worker processes and threads."""
+        return
+
+
+class ImageReader(Reader):
+    """Reads images that can be measured one by one."""
+
     @abstractmethod
     def measure(self, index: int) -> tuple[int, int, int]:
         """Return width, height and bytes of a sample's image.
@@ -84,14 +97,6 @@ class Reader(Complete, ABC):
         with suppress(UnreadableImage):
             return bool(self.measure(index))
         return False
-
-    def stalled(self, seconds: float) -> Path | str | None:
-        """Return a file whose read has taken more than `seconds`."""
-        return None
-
-    def close(self) -> None:
-        """End all worker processes and threads."""
-        return
 
 
 class Pixels(Decoder):
@@ -131,7 +136,7 @@ class RandomCrops(Pixels):
 
     def __init__(self, config: RunConfig, change_image: ChangeImage | None = None):
         loader, upright = config.dataloader, config.dataset.exif_orientation
-        assert isinstance(loader, TorchvisionLoader)
+        assert isinstance(loader, DecodingLoader)
         super().__init__(upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
         self.image, self.seed = config.image, config.seed
         self.scaled, self.change_image = loader.dct_scaling, change_image

@@ -1,23 +1,22 @@
 """Check that a data set exists and count its classes and images before a run starts; imports no torch."""
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from launcher.config.schema import Dataset, FFCVLoader, RunConfig
+from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
 from launcher.data.dropped import notes_on
 from launcher.data.duplicates import duplicate_notes
-from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import DiskTree, Folder, is_remote, missing_files, part, problem, without
+from launcher.data.folder import DiskTree, Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
+from launcher.data.loaders.base import loader_of
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
-from launcher.data.sources.layout import VAL, unread_folders
+from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.pieces import Listed
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
@@ -51,10 +50,11 @@ def inspect_data(
     Raises UserError if a folder is not set, missing, or does not match the config; without `must_exist` a missing
     folder is no error if the config has the counts.
     """
-    folder = _folder(config)
+    loader, dataset = loader_of(config), config.dataset
+    folder = loader.reads_from(config) if loader.reads and dataset.kind == "folder" else None
     # note: counts in the config do not replace those of an existing folder
     must_exist = must_exist or (folder is not None and _exists(folder))
-    inspection = _inspect(config, must_exist, skipped, report)
+    inspection = loader.inspect(config, must_exist, skipped, report)
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
@@ -128,21 +128,15 @@ def match_images(
     return matched, notes
 
 
-def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
+def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
+    """Count the classes and images of built-in images, or of a data set's path; raises as `inspect_data`."""
     dataset = config.dataset
-    counted = None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
-    if config.dataloader.name != "ffcv" and (dataset.kind != "folder" or config.dataloader.name == "synthetic"):
-        if not counted:
-            message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
-            raise UserError(Problem(message, "dataset", dataset.name))
-        if config.dataloader.name == "synthetic":
-            return Inspection(config, [])
+    if dataset.kind != "folder":
+        check_counted(dataset)
         names, notes = _check_built_in(config)
         return Inspection(config, notes, classes=names)
-    if counted and not must_exist:
+    if has_counts(dataset) and not must_exist:
         return Inspection(config, [])
-    if isinstance(config.dataloader, FFCVLoader):
-        return _inspect_files(config)
     if dataset.path is None or not _exists(dataset.path):
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
@@ -163,7 +157,7 @@ def _inspect(config: RunConfig, must_exist: bool, skipped: Collection[str] | Non
         notes += _layout(Path(dataset.path), dataset, train, val)
     notes += skipped_files
     counts = len(train.classes), len(train.files), len(val.files)
-    inspection = _counted(config, dataset.path, counts, notes)
+    inspection = counted(config, dataset.path, counts, notes)
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
@@ -186,19 +180,20 @@ def _check_files(config: RunConfig, splits: Sequence[Folder]) -> None:
             raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
 
+def has_counts(dataset: Dataset) -> bool:
+    """Return whether the config has the numbers of classes, training and validation images."""
+    return None not in (dataset.classes, dataset.train_samples, dataset.val_samples)
+
+
+def check_counted(dataset: Dataset) -> None:
+    """Check that the config has the counts of images that are not read; raises UserError if not."""
+    if not has_counts(dataset):
+        message = "synthetic images need counts; set dataset.classes, dataset.train_samples and dataset.val_samples"
+        raise UserError(Problem(message, "dataset", dataset.name))
+
+
 def _exists(path: str) -> bool:
     return is_remote(path) or is_file(Path(path)) or is_folder(Path(path))
-
-
-def _folder(config: RunConfig) -> str | None:
-    """Return the folder of the images or FFCV files that a run reads; None if the config has none."""
-    if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
-        return None
-    if not isinstance(config.dataloader, FFCVLoader):
-        return config.dataset.path
-    with suppress(UserError):
-        return str(FFCVDataset.of(config).path("train").parent)
-    return None
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> None:
@@ -241,33 +236,6 @@ def _unreadable_notes(bad: dict[str, str]) -> list[str]:
     return [f"dataset.skip_bad=true: skipping {len(bad):,} images that cannot be decoded: {shown}"] * bool(bad)
 
 
-def _inspect_files(config: RunConfig) -> Inspection:
-    files = FFCVDataset.of(config)
-    train, val = files.open("train"), files.open("val")
-    files.open_small(train)
-    where = train.path.parent
-    if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
-        different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
-        message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
-        raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
-    if config.task.labelled != "class" and not train.manifest:
-        message = f"{train.path.name} has one class an image, but task={config.task.name} needs others; write it by "
-        raise UserError(Problem(f"{message}train prepare", "dataloader.folder", where))
-    in_train, in_val = train.rows["f1"], val.rows["f1"]
-    if train.manifest and val.manifest:
-        names = train.manifest.classes
-    else:
-        # note: files of other programs contain no class names; their label numbers are the classes
-        numbers = np.union1d(in_train, in_val)
-        names = [str(number) for number in numbers]
-        in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
-    names, labels = read_labels(config, names)
-    notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
-    classes = len(names) if train.manifest else max(train.classes, val.classes)
-    counted = _counted(config, where, (classes, train.samples, val.samples), notes)
-    return replace(counted, classes=names if train.manifest else None)
-
-
 def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
     """Check the values of built-in images, drawn or not; return the names of their labels, and notes.
 
@@ -290,7 +258,8 @@ def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
     return names, check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
 
-def _counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
+def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
+    """Return an inspection with classes, training and validation images; raises UserError if others are set."""
     dataset = config.dataset
     classes, train, val = counts
     if dataset.classes is not None and classes != dataset.classes:

@@ -16,9 +16,10 @@ from unittest.mock import patch
 import numpy as np
 from PIL import ExifTags, Image
 
-from launcher.config.schema import RunConfig, SyntheticLoader
+from launcher.config.schema import RunConfig
 from launcher.data.crops import Box
 from launcher.data.decode import MOST_PIXELS
+from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import Problem, UserError
 
 # Each decoder's module, and the command that installs it; `auto` is the first one that is installed.
@@ -154,7 +155,7 @@ def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
     Raises UserError if the configured decoder is not installed, or cannot scale, or `dataloader.decode=gpu` on a CPU.
     """
     loader = config.dataloader
-    if isinstance(loader, SyntheticLoader):
+    if not isinstance(loader, DecodingLoader):
         return config
     name = installed(loader.decoder)
     if loader.decode == "gpu" and on_cpu:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +14,8 @@ from launcher.data.batch import Moment
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Piece, Remote, read_remote
+from launcher.data.sources.pieces import Paths, Piece, Remote
+from launcher.data.sources.reading import read, read_remote
 from launcher.data.workers import Reading
 from launcher.disk import DiskError
 from launcher.errors import UserError
@@ -50,8 +50,8 @@ class Records(Dataset[Sample]):
     """Samples of a split of a `Request`; a sample index modulo the number of files is its file."""
 
     def __init__(self, folder: Folder, decoder: Decoder):
-        # note: worker processes share one array of bytes without copying it, unlike a list of strings
-        files: Any = np.array([os.fsencode(file) for file in folder.files])
+        # note: worker processes get an array of bytes, or map it, instead of a list of texts
+        files = folder.files if isinstance(folder.files, Paths) else Paths(folder.files)
         self.folder, self.labels, self.decoder = replace(folder, files=files), folder.labels, decoder
         self.reading = Reading(1)
         self._fetched: dict[int, bytes | UnreadableImage] = {}
@@ -92,7 +92,7 @@ class Records(Dataset[Sample]):
         content = self._fetched.get(number)
         if isinstance(content, UnreadableImage):
             raise content
-        data = self.piece(number).read() if content is None else content
+        data = read(self.piece(number)) if content is None else content
         return {"image": data, "label": self.labels[number]}
 
     def _fetch(self, numbers: Sequence[int]) -> None:

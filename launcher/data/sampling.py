@@ -7,7 +7,6 @@ import numpy as np
 import torch
 
 from launcher import randomness
-from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 
@@ -85,17 +84,17 @@ def train_requests(
     epoch: int,
     first_step: int,
     change_order: ChangeOrder | None,
-    archives: np.ndarray | None = None,
+    archives: tuple[np.ndarray, int] | None = None,
 ) -> Iterator[Request]:
     """Yield this rank's batches of an epoch from a step on.
 
     labels: of all training images, int64 [N].
-    archives: the archive of each image, int64 [N], if these are read through copies.
+    archives: the archive of each image, int64 [N], and how many images are shuffled, if these are read through copies.
     """
     if plan.config.dataset.sampling == "balanced":
         order = balanced_order(plan.config.seed, epoch, labels)
-    elif archives is not None and isinstance(plan.config.dataloader, TorchvisionLoader):
-        order = buffered_order(plan.config.seed, epoch, archives, plan.config.dataloader.shuffle_buffer)
+    elif archives is not None:
+        order = buffered_order(plan.config.seed, epoch, *archives)
     else:
         order = epoch_order(plan.config.seed, epoch, len(labels))
     start = Moment(plan.config.seed, epoch, epoch * plan.steps_per_epoch, plan.total_steps)

@@ -10,6 +10,7 @@ from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
+from launcher.data.sources.reading import read
 from launcher.data.workers import Report, in_workers
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
@@ -77,7 +78,7 @@ def _reasons(pieces: Sequence[Piece]) -> list[str | None]:
 def reason(piece: Piece) -> str | None:
     """Return why an image cannot be decoded, or None."""
     try:
-        decode(piece.read(), upright=False)
+        decode(read(piece), upright=False)
     except UnreadableImage as error:
         return str(error)
     return None

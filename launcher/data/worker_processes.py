@@ -19,10 +19,11 @@ from launcher.data.batch import Loaded
 from launcher.data.crops import Box
 from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
-from launcher.data.images import Pixels, RandomCrops, Reader
+from launcher.data.images import ImageReader, Pixels, RandomCrops
 from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed, Piece
+from launcher.data.sources.reading import read
 from launcher.data.workers import Reading, clean_processes, follow_parent
 from launcher.disk import DiskError
 from launcher.errors import MachineError, Problem, UserError
@@ -32,15 +33,16 @@ _SECONDS_TO_DIE = 1.0
 _SECONDS_TO_END = 1.5  # of the workers of a loader; a rank has two
 
 
-class WorkerProcesses(Reader):
+class WorkerProcesses(ImageReader):
     """Read requested batches through torch's DataLoader, in persistent workers or in this process."""
 
-    def __init__(self, images: Records, shard: Shard):
+    def __init__(self, images: Records, shard: Shard, buffer: int = 1):
+        """buffer: the images that are shuffled of archives which are read through copies."""
         self.labels, self.classes = images.labels, images.folder.classes
         self._images, self._device = images, shard.device
         stored = images.folder.stored
         if isinstance(stored, Packed) and stored.is_fetched:
-            self.archives = stored.places[:, 0]
+            self.archives = stored.places[:, 0], buffer
         images.reading = Reading(max(1, shard.workers))
         self._requests = _Requests()
         self._loader: DataLoader[Any] = DataLoader(
@@ -90,7 +92,7 @@ class WorkerProcesses(Reader):
         return self._images.piece(index)
 
     def measure(self, index: int) -> tuple[int, int, int]:
-        data, decoder = self.piece(index).read(), self._images.decoder
+        data, decoder = read(self.piece(index)), self._images.decoder
         assert isinstance(decoder, Pixels)
         return *decode(data, upright=decoder.upright).image.size, len(data)
 

@@ -1,4 +1,4 @@
-"""Number of loader workers, what they are reading, and worker processes that exit with their parent, however it ends.
+"""What loader workers are reading, and worker processes that exit with their parent, however it ends.
 
 Imports no torch.
 """
@@ -18,14 +18,11 @@ from multiprocessing.context import BaseContext
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from launcher.config.schema import FFCVLoader, TorchvisionLoader
 from launcher.errors import Problem, UserError
-from launcher.probe import rank_cores
 from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4
 _READERS = 16
-MOST_PROCESSES = 8  # of a rank, as torchvision's loader workers
 _WORKER = "launcher.data.worker_processes"
 _NOTHING = -1
 
@@ -63,15 +60,6 @@ class Reading:
             if number != _NOTHING and since < latest:
                 return int(number)
         return None
-
-
-def worker_count(loader: TorchvisionLoader | FFCVLoader, local_world_size: int) -> int:
-    """Return the loader workers of one rank: as configured, or its part of the cores."""
-    if loader.workers != "auto":
-        return loader.workers
-    cores = rank_cores(local_world_size)
-    # note: threads share one memory, processes do not
-    return cores if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, cores)
 
 
 def in_workers(

@@ -8,20 +8,21 @@ from pathlib import Path
 
 import PIL
 
-from launcher.config.schema import FFCVLoader, RunConfig, TorchvisionLoader
+from launcher.config.schema import RunConfig
 from launcher.data.duplicates import duplicate_notes
-from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
+from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.sources.find import evaluation_images, splits
 from launcher.data.sources.pieces import Piece
 from launcher.data.unreadable import faults
-from launcher.data.workers import Report, quiet, worker_count
+from launcher.data.workers import Report, quiet
 from launcher.doctor import machine
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, run_probe
+from launcher.probe import TORCH, cards_on_the_bus, rank_cores, run_probe
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -52,13 +53,13 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
     if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
         return 0
     size = Plan(config, ranks, 0).full_view
-    return config.batch_size * worker_count(loader, ranks) * loader.prefetch * 3 * size**2
+    return config.batch_size * loader.worker_count(rank_cores(ranks)) * loader.prefetch * 3 * size**2
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Check the data set's files and decode all images of class folders; yield one finding per fault."""
     name = config.dataset.name
-    if config.dataset.kind != "folder" or config.dataloader.name == "synthetic":
+    if config.dataset.kind != "folder" or not config.dataloader.reads:
         yield ok("data set", f"{name}, built in")
         return
     try:
@@ -70,8 +71,8 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
     dataset = inspection.config.dataset
     classes, train, val = config.task.counted(dataset.classes), dataset.train_samples, dataset.val_samples
     counts = f"{classes}, {train:,} training and {val:,} validation"
-    in_files = isinstance(config.dataloader, FFCVLoader)
-    where = FFCVDataset.of(config).path("train").parent if in_files else dataset.path
+    in_files = not isinstance(config.dataloader, TorchvisionLoader)
+    where = loader_of(config).reads_from(config)
     now = "" if in_files else "; decoding all of them now"
     yield ok("data set", f"{name} in {where}: {counts} images{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)

@@ -13,8 +13,9 @@ from typing import Literal
 
 from rich.filesize import decimal
 
-from launcher.config.schema import Dataloader, SyntheticLoader
+from launcher.config.choices import LoaderConfig
 from launcher.data.jpeg import DECODERS, installed
+from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import UserError
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
@@ -124,9 +125,9 @@ def judge_pillow(version: str) -> Finding:
     return warning("Pillow", f"Pillow{simd} {version}, without the security fixes of 12.3", advice)
 
 
-def judge_decoder(loader: Dataloader) -> Finding:
+def judge_decoder(loader: LoaderConfig) -> Finding:
     """Judge the decoder of JPEGs that `dataloader.decoder` selects."""
-    if isinstance(loader, SyntheticLoader):
+    if not isinstance(loader, DecodingLoader):
         return ok("decoder", "none needed")
     others = ", ".join(name for name, (module, _) in DECODERS.items() if find_spec(module))
     try:

@@ -17,8 +17,12 @@ from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
+from launcher.data.folder import Folder
+from launcher.data.index import write_index
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
+from launcher.data.loaders.base import loader_of
+from launcher.data.shapes import ensure_folder
 from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
@@ -40,8 +44,8 @@ _SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
 class Prepared:
     """A run that can start. The config of `plan` is final: image counts, precision and normalization are set.
 
-    `skipped` maps unreadable images to the reasons; `notes` are messages for the user. `splits` has what was seen,
-    taken and dropped for each split, if images are listed.
+    `skipped` maps unreadable images to the reasons; `notes` are messages for the user. `images` are those of training,
+    validation and test if they are listed, and `splits` has what was seen, taken and dropped for each split.
     """
 
     plan: Plan
@@ -50,6 +54,7 @@ class Prepared:
     pretrained: Pretrained | None = None
     notes: Sequence[str] = ()
     splits: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[Folder] = ()
 
 
 def prepare_run(
@@ -107,7 +112,7 @@ def prepare_run(
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
-    return Prepared(plan, devices, data.skipped, pretrained, messages, splits)
+    return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits)
 
 
 def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:
@@ -135,6 +140,18 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
         "source": source_digest(Path(__file__).parents[1], _SOURCES),
     }
     cached("models", facts, bool, check_now)
+
+
+def write_images(prepared: Prepared, folder: RunFolder) -> None:
+    """Write the index of the images into a run folder, for all ranks; draws the built-in ones on first use.
+
+    Raises UserError if they are missing.
+    """
+    config, loader = prepared.plan.config, loader_of(prepared.plan.config)
+    if loader.reads:
+        ensure_folder(config.dataset)
+    if images := prepared.images or loader.images(config, prepared.skipped):
+        write_index(folder.index, images)
 
 
 def write_teacher(config: RunConfig, folder: RunFolder) -> None:

@@ -20,12 +20,11 @@ from launcher.config.resolved import changed, continued, is_free, read, with_abs
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
 from launcher.data.identity import identity
-from launcher.data.shapes import ensure_folder
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
+from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import Row, is_finished, read_attempts, read_last
@@ -52,7 +51,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
         return resume(restored)
     for note in prepared.notes:
         out.print(f"note: {note}", style="yellow", markup=False)
-    images = identity(config, prepared.skipped)
+    images = identity(config, prepared.skipped, prepared.images)
     with stop_requests() as request:
         folder = _folder(config)
         with folder.locked(each_host=config.launch.nnodes > 1):
@@ -121,7 +120,7 @@ def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None =
         mirror_of(config, folder.path.name)
         if config != before:
             write(config, folder.config)
-        _note_others(folder, prepared, out, images=identity(config, skipped))
+        _note_others(folder, prepared, out, images=identity(config, skipped, prepared.images))
         with stop_requests() as request:
             return _train(folder, prepared, out, request)
 
@@ -231,8 +230,9 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     """Run the ranks, print the summary, and return the exit code."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
-    if config.dataloader.name != "synthetic":
-        ensure_folder(config.dataset)
+    write_images(prepared, folder)
+    # note: the names of millions of images take memory
+    prepared = replace(prepared, images=())
     nodes = config.launch.nnodes
     ranks = f"{nodes} nodes with {devices} each; that of rank 0 shows the progress" if nodes > 1 else str(devices)
     where = one_line(str(folder.path))

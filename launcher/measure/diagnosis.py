@@ -10,10 +10,14 @@ import numpy as np
 import psutil
 
 from launcher.config.algorithms import declarations
-from launcher.config.schema import FFCVLoader, RunConfig, SyntheticLoader, TorchvisionLoader
+from launcher.config.schema import RunConfig
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
+from launcher.data.loaders.base import DecodingLoader
+from launcher.data.loaders.ffcv import FFCVLoader
+from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.sources.find import splits
+from launcher.data.sources.reading import read
 from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
@@ -109,7 +113,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
         if config.dataset.kind == "folder":
             yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
-    if jpegs and not isinstance(loader, SyntheticLoader) and not loader.dct_scaling and loader.decode != "gpu":
+    if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling and loader.decode != "gpu":
         yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small, to other pixels"
 
 
@@ -126,7 +130,7 @@ def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
     file_sizes, shorter = [], []
     for number in numbers:
         with suppress(UnreadableImage):
-            data = folder.piece(number).read()
+            data = read(folder.piece(number))
             shorter.append(min(size(data)))
             file_sizes.append(len(data))
     if not file_sizes:

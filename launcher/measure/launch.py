@@ -12,13 +12,13 @@ from pydantic import TypeAdapter
 
 from launcher.config.compose import Composed
 from launcher.config.resolved import write
-from launcher.config.schema import RunConfig, SyntheticLoader
+from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
-from launcher.data.shapes import ensure_folder
+from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run, write_teacher
+from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
 from launcher.measure.estimate import REQUEST, RESULT, Measurement
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
@@ -43,8 +43,6 @@ def prepare_here(composed: Composed) -> Prepared:
         prepared = prepare_run(composed, with_weights=True, report=report)
     for note in prepared.devices.notes:
         print(f"note: {note}", file=sys.stderr)
-    if composed.config.dataloader.name != "synthetic":
-        ensure_folder(prepared.plan.config.dataset)
     return prepared
 
 
@@ -102,6 +100,7 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
         write(config, folder.config)
         if config.dataset.skip_bad:
             write_skipped(folder.skipped, prepared.skipped)
+        write_images(prepared, folder)
         if prepared.pretrained:
             prepared.pretrained.write(folder.initial)
         write_teacher(config, folder)

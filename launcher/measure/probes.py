@@ -15,10 +15,9 @@ import torch
 import torch.distributed as dist
 
 from launcher.config.resolved import read
-from launcher.config.schema import SyntheticLoader
 from launcher.data.batch import Loaded
+from launcher.data.loaders.base import loader_of
 from launcher.data.unreadable import read_skipped
-from launcher.data.workers import worker_count
 from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
@@ -100,15 +99,13 @@ class StepProfiler:
 
     @property
     def _workers(self) -> int:
-        loader = self.run.config.dataloader
-        return 0 if isinstance(loader, SyntheticLoader) else worker_count(loader, self.run.ranks.local_world_size)
+        return loader_of(self.run.config).worker_count(rank_cores(self.run.ranks.local_world_size))
 
     @property
     def _ahead(self) -> int:
         """Batches that the loader prefetches: after as many it is in the state of the middle of a run."""
-        dataloader, steps = self.run.config.dataloader, self.run.plan.steps_per_epoch
-        prefetch = 0 if isinstance(dataloader, SyntheticLoader) else dataloader.prefetch
-        return min(self._workers * prefetch, steps // 2)
+        ahead = self._workers * loader_of(self.run.config).batches_ahead
+        return min(ahead, self.run.plan.steps_per_epoch // 2)
 
     def _warm_up(self) -> list[float]:
         """Take a few steps of every kind; return the extra seconds of the first step at each new size."""
@@ -218,7 +215,8 @@ def write_result(scratch: Path, measure: Callable[[Trainer, float, float], objec
     with join_ranks(config) as ranks:
         initial = read_initial(folder.initial) if folder.initial.exists() else None
         teacher = read_teacher(folder, config, ranks.device)
-        run = build_trainer(config, ranks, read_skipped(folder.skipped, config.dataset), initial, teacher)
+        skipped = read_skipped(folder.skipped, config.dataset)
+        run = build_trainer(config, ranks, skipped, initial, teacher, index=folder.index)
         try:
             result = measure(run, seconds, requested_at)
         except StopRequested:

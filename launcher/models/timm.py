@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config import code
 from launcher.config.choices import ModelConfig, Setting
 from launcher.config.fields import STRICT, Count, Probability
+from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError, one_line
 from launcher.later import nn
 
@@ -129,8 +130,6 @@ class TimmModel(ModelConfig):
 
 def _refused(model: TimmModel, classes: int, error: Exception) -> Problem:
     """Return what is wrong with a value, by its key, from timm's own error."""
-    from launcher.config.keys import nearest  # note: which imports the schema
-
     match = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     values = model.keywords()
     if match is None or match[1] not in values:

@@ -8,7 +8,7 @@ from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
 from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import LOSSES, FFCVLoader
+from launcher.config.schema import LOSSES
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
 
@@ -22,8 +22,7 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _device_decoding,
-        _small_files, _evaluation_crop,
+        _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
     if problems:
@@ -125,7 +124,7 @@ def _complete(plan: Plan) -> Iterator[Problem]:
 
 def _declared(plan: Plan) -> Iterator[Problem]:
     active, optimizer = plan.config.algorithms, plan.config.optimizer
-    for declaration in (plan.config.model, plan.config.task, optimizer, plan.config.schedule):
+    for declaration in (plan.config.model, plan.config.task, optimizer, plan.config.schedule, plan.config.dataloader):
         yield from declaration.problems(plan)
     for name, values in active.items():
         if values.needs_classes and plan.config.task.labelled == "numbers":
@@ -150,47 +149,10 @@ def _declared(plan: Plan) -> Iterator[Problem]:
             yield replace(problem, key=f"algorithms.{name}.{problem.key}")
 
 
-def _device_decoding(plan: Plan) -> Iterator[Problem]:
-    """Yield what cannot be combined with `dataloader.decode=gpu`."""
-    loader, config = plan.config.dataloader, plan.config
-    if loader.name != "torchvision" or loader.decode != "gpu":
-        return
-    active = config.algorithms.items()
-    reasons = {
-        "dataloader.dct_scaling=false": "nvJPEG decodes at full size alone" if loader.dct_scaling else "",
-        "cuda_graphs=off": "decoding during a capture would break it" if config.cuda_graphs != "off" else "",
-    }
-    reasons |= {
-        f"algorithms.{name}=off": f"{name} changes images in loader workers, which have no pixels"
-        for name, values in active
-        if values.place("change_image") is not None
-    }
-    for remedy, reason in reasons.items():
-        if reason:
-            yield Problem(f"{reason}; set {remedy}, or dataloader.decode=cpu", "dataloader.decode", "gpu")
-
-
-def _small_files(plan: Plan) -> Iterator[Problem]:
-    loader = plan.config.dataloader
-    if not isinstance(loader, FFCVLoader) or loader.files.small_side is None or plan.reads_small(0):
-        return
-    size = plan.loaded_view(0)
-    least = -(-size * loader.files.max_side // plan.full_view)
-    key, value = "dataloader.files.small_side", least if size < plan.full_view else "null"
-    message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
-    yield Problem(message, key, loader.files.small_side)
-
-
 def notes(plan: Plan) -> list[str]:
     """Return notes on values that work but deserve attention before a run."""
-    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled, _untried)
+    rules = (_learning_rate, _fitted, _partial_batch, _batch_norm, _of_declarations, _compiled)
     return [line for rule in rules for line in rule(plan)]
-
-
-def _untried(plan: Plan) -> Iterator[str]:
-    loader = plan.config.dataloader
-    if loader.name == "torchvision" and loader.decode == "gpu":
-        yield "dataloader.decode=gpu: no GPU has run it yet; predictions know the decoding rate of an A100 alone"
 
 
 def _learning_rate(plan: Plan) -> Iterator[str]:
@@ -226,7 +188,12 @@ def _batch_norm(plan: Plan) -> Iterator[str]:
 
 
 def _of_declarations(plan: Plan) -> Iterator[str]:
-    for declaration in (plan.config.optimizer, plan.config.schedule, *plan.config.algorithms.values()):
+    for declaration in (
+        plan.config.optimizer,
+        plan.config.schedule,
+        plan.config.dataloader,
+        *plan.config.algorithms.values(),
+    ):
         yield from declaration.notes(plan)
 
 

@@ -15,7 +15,7 @@ from launcher.config.fields import in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import FFCVLoader, Launch, RunConfig
+from launcher.config.schema import Launch, RunConfig
 from launcher.config.validate import validate
 
 
@@ -205,16 +205,6 @@ class Plan:
         """Return the view that the loader produces for a step: that step's, or a larger one that changes later."""
         sizes = [values.loaded_view(self, step) for values in self._resizing]
         return min((size for size in sizes if size), default=self.full_view)
-
-    def reads_small(self, step: int) -> bool:
-        """Return whether a step's crops come from the small images beside the full ones (dataloader.files.small_side).
-
-        They do if none is enlarged more than the same crop of the full image at the largest size.
-        """
-        loader = self.config.dataloader
-        if not isinstance(loader, FFCVLoader) or loader.files.small_side is None:
-            return False
-        return self.loaded_view(step) * loader.files.max_side <= self.full_view * loader.files.small_side
 
     def schedule_steps(self, duration: str) -> int:
         """Convert a schedule's duration to steps: epochs and batches are dilated, fractions of the run already are."""

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -12,7 +13,7 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from launcher import atomic
-from launcher.config.keys import nearest
+from launcher.config.similar import nearest
 from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line, shown
 from launcher.locks import Held, is_leased, lock
@@ -21,7 +22,16 @@ from launcher.regular import read_regular
 _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"(step|replay|void)-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
-_OF_A_START = {"logs", "checkpoints", "lock", ".lock.lease", "dataset.json", "skipped.json", "initial.safetensors"}
+_OF_A_START = {
+    "logs",
+    "checkpoints",
+    "lock",
+    ".lock.lease",
+    "dataset.json",
+    "skipped.json",
+    "initial.safetensors",
+    "index",
+}
 # The kind of checkpoints from which a run has gone back: nothing reads them.
 VOID = "void"
 
@@ -29,11 +39,11 @@ VOID = "void"
 class RunFolder:
     """The files of a run folder.
 
-    Several nodes may share it. Before the ranks start, each launcher writes config, skipped, initial, teacher and
-    dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard, checkpoints and
-    curve.
-    Each rank writes its own log, each node its own lock, and the node of an error writes failure.
+    Several nodes may share it. Before the ranks start, each launcher writes config, index, skipped, initial, teacher
+    and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard, checkpoints
+    and curve. Each rank writes its own log, each node its own lock, and the node of an error writes failure.
 
+    index: the names, places and labels of the images, which all ranks read; every start writes it.
     attempts: the starts and resumes among metrics. code: copies of the user's code, which nothing runs. skipped: the
     unreadable images. initial: the weights of `model.weights`, if it is set; its first step needs them.
     teacher: the network of distillation, and the config of its run; every start reads it.
@@ -47,6 +57,7 @@ class RunFolder:
         self.code = path / "code"
         self.environment = path / "environment.json"
         self.dataset = path / "dataset.json"
+        self.index = path / "index"
         self.skipped = path / "skipped.json"
         self.initial = path / "initial.safetensors"
         self.teacher = path / "teacher.safetensors"
@@ -188,6 +199,7 @@ def clear(folder: RunFolder) -> None:
     """Delete what an earlier start of another config may have left in a folder without a run."""
     for path in (folder.dataset, folder.skipped, folder.initial):
         path.unlink(missing_ok=True)
+    shutil.rmtree(folder.index, ignore_errors=True)
 
 
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from launcher.config.schema import RunConfig
     from launcher.data.batch import Batch
-    from launcher.data.loaders import EvaluationLoader
+    from launcher.data.loading import EvaluationLoader
 
 
 # The values of a class or number by their names, None where they are undefined.

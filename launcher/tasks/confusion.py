@@ -10,7 +10,7 @@ from torch import Tensor
 
 from launcher import atomic, page
 from launcher.data.batch import START
-from launcher.data.loaders import EvaluationLoader
+from launcher.data.loading import EvaluationLoader
 from launcher.data.sampling import Request
 from launcher.errors import one_line
 from launcher.tasks import Details, Row, Task

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from launcher.config.choices import LossConfig, Scores
     from launcher.config.schema import RunConfig
+    from launcher.data.folder import Folder
     from launcher.data.images import ChangeImage
-    from launcher.data.records import Decoder
+    from launcher.data.records import Decoder, Records
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,6 +53,11 @@ class ImageTaskConfig(TaskConfig):
         from launcher.data.images import CentreCrops, evaluation_input  # note: torch
 
         return CentreCrops(evaluation_input(config))
+
+    def records(self, folder: Folder, decoder: Decoder) -> Records:
+        from launcher.data.records import Records  # note: torch
+
+        return Records(folder, decoder)
 
 
 class ImageTask(Task):

@@ -13,7 +13,8 @@ for each epoch:
 from contextlib import closing
 
 from launcher.data.inspection import held_out
-from launcher.data.loaders import EvaluationLoader, build_evaluation
+from launcher.data.loading import EvaluationLoader, build_evaluation
+from launcher.data.sources.find import with_classes
 from launcher.rank.signs import HEARTBEAT, Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -76,6 +77,10 @@ def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) ->
     """
     if trainer.config.dataset.test_path is None:
         return True
-    images, _ = held_out(trainer.config, **trainer.loaders.facts(), report=lambda *_: HEARTBEAT.beat())
+    config, loaders = trainer.config, trainer.loaders
+    if loaders.test is None:
+        images, _ = held_out(config, **loaders.facts(), report=lambda *_: HEARTBEAT.beat())
+    else:
+        images = with_classes(loaders.test, loaders.facts()["classes"], config)
     with closing(build_evaluation(trainer.plan, images, trainer.ranks)) as loader:
         return evaluate(trainer, logger, stop, loader)

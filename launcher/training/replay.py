@@ -32,7 +32,9 @@ def work(run_folder: Path) -> None:
         before = [path for done, path in checkpoint_files(folder.checkpoints, "step", "replay") if done <= step]
         state = checkpoint.load(before[-1]) if before else {}
         skipped = read_skipped(folder.skipped, config.dataset)
-        trainer = build_trainer(config, ranks, skipped, teacher=teacher, classes=state.get("classes"))
+        trainer = build_trainer(
+            config, ranks, skipped, teacher=teacher, classes=state.get("classes"), index=folder.index
+        )
         if state:
             trainer.load_state_dict(state)
         compile_run(trainer)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
 from launcher.data.classes import class_counts
-from launcher.data.loaders import EvaluationLoader, Loaders, build_loaders
+from launcher.data.loading import EvaluationLoader, Loaders, build_loaders
 from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
@@ -221,8 +222,11 @@ def build_trainer(
     initial: Mapping[str, Tensor] | None = None,
     teacher: Teacher | None = None,
     classes: Sequence[str] | None = None,
+    index: Path | None = None,
 ) -> Trainer:
     """Build model, algorithms, optimizer and loaders of a run on this rank, without the images `skipped`.
+
+    index: that of the images, which are listed without one.
 
     initial: all initial weights of the network, instead of those from the seed. classes: those of the run's checkpoint.
     """
@@ -237,6 +241,7 @@ def build_trainer(
         change_image=engine.change_image,
         skipped=skipped,
         classes=classes,
+        index=index,
     )
     labels, weights = loaders.train.reader.labels, None
     if config.task.weighs_classes:

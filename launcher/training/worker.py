@@ -45,7 +45,7 @@ def work(run_folder: Path) -> None:
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
         teacher = read_teacher(folder, config, ranks.device)
         skipped, classes = read_skipped(folder.skipped, config.dataset), (state or {}).get("classes")
-        trainer = build_trainer(config, ranks, skipped, initial, teacher, classes)
+        trainer = build_trainer(config, ranks, skipped, initial, teacher, classes, folder.index)
         trainer.callbacks = Callbacks(config.callbacks, folder.path)
         if state is not None:
             trainer.load_state_dict(state)

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from launcher.config.keys import nearest
 from launcher.config.resolved import read, typed_run
 from launcher.config.schema import RunConfig
+from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import RunFolder
 

@@ -14,18 +14,19 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
 from launcher.config.resolved import fingerprint, portable
-from launcher.config.schema import RunConfig, TorchvisionLoader
+from launcher.config.schema import RunConfig
 from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages, evaluation_input
 from launcher.data.inspection import match_images
-from launcher.data.loaders import EvaluationLoader, build_evaluation, build_loaders
+from launcher.data.loaders.base import MOST_PROCESSES
+from launcher.data.loading import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
 from launcher.data.sources.pieces import Listed, Paths, Piece
 from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
-from launcher.data.workers import worker_count
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
+from launcher.probe import rank_cores
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
@@ -38,9 +39,7 @@ from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights
 
 _BATCH = 64
-_LOADER = TorchvisionLoader(
-    name="torchvision", workers="auto", prefetch=2, shuffle_buffer=1, decoder="auto", decode="cpu", dct_scaling=False
-)
+_PREFETCH = 2
 # note: the main process reads this many before worker processes have started
 _FEW = 256
 
@@ -166,8 +165,8 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
     stored = Listed(Paths(files), np.arange(len(files)))
     folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), stored)
     images = ReadableImages(folder, CentreCrops(classifier.card["input"]))
-    workers = worker_count(_LOADER, 1) if len(files) > _FEW else 0
-    shard = Shard(0, 1, workers, _LOADER.prefetch, classifier.device)
+    workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
+    shard = Shard(0, 1, workers, _PREFETCH, classifier.device)
     loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])
     try:
         for pixels, labels, indices in loader:

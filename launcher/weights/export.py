@@ -14,7 +14,7 @@ from torch import nn
 
 from launcher.config import code
 from launcher.config.resolved import read
-from launcher.data.loaders import EvaluationLoader, build_loaders
+from launcher.data.loading import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.disk import reason
 from launcher.errors import Problem, UserError

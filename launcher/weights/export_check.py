@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.data.batch import Loaded
-from launcher.data.loaders import EvaluationLoader
+from launcher.data.loading import EvaluationLoader
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.tasks import Task

@@ -107,7 +107,7 @@ def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[
         return [Row(variant, epochs, None) for variant, epochs in lengths]
     prepared = {one: as_started(cell, here=True, must_exist=must_exist) for one, cell in lengths.items()}
     first = next(iter(prepared.values()))
-    identity = identity_if_present(first.plan.config, first.skipped)
+    identity = identity_if_present(first.plan.config, first.skipped, first.images)
     configs = {one: run.plan.config for one, run in prepared.items()}
     runs = ablation.comparable([*configs.values()], summaries, identity)
     return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in configs.items()]

@@ -20,7 +20,7 @@ from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from launcher.data.images import Reader
+    from launcher.data.images import ImageReader, Reader
     from launcher_lab.look.steps import Example
 
 EXAMPLES = [
@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace) -> int:
     path = Path(arguments.output)
     page.check_output(path)
     composed = compose(arguments.overrides)
-    if composed.config.dataloader.name == "synthetic":
+    if not composed.config.dataloader.reads:
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
         raise UserError(Problem(message, "dataloader", "synthetic"))
     task = composed.config.task
@@ -51,6 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
     with closing(loaders_here(plan, prepared.skipped)) as loaders:
         train, val = loaders.train.reader, loaders.evaluate.reader
+        assert isinstance(train, ImageReader)
         order = randomness.generator(seed, "look").permutation(len(train.names))
         classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
         steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})

@@ -12,8 +12,9 @@ from rich.table import Table
 from launcher.config.compose import Composed, compose
 from launcher.config.groups import machines, price_age
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.schema import Hardware, TorchvisionLoader
+from launcher.config.schema import Hardware
 from launcher.console import console, table, verbatim
+from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run

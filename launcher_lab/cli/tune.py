@@ -19,8 +19,9 @@ from rich.table import Table
 
 from launcher import paths
 from launcher.config.compose import compose
-from launcher.config.keys import all_keys, did_you_mean, nearest_key
+from launcher.config.keys import all_keys, nearest_key
 from launcher.config.overrides import word_of
+from launcher.config.similar import did_you_mean
 from launcher.config.tasks import Goal, Metric
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console, table

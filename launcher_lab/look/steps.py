@@ -12,10 +12,10 @@ from torch import Tensor
 from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Transform
 from launcher.algorithms.engine import Engine, apply_in_turn, on_device
 from launcher.config.declaration import PREPARE, Size
-from launcher.config.schema import TorchvisionLoader
 from launcher.data.batch import Batch, Moment
-from launcher.data.images import Reader
-from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.images import ImageReader
+from launcher.data.loaders.torchvision import TorchvisionLoader
+from launcher.data.loading import Loaders, build_loaders
 from launcher.data.sampling import Request, Shard, train_requests
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
@@ -52,7 +52,7 @@ def loaders_here(plan: Plan, skipped: Collection[str] = ()) -> Loaders:
 
 
 def examples(
-    plan: Plan, reader: Reader, classes: Sequence[int], each: int, steps: Sequence[int]
+    plan: Plan, reader: ImageReader, classes: Sequence[int], each: int, steps: Sequence[int]
 ) -> list[list[Example]]:
     """Return for each step the images of the classes that a run trains on at it, or at the nearest steps of its epoch.
 
@@ -67,7 +67,7 @@ def examples(
 class _Run:
     """A run's order, images and algorithms, on the CPU and in float32."""
 
-    def __init__(self, plan: Plan, reader: Reader):
+    def __init__(self, plan: Plan, reader: ImageReader):
         config = plan.config
         self._plan, self._is_readable, self._reader = plan, reader.is_readable, reader
         self._engine = Engine(Context(plan, config.task.outputs(config.dataset)))

@@ -16,10 +16,12 @@ from pydantic.dataclasses import dataclass
 from launcher import paths
 from launcher.config.fields import STRICT, Positive
 from launcher.config.groups import machines
-from launcher.config.keys import nearest
-from launcher.config.schema import FFCVLoader, Hardware, SyntheticLoader, TorchvisionLoader
+from launcher.config.schema import Hardware
+from launcher.config.similar import nearest
 from launcher.config.yaml_file import read_mapping
-from launcher.data.workers import MOST_PROCESSES
+from launcher.data.loaders.base import DecodingLoader
+from launcher.data.loaders.ffcv import FFCVLoader
+from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
@@ -120,13 +122,14 @@ def decoding_threads(loader: str, workers: int, cores: int | None, values: Mappi
     return float(min(used, own) + loaders[loader]["second_thread"] * max(0.0, used - own))
 
 
-def loader_kind(loader: TorchvisionLoader | FFCVLoader, *, trains: bool = True) -> str:
+def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
     """Return the loader's key in conf/efficiencies.yaml."""
     if isinstance(loader, TorchvisionLoader):
         if trains and loader.decode == "gpu":
             return "torchvision_gpu"
         fastest = loader.decoder in ("auto", "simplejpeg")
         return "torchvision" + ("_scaled" * (trains and loader.dct_scaling) if fastest else "_other")
+    assert isinstance(loader, FFCVLoader)
     if loader.files.jpeg_share == 0:
         return "ffcv_pixels"
     scaled = "_scaled" * loader.dct_scaling
@@ -138,13 +141,12 @@ def loader_kind(loader: TorchvisionLoader | FFCVLoader, *, trains: bool = True) 
 def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
     """Return the images/s that a machine's workers load, and its GPUs decode; infinite where nothing is loaded."""
     loader = plan.config.dataloader
-    if isinstance(loader, SyntheticLoader):
+    if not isinstance(loader, DecodingLoader):
         return math.inf
     kind = loader_kind(loader, trains=trains)
     here = max(1, (machine.cores or 1) // (machine.gpus or 1))
-    own = here if isinstance(loader, FFCVLoader) else min(MOST_PROCESSES, here)
     # note: without workers the rank loads
-    workers = (own if loader.workers == "auto" else max(1, loader.workers)) * (machine.gpus or 1)
+    workers = max(1, loader.worker_count(here)) * (machine.gpus or 1)
     of_images = [one for one in plan.config.algorithms.values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
     decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf

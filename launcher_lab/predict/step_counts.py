@@ -3,7 +3,6 @@
 Tracing (`step_trace`) needs torch and seconds; reading the cache needs neither.
 """
 
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,44 +11,16 @@ from launcher.cache import cached, source_digest, stored
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
+from launcher_lab.predict.counted import CountedStep
 
 # The keys that determine what a step computes, besides batch and image sizes; and the packages.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image")
 _SOURCES = (
-    *(f"launcher/{package}/*.py" for package in ("algorithms", "models", "optimizers", "training")),
-    *(f"launcher_lab/predict/{name}.py" for name in ("step_trace", "trace", "meta_tensors", "fusion")),
+    *(f"launcher/{package}/*.py" for package in ("algorithms", "losses", "models", "optimizers", "tasks", "training")),
+    *(f"launcher_lab/predict/{name}.py" for name in ("counted", "step_trace", "trace", "meta_tensors", "fusion")),
 )
 _IMAGE_SIZES = 2
 _CACHE = "steps"
-
-
-@dataclass(frozen=True)
-class Work:
-    """Equal kernels: their kind, the bytes that each moves, its matrix operations, and their number.
-
-    kind: convolution, depthwise, matrix, eigenvectors, qr, batch norm, pool, strided, or other. `Call` explains the
-    last three fields.
-    """
-
-    kind: str
-    moved: int
-    operations: int
-    count: int
-    group_width: int = 0
-    aligned: bool = True
-    fill: float = 1.0
-
-
-@dataclass(frozen=True)
-class CountedStep:
-    """One kind of step on a rank: its eager and fused kernels, the bytes of gradients, and the peak memory."""
-
-    view: int
-    acting: tuple[str, ...]
-    eager: list[Work]
-    fused: list[Work]
-    gradient_bytes: int
-    peak_bytes: int
 
 
 def counted_steps(plan: Plan) -> list[CountedStep]:

@@ -25,9 +25,9 @@ from launcher.training.networks import teacher_of
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 from launcher.weights.teacher import find_teacher
+from launcher_lab.predict.counted import CountedStep, Work
 from launcher_lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
 from launcher_lab.predict.meta_tensors import nothing_computed
-from launcher_lab.predict.step_counts import CountedStep, Work
 from launcher_lab.predict.trace import DECOMPOSITIONS, Call, Trace
 
 # Kind of kernel -> its kind in the counts; all others count as `other`.

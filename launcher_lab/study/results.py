@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from launcher.config.keys import nearest
+from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 from launcher_lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher_lab.study.published import published_curves

@@ -15,7 +15,7 @@ from benchmarks.loader import memory, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
 from benchmarks.loader.files import Files, originals, unpacked, write_all
 from launcher.config.compose import compose
-from launcher.config.schema import FFCVLoader
+from launcher.data.loaders.ffcv import FFCVLoader
 from tests.forked import Command
 
 

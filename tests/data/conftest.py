@@ -16,7 +16,7 @@ from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.images import ChangeImage
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.loading import Loaders, build_loaders
 from launcher.data.sampling import Shard
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks

@@ -13,7 +13,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders import Loaders, build_loaders
+from launcher.data.loading import Loaders, build_loaders
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from tests.gpu.conftest import DRY

@@ -15,7 +15,7 @@ from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data import device_jpeg
 from launcher.data.inspection import inspect_data
-from launcher.data.loaders import build_loaders
+from launcher.data.loading import build_loaders
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks

@@ -28,10 +28,9 @@ from launcher.config.tasks import TaskConfig
 from launcher.data.batch import Batch, Loaded
 from launcher.data.folder import Folder
 from launcher.data.images import Draws, RandomCrops, Reader
-from launcher.data.loaders import EvaluationLoader, Loaders, TrainLoader
+from launcher.data.loading import EvaluationLoader, Loaders, TrainLoader
 from launcher.data.records import Record, Records
 from launcher.data.sampling import Request, Shard
-from launcher.data.worker_processes import WorkerProcesses
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan, plan_for
@@ -72,7 +71,7 @@ class TokensConfig(TaskConfig):
     def decoder(self, *_: object) -> None:
         """Its source needs none."""
 
-    evaluation_decoder = decoder
+    evaluation_decoder = records = decoder
 
 
 class Tokens(Task):
@@ -213,6 +212,9 @@ class MasksConfig(ImageTaskConfig):
     def evaluation_decoder(self, config: RunConfig) -> Both:
         return Both(config)
 
+    def records(self, folder: Folder, decoder: Any) -> Pairs:
+        return Pairs(folder, decoder)
+
 
 class Both(RandomCrops):
     """Cuts image and mask by one box."""
@@ -277,14 +279,8 @@ def test_a_segmentation_trains_by_the_loop_on_masks_cut_as_their_images(
 ) -> None:
     small = [*SMALL, "schedule.warmup=0ba", "algorithms=[ema,cutout,channels_last]", "optimizer.lr=0.5"]
     config = replace(compose([*small, "logger.tensorboard=false"]).config, task=MasksConfig(name="masks"))
-    folder = Folder("", "train", ["0"], ["none"] * SAMPLES, np.zeros(SAMPLES, np.int64))
-
-    def loaders(plan: Plan, ranks: Ranks, **_: object) -> Loaders:
-        decoders = config.task.decoder(config, None), config.task.evaluation_decoder(config)
-        shard = Shard(0, 1, 0, 2, ranks.device)
-        return loaders_of(plan, ranks, [WorkerProcesses(Pairs(folder, one), shard) for one in decoders])
-
-    monkeypatch.setattr(trainer, "build_loaders", loaders)
+    folder = Folder("", "train", [*"0123456789"], ["none"] * SAMPLES, np.zeros(SAMPLES, np.int64))
+    monkeypatch.setattr(type(config.dataloader), "images", lambda *_: [folder, folder])
     monkeypatch.setattr(trainer, "build_model", lambda *_: nn.Conv2d(3, 2, 3, padding=1))
     run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))
     images, masks, _ = next(iter(run.rest_of_epoch()))

@@ -11,7 +11,7 @@ from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.data.folder import scan
 from launcher.data.inspection import held_out
-from launcher.data.loaders import build_evaluation
+from launcher.data.loading import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks

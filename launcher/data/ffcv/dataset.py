@@ -7,11 +7,12 @@ from typing import Self
 import numpy as np
 
 from launcher import paths
-from launcher.config.schema import Dataset, FFCVFile, FFCVFiles, FFCVLoader, RunConfig
+from launcher.config.schema import Dataset, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.ffcv.beton import Beton, open_beton
-from launcher.data.folder import FFCV, is_no_folder
+from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
 from launcher.data.shapes import shapes_folder
+from launcher.data.sources.layout import FFCV, is_no_folder
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
@@ -23,7 +24,7 @@ _SUFFIX = ".beton"
 class FFCVDataset:
     """The FFCV files of a data set; `seed` draws the validation split, as the images are `labelled`."""
 
-    loader: FFCVLoader
+    loader: FFCVValues
     dataset: Dataset
     seed: int
     labelled: str
@@ -31,7 +32,7 @@ class FFCVDataset:
     @classmethod
     def of(cls, config: RunConfig) -> Self:
         """Return the files of a config with `dataloader=ffcv`."""
-        assert isinstance(config.dataloader, FFCVLoader)
+        assert isinstance(config.dataloader, FFCVValues)
         return cls(config.dataloader, config.dataset, config.seed, config.task.labelled)
 
     def path(self, split: str) -> Path:

@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.config.schema import FFCVLoader, RunConfig
+from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.crops import centre_boxes, random_crops, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.decoder import decode
-from launcher.data.images import ChangeImage, Reader
+from launcher.data.ffcv.values import FFCVValues
+from launcher.data.images import ChangeImage, ImageReader, Reader
 from launcher.data.inspection import check_counts
 from launcher.data.jpeg import decoder_of
 from launcher.data.sampling import Request, Shard
@@ -51,7 +52,7 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
 
 def open_readers(
     plan: Plan,
-    values: FFCVLoader,
+    values: FFCVValues,
     shard: Shard,
     change_image: ChangeImage | None,
     classes: Sequence[str] | None = None,
@@ -79,7 +80,9 @@ def open_readers(
     full = crops(train, partial(_crops, config, train, train))
     if small is None:
         return full, centres
-    return FullAndSmall(plan, full, crops(small, partial(_crops, config, train, small))), centres
+    return FullAndSmall(
+        partial(values.reads_small, plan), full, crops(small, partial(_crops, config, train, small))
+    ), centres
 
 
 def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> np.ndarray:
@@ -89,7 +92,7 @@ def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> n
     return same_parts(boxes, *sizes, *stored.sizes(request.indices))
 
 
-class DecodingPool(Reader):
+class DecodingPool(ImageReader):
     """Read requested batches of one file, a few ahead, in a shard's number of threads.
 
     `boxes` returns int64 [B, 5] for a request's images. `named` are the names of labels, and those of the numbers in
@@ -217,16 +220,17 @@ def _read_all(path: Path) -> None:
             pass
 
 
-class FullAndSmall(Reader):
+class FullAndSmall(ImageReader):
     """Read the small images at steps whose crops are small enough, else the full ones."""
 
-    def __init__(self, plan: Plan, full: DecodingPool, small: DecodingPool):
+    def __init__(self, is_small: Callable[[int], bool], full: DecodingPool, small: DecodingPool):
+        """is_small: of a step."""
         self.labels, self.classes = full.labels, full.classes
-        self._plan, self._full, self._small = plan, full, small
+        self._is_small, self._full, self._small = is_small, full, small
 
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
         # note: no prefetch across a change of the file, which happens once per run
-        for is_small, some in itertools.groupby(requests, lambda request: self._plan.reads_small(request.moment.step)):
+        for is_small, some in itertools.groupby(requests, lambda request: self._is_small(request.moment.step)):
             yield from (self._small if is_small else self._full).batches(some)
 
     def measure(self, index: int) -> tuple[int, int, int]:

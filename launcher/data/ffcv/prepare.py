@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from launcher import atomic
-from launcher.config.schema import Dataset, FFCVFile
+from launcher.config.schema import Dataset
 from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
+from launcher.data.ffcv.values import FFCVFile
 from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.folder import Folder
 from launcher.data.identity import divided, fingerprint, listed

@@ -18,9 +18,10 @@ import numpy as np
 from PIL import Image
 
 from launcher import atomic, randomness
-from launcher.config.schema import FFCVFile
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.beton import ALLOCATION, FIELD, HEADER, IMAGE, JPEG, LABEL, PIXELS, ROW, ROWS_START, VERSION
+from launcher.data.ffcv.values import FFCVFile
+from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files, Piece
 from launcher.disk import patiently
 from launcher.errors import UserError
@@ -57,7 +58,7 @@ def encode_all(
     chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
     return [
         _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))
-        for data, piece, chance in zip(files.read(pieces), pieces, chances, strict=True)
+        for data, piece, chance in zip(read_all(files, pieces), pieces, chances, strict=True)
     ]
 
 

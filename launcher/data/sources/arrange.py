@@ -8,10 +8,10 @@ import numpy as np
 
 from launcher.config.class_names import composed, in_order
 from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop
-from launcher.data.folder import Folder, counted, problem
+from launcher.data.folder import Folder, counted
 from launcher.data.listing import EXTENSIONS, in_class, is_ignored, is_image
 from launcher.data.sources.formats import Listing, SourceOptions
-from launcher.data.sources.layout import VAL, Names, Wanted, class_root, join, top_folder, visible
+from launcher.data.sources.layout import VAL, Names, Wanted, class_root, join, problem, top_folder, visible
 from launcher.data.sources.pieces import Stored
 
 _ELSEWHERE = "images in folders of no split that is read"

@@ -3,23 +3,20 @@
 The first process that needs an archive copies it, others wait; an interrupted copy resumes. Imports no torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from launcher import paths
+from launcher.data.sources.parquet import parquet_bytes
+from launcher.data.sources.source import Files
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.locks import lock
-
-if TYPE_CHECKING:
-    from launcher.data.sources.source import Files
 
 _CHUNK = 1 << 24
 _SUFFIX, _PARTIAL = ".copy", ".partial"
@@ -30,8 +27,6 @@ def local_copy(file: str, version: str, column: str = "") -> Path:
 
     Raises UserError if the archive has changed, cannot be read, or the disk is full.
     """
-    from launcher.data.sources.source import Files  # note: it imports the pieces, which are read from copies
-
     folder = paths.cache() / "shards"
     copy = (
         folder
@@ -75,8 +70,6 @@ def _chunks(files: Files, file: str, column: str, partial: BinaryIO) -> Iterator
 
     Raises UserError if they cannot be read.
     """
-    from launcher.data.sources.parquet import parquet_bytes  # note: as above
-
     if column:
         partial.truncate(0)
     try:

@@ -9,23 +9,12 @@ import numpy as np
 from launcher.config.class_names import composed, in_order
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.folder import (
-    Folder,
-    divided,
-    is_no_folder,
-    is_remote,
-    part,
-    problem,
-    same_classes,
-    scan,
-    sizes,
-    without,
-)
+from launcher.data.folder import Folder, divided, part, same_classes, scan, sizes, without
 from launcher.data.listing import is_file, is_folder, is_ignored, is_image
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
-from launcher.data.sources.layout import FFCV, Wanted, class_root, visible
+from launcher.data.sources.layout import FFCV, Wanted, class_root, is_no_folder, is_remote, problem, visible
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import (
@@ -46,23 +35,27 @@ _PLAIN = SourceOptions()
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 
 
-def read_splits(
-    config: RunConfig, skipped: Collection[str] = (), report: Report = quiet, classes: Sequence[str] | None = None
-) -> tuple[Folder, Folder]:
+def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
     """Find the images of `splits` with the labels of the task, int64 [N] or rows [N, K], and the names of these.
 
-    `classes` are those of the run, which may have another order; images are then sorted by it, as the run did.
-
-    Raises UserError also if a label is none of the task, or the run has other classes.
+    Raises UserError also if a label is none of the task.
     """
-    labelled = config.task.labelled
-    train, val = splits(config.dataset, config.seed, labelled, skipped, report)
-    own, labels = read_labels(config, train.classes)
-    names, labels = in_classes_of(classes, own, labels, config.dataset.path)
-    train, val = (replace(one, classes=names, labels=labels[one.labels]) for one in (train, val))
-    if names != own and labelled == "class":
-        train, val = (part(one, np.argsort(one.labels, kind="stable")) for one in (train, val))
+    both = splits(config.dataset, config.seed, config.task.labelled, skipped, report)
+    names, labels = read_labels(config, both[0].classes)
+    train, val = (replace(one, classes=names, labels=labels[one.labels]) for one in both)
     return train, val
+
+
+def with_classes(split: Folder, classes: Sequence[str] | None, config: RunConfig) -> Folder:
+    """Return a split with the classes of a run, which may have another order; images are sorted by it, as the run did.
+
+    Raises UserError if the run has other classes.
+    """
+    names, labels = in_classes_of(classes, split.classes, split.labels, config.dataset.path)
+    if names == split.classes:
+        return split
+    relabelled = replace(split, classes=names, labels=labels)
+    return part(relabelled, np.argsort(labels, kind="stable")) if config.task.labelled == "class" else relabelled
 
 
 def splits(

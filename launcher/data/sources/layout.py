@@ -2,10 +2,10 @@
 
 import itertools
 from collections.abc import Collection, Iterable
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Literal, Protocol
 
-from launcher.data.listing import is_ignored, is_image
+from launcher.data.listing import is_file, is_ignored, is_image
 from launcher.errors import Problem, UserError, first_few
 
 # Names of the folder of validation images; the first that exists is read.
@@ -18,6 +18,21 @@ UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, s
 
 # A split, `all` images that `dataset.val_split` divides, or those of an `evaluation`: of `val`, or of all classes.
 Wanted = Literal["train", "val", "all", "evaluation"]
+
+
+def problem(path: Path | str, message: str) -> UserError:
+    """Return an error about `dataset.path`."""
+    return UserError(Problem(message, "dataset.path", path))
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a data set's path is a URL, such as that of a bucket."""
+    return "://" in path
+
+
+def is_no_folder(path: str) -> bool:
+    """Return whether no files can be written into a data set's path: a URL, or one file."""
+    return is_remote(path) or path.endswith(".tar") or is_file(Path(path))
 
 
 class Tree(Protocol):

@@ -11,8 +11,8 @@ import numpy as np
 
 from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
-from launcher.data.folder import is_remote, problem
 from launcher.data.sources.formats import Listing, column_of, label_columns, label_text
+from launcher.data.sources.layout import is_remote, problem
 from launcher.errors import Problem, UserError
 
 _ROWS = 256

@@ -10,11 +10,11 @@ import numpy as np
 
 from launcher.config.class_names import in_order
 from launcher.data.dropped import Dropped, Drops, drop
-from launcher.data.folder import Folder, counted, problem
+from launcher.data.folder import Folder, counted
 from launcher.data.listing import is_file, unreadable_path
 from launcher.data.sources.arrange import path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
-from launcher.data.sources.layout import VAL, Wanted
+from launcher.data.sources.layout import VAL, Wanted, problem
 from launcher.data.sources.pieces import Listed, Paths
 from launcher.data.sources.shards import format_of
 from launcher.errors import Problem, UserError

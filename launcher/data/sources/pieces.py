@@ -1,23 +1,14 @@
 """Where the bytes of images are: separate files, or parts of archives; imports no torch."""
 
-import os
-import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from stat import S_ISREG
-from typing import BinaryIO, NamedTuple, Self
+from typing import NamedTuple, Self, overload
 
 import numpy as np
 
-from launcher.data.decode import UnreadableImage
-from launcher.data.sources.copies import local_copy
-from launcher.disk import DiskError, patiently
-
 # note: larger than any image that can be decoded; a malicious file must not fill the memory
 MOST_BYTES = 1 << 30
-_OPEN_FILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,66 +29,6 @@ class Piece:
 
     def __str__(self) -> str:
         return self.file if self.size is None or self.file.endswith(self.name) else f"{self.name} in {self.file}"
-
-    def read(self) -> bytes:
-        """Return the bytes of an image.
-
-        Raises UnreadableImage if they are missing or damaged, UserError if a bucket cannot be read, or no copy can be
-        made, and DiskError if the disk fails, not the image.
-        """
-        if "://" in self.file and not self.version:
-            (content,) = read_remote([self])
-            if isinstance(content, UnreadableImage):
-                raise content
-            return content
-        try:
-            data, size = patiently(self._bytes, self.file)
-        except DiskError as error:
-            if error.may_pass:
-                raise
-            raise UnreadableImage(getattr(error.__cause__, "strerror", None) or str(error)) from None
-        except (OSError, zlib.error) as error:
-            raise UnreadableImage(getattr(error, "strerror", None) or str(error)) from None
-        if len(data) < size:
-            raise UnreadableImage(f"{self.file} ends before its last byte")
-        return data
-
-    def _bytes(self) -> tuple[bytes, int]:
-        """Return the bytes of an image, and how many it has."""
-        size = _size(self.file) if self.size is None else self.size
-        if size > MOST_BYTES:
-            raise UnreadableImage("larger than 1 GiB")
-        if self.size is None:
-            with open(self.file, "rb") as file:  # noqa: PTH123 - of a million files
-                return file.read(), 0
-        data = os.pread(_opened(self.file, self.version, self.column).fileno(), self.deflated or size, self.start)
-        if self.deflated:
-            data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, size)
-        return data, size
-
-
-def _size(file: str) -> int:
-    facts = os.stat(file)  # noqa: PTH116 - as above
-    # note: opening a pipe would wait for a writer
-    if not S_ISREG(facts.st_mode):
-        raise UnreadableImage("not a regular file")
-    return facts.st_size
-
-
-def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
-    """Read images of a bucket at once; return the bytes of each, or why it cannot be read.
-
-    Raises UserError if the bucket cannot be read.
-    """
-    from launcher.data.sources.source import Files  # note: it imports the pieces
-
-    return Files(pieces[0].file).read(pieces, "; type the same command again, or train resume for a run")
-
-
-@lru_cache(_OPEN_FILES)
-def _opened(file: str, version: str, column: str) -> BinaryIO:
-    # note: a copy stays readable after its removal while it is open
-    return open(local_copy(file, version, column) if version else file, "rb", buffering=0)  # noqa: PTH123
 
 
 class Archive(NamedTuple):
@@ -131,23 +62,51 @@ class Packed:
         return any(archive.version for archive in self.archives)
 
 
-class Paths:
+class Paths(Sequence[str]):
     """Paths in one array of bytes, since each of millions of Python's texts takes 50 bytes more."""
 
     def __init__(self, paths: Iterable[str] = ()):
-        self._text, self._ends = bytearray(), array("q", [0])
+        self._bytes, self._offsets = bytearray(), array("q", [0])
         for path in paths:
             self.append(path)
 
-    def __getitem__(self, number: int) -> str:
+    @classmethod
+    def of(cls, text: np.ndarray, ends: np.ndarray) -> Self:
+        """Return the paths of these arrays."""
+        paths = cls()
+        paths._bytes, paths._offsets = text, ends  # type: ignore[assignment]
+        return paths
+
+    @property
+    def text(self) -> np.ndarray:
+        """The bytes of all paths, uint8."""
+        return np.frombuffer(self._bytes, np.uint8)
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The places in `text` before the first path and after each, int64 [N + 1]."""
+        return np.frombuffer(self._offsets, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, number: int) -> str: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[str]: ...
+    def __getitem__(self, number: int | slice) -> str | list[str]:
         """Return a path by its number."""
+        if isinstance(number, slice):
+            return [self[one] for one in range(*number.indices(len(self)))]
+        if not 0 <= number < len(self):
+            raise IndexError(number)
         # note: texts of JSON may have halves of surrogate pairs
-        return self._text[self._ends[number] : self._ends[number + 1]].decode(errors="surrogatepass")
+        return bytes(self._bytes[self._offsets[number] : self._offsets[number + 1]]).decode(errors="surrogatepass")
 
     def append(self, path: str) -> None:
         """Add a path."""
-        self._text += path.encode(errors="surrogatepass")
-        self._ends.append(len(self._text))
+        self._bytes += path.encode(errors="surrogatepass")
+        self._offsets.append(len(self._bytes))
 
 
 @dataclass(frozen=True)

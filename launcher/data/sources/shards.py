@@ -9,10 +9,10 @@ from typing import BinaryIO
 
 from launcher.cache import cached
 from launcher.config.schema import Columns
-from launcher.data.folder import Folder, is_remote, problem
+from launcher.data.folder import Folder
 from launcher.data.sources.arrange import Archives, Rows
 from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
-from launcher.data.sources.layout import VAL, Wanted
+from launcher.data.sources.layout import VAL, Wanted, is_remote, problem
 from launcher.data.sources.parquet import list_arrow, list_parquet
 from launcher.data.sources.pieces import Archive, Packed
 from launcher.data.sources.source import Files, below

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import is_remote, problem
+from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.errors import UserError
 
@@ -23,8 +23,6 @@ _PAUSES = (1.0, 4.0, 16.0)
 _SECONDS = 20.0
 
 _AHEAD = 1 << 24  # bytes per read of a whole file
-
-_REMEDY = "; finished images are kept: run the same command to resume"
 
 # What file systems call the checksum or time of a file.
 _VERSIONS = (
@@ -115,13 +113,11 @@ class Files:
             cache.fetcher = lambda start, end: _retried(partial(fetch, start, end))
         return opened  # type: ignore[no-any-return]
 
-    def read(self, pieces: Sequence[Piece], remedy: str = _REMEDY) -> list[bytes | UnreadableImage]:
-        """Read the bytes of images, or the reason why one cannot be read.
+    def fetch(self, pieces: Sequence[Piece], remedy: str) -> list[bytes | UnreadableImage]:
+        """Read the bytes of images in a bucket, or the reason why one cannot be read.
 
         Raises UserError if reading fails for all, for example without a network.
         """
-        if not is_remote(self.url) or any(piece.deflated or piece.column for piece in pieces):
-            return [_content(piece) for piece in pieces]
         system = self.system()
         files = [piece.file for piece in pieces]
         # note: some web servers serve only whole files
@@ -175,14 +171,6 @@ class Files:
         if piece.size in (None, len(content)):
             return bytes(content)
         raise OSError(f"received {len(content):,} of {piece.size:,} bytes")
-
-
-def _content(piece: Piece) -> bytes | UnreadableImage:
-    """Return an image's bytes, or the fault of its file."""
-    try:
-        return piece.read()
-    except UnreadableImage as reason:
-        return reason
 
 
 def _whole(fetch: Callable[[int, int], bytes], size: int, start: int, end: int) -> bytes:

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import REPLACED, drops_of
-from launcher.data.folder import Folder, counted, is_remote, problem
+from launcher.data.folder import Folder, counted
 from launcher.data.listing import EXTENSIONS, is_image
+from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.pieces import Archive, Packed, Piece
 from launcher.data.sources.source import Files, below, labelled
 from launcher.data.workers import Report, in_threads
@@ -165,10 +165,9 @@ def _val_classes(files: Files, path: str) -> list[str]:
     devkit = below(path, DEVKIT)
     if not files.holds(devkit):
         raise problem(path, f"has no {DEVKIT}, which lists the validation images' classes; add it")
-    (data,) = files.read([Piece(DEVKIT, devkit)])
+    with files.open(devkit, AHEAD) as opened:
+        data = opened.read(_MOST_BYTES)
     try:
-        if isinstance(data, UnreadableImage):
-            raise ValueError(str(data))
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             table, truth = (_content(tar, name) for name in (_TABLE, _TRUTH))
         synsets = loadmat(io.BytesIO(table), squeeze_me=True)["synsets"]

@@ -15,6 +15,7 @@ from scipy.io import savemat
 
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
+from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files
 
 # note: not in the order of their names, as in the real table; the last is the parent of the others
@@ -71,7 +72,7 @@ def report(what: str, done: int, total: int) -> None:
 
 def contents(source: Folder) -> dict[str, tuple[int, bytes | UnreadableImage]]:
     numbers = range(len(source.files))
-    read = Files(source.root).read([source.piece(number) for number in numbers])
+    read = read_all(Files(source.root), [source.piece(number) for number in numbers])
     return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
 
 

@@ -18,6 +18,7 @@ from launcher.data.decode import decode
 from launcher.data.folder import scan
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import NO_COLUMNS, SourceOptions
+from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -52,7 +53,7 @@ def ours(path: Path, **columns: Any) -> Samples | None:
     except UserError:
         return None
     labels = [source.classes[label] for label in source.labels.tolist()]
-    return sorted((label, pixels(source.piece(number).read())) for number, label in enumerate(labels))
+    return sorted((label, pixels(read(source.piece(number)))) for number, label in enumerate(labels))
 
 
 def dotted(name: str, draw: random.Random) -> str:

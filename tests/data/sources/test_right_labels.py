@@ -16,7 +16,8 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.classes import are_places, in_classes_of, places_in
 from launcher.data.inspection import inspect_data, match_images
-from launcher.data.sources.find import open_source, read_splits
+from launcher.data.sources.find import open_source, read_splits, with_classes
+from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -175,11 +176,11 @@ def test_a_resume_keeps_the_order_of_the_runs_classes(tmp_path: Path) -> None:
     """Earlier runs sorted numbers as text: 1, 10, 2."""
     names = [f"{split}/{name}/{n}.png" for split in ("train", "val") for name in ("1", "2", "10") for n in range(2)]
     config = compose(words_for(draw(tmp_path, names))).config
-    train, _ = read_splits(config, classes=["1", "10", "2"])
+    train, _ = (with_classes(one, ["1", "10", "2"], config) for one in read_splits(config))
     assert [*train.files] == ["1/0.png", "1/1.png", "10/0.png", "10/1.png", "2/0.png", "2/1.png"]
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(UserError, match="other classes than the run's: new 10, missing 3"):
-        read_splits(config, classes=["1", "2", "3"])
+        with_classes(read_splits(config)[0], ["1", "2", "3"], config)
     names, labels = in_classes_of(None, ["a"], train.labels, "x")
     assert (names, labels is train.labels) == (["a"], True)
 
@@ -256,9 +257,9 @@ def test_the_named_column_of_images_is_read(tmp_path: Path) -> None:
         parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{split}.parquet")
     for column in ("left", "image"):
         train, _ = inspected(tmp_path, f"dataset.columns.image={column}").splits
-        read = [train.piece(number).read() for number in range(len(train.files))]
+        contents = [read(train.piece(number)) for number in range(len(train.files))]
         names = [train.classes[label] for label in train.labels.tolist()]
-        assert read == [png(name if column == "left" else "none") for name in names]
+        assert contents == [png(name if column == "left" else "none") for name in names]
 
 
 def test_a_row_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from launcher.data.folder import Folder
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import Wanted
+from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -90,8 +91,8 @@ def outcome(path: str, wanted: Wanted) -> Any:
 def images(source: Folder) -> tuple[list[str], list[str], list[bytes]]:
     pieces = [source.piece(number) for number in range(len(source.files))]
     labels = [source.classes[label] for label in source.labels.tolist()]
-    read = sorted(zip(labels, (piece.read() for piece in pieces), strict=True))
-    return sorted(labels), [label for label, _ in read], [data for _, data in read]
+    contents = sorted(zip(labels, (read(piece) for piece in pieces), strict=True))
+    return sorted(labels), [label for label, _ in contents], [data for _, data in contents]
 
 
 @pytest.mark.parametrize("start", [0, 40, 80, 120])

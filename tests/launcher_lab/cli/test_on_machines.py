@@ -8,7 +8,7 @@ import pytest
 
 from launcher.config.groups import machines
 from launcher.plan.plan import Plan
-from launcher_lab.predict.step_counts import CountedStep
+from launcher_lab.predict.counted import CountedStep
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
 

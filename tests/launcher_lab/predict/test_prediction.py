@@ -12,9 +12,10 @@ from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
 from launcher.plan.plan import Plan, plan_for
 from launcher_lab.predict import step_trace
+from launcher_lab.predict.counted import CountedStep, Work
 from launcher_lab.predict.machines import Gpu, decoding_threads, gpus, loading_rate, thread_rate
 from launcher_lab.predict.prediction import Parts, Predictor, Rates, efficiencies
-from launcher_lab.predict.step_counts import CountedStep, Work, computed, counted_steps
+from launcher_lab.predict.step_counts import computed, counted_steps
 from launcher_lab.predict.step_trace import _peak
 from launcher_lab.predict.trace import Call
 from tests.counted_steps import made_up

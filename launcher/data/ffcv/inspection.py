@@ -1,0 +1,56 @@
+"""Count and identify the images of FFCV files; imports no torch."""
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+
+from launcher.config.schema import RunConfig
+from launcher.data.classes import check_labels, read_labels
+from launcher.data.ffcv.beton import Beton
+from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
+from launcher.data.identity import of_splits
+from launcher.data.inspection import Inspection, counted, has_counts
+from launcher.errors import Problem, UserError, first_few
+
+
+def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
+    """Count the classes and images of both files; raises UserError if they are missing or do not match."""
+    if has_counts(config.dataset) and not must_exist:
+        return Inspection(config, [])
+    files = FFCVDataset.of(config)
+    train, val = files.open("train"), files.open("val")
+    files.open_small(train)
+    where = train.path.parent
+    if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
+        different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
+        message = f"{train.path.name} and {val.path.name} have different classes: {first_few(different)}"
+        raise UserError(Problem(message + "; remove both and run train prepare again", "dataloader.folder", where))
+    if config.task.labelled != "class" and not train.manifest:
+        message = f"{train.path.name} has one class an image, but task={config.task.name} needs others; write it by "
+        raise UserError(Problem(f"{message}train prepare", "dataloader.folder", where))
+    in_train, in_val = train.rows["f1"], val.rows["f1"]
+    if train.manifest and val.manifest:
+        names = train.manifest.classes
+    else:
+        # note: files of other programs contain no class names; their label numbers are the classes
+        numbers = np.union1d(in_train, in_val)
+        names = [str(number) for number in numbers]
+        in_train, in_val = np.searchsorted(numbers, in_train), np.searchsorted(numbers, in_val)
+    names, labels = read_labels(config, names)
+    notes = check_labels(config, names, labels[in_train], labels[in_val], "dataloader.folder", where)
+    classes = len(names) if train.manifest else max(train.classes, val.classes)
+    inspection = counted(config, where, (classes, train.samples, val.samples), notes)
+    return replace(inspection, classes=names if train.manifest else None)
+
+
+def identity_of_files(config: RunConfig) -> str:
+    """Return the identity of the images that the files were written from; raises UserError if one is missing."""
+    return of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in SPLITS))
+
+
+def _of_file(file: Beton) -> str:
+    """Return the fingerprint of the files that an FFCV file was written from, else that of its rows."""
+    if file.manifest is not None:
+        return file.manifest.source
+    return hashlib.sha256(np.ascontiguousarray(file.rows).tobytes()).hexdigest()

@@ -1,0 +1,93 @@
+"""What every data loader declares without tensors: how it finds, counts and opens the images of a run."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import LoaderConfig
+from launcher.config.fields import STRICT, Count
+from launcher.config.schema import RunConfig
+
+if TYPE_CHECKING:
+    from launcher.data.folder import Folder
+    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.inspection import Inspection
+    from launcher.data.sampling import Shard
+    from launcher.data.workers import Report
+    from launcher.plan.plan import Plan
+
+# Loader processes of a rank by default.
+MOST_PROCESSES = 8
+
+
+@dataclass(frozen=True, config=STRICT)
+class Loader(LoaderConfig):
+    """Base of the values of data loaders in this package."""
+
+    @abstractmethod
+    def reads_from(self, config: RunConfig) -> str | None:
+        """Return the folder of what it reads; None if the config has none."""
+
+    @abstractmethod
+    def inspect(
+        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
+    ) -> Inspection:
+        """Count the classes and images, as `data.inspection.inspect_data`."""
+
+    @abstractmethod
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+        """Return the hash of the images, as `data.identity.identity`."""
+
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
+        """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
+        return ()
+
+    @abstractmethod
+    def open(
+        self,
+        plan: Plan,
+        shard: Shard,
+        change_image: ChangeImage | None,
+        images: Sequence[Folder],
+        classes: Sequence[str] | None,
+    ) -> tuple[Reader, Reader]:
+        """Open a rank's readers of training and validation images, as `data.loading.build_loaders`."""
+
+    def worker_count(self, cores: int) -> int:
+        """Return the workers of a rank that has so many cores."""
+        return 0
+
+    @property
+    def batches_ahead(self) -> int:
+        """The batches that each worker loads ahead."""
+        return 0
+
+
+@dataclass(frozen=True, config=STRICT)
+class DecodingLoader(Loader):
+    """Base of the values of loaders that decode images in workers."""
+
+    most_workers: ClassVar[int]
+
+    workers: int | Literal["auto"]
+    prefetch: Count
+    decoder: str
+    decode: str
+    dct_scaling: bool
+
+    def worker_count(self, cores: int) -> int:
+        return min(self.most_workers, cores) if self.workers == "auto" else self.workers
+
+    @property
+    def batches_ahead(self) -> int:
+        return self.prefetch
+
+
+def loader_of(config: RunConfig) -> Loader:
+    """Return the values of a run's data loader."""
+    assert isinstance(config.dataloader, Loader)
+    return config.dataloader

@@ -1,0 +1,68 @@
+"""Images from FFCV files, decoded in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT
+from launcher.config.schema import RunConfig
+from launcher.data.ffcv.values import FFCVValues
+from launcher.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from launcher.data.folder import Folder
+    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.inspection import Inspection
+    from launcher.data.sampling import Shard
+    from launcher.data.workers import Report
+    from launcher.plan.plan import Plan
+
+
+@dataclass(frozen=True, config=STRICT)
+class FFCVLoader(FFCVValues):
+    """Images from FFCV files; `workers` are threads per rank."""
+
+    def reads_from(self, config: RunConfig) -> str | None:
+        from launcher.data.ffcv.dataset import FFCVDataset  # note: every command reads the values in this file
+
+        with suppress(UserError):
+            return str(FFCVDataset.of(config).path("train").parent)
+        return None
+
+    def inspect(
+        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
+    ) -> Inspection:
+        from launcher.data.ffcv.inspection import inspect_files
+
+        return inspect_files(config, must_exist)
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+        from launcher.data.ffcv.inspection import identity_of_files
+
+        return identity_of_files(config)
+
+    def open(
+        self,
+        plan: Plan,
+        shard: Shard,
+        change_image: ChangeImage | None,
+        images: Sequence[Folder],
+        classes: Sequence[str] | None,
+    ) -> tuple[Reader, Reader]:
+        from launcher.data.ffcv.loader import open_readers  # note: OpenCV
+
+        return open_readers(plan, self, shard, change_image, classes)
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if self.files.small_side is None or self.reads_small(plan, 0):
+            return
+        size = plan.loaded_view(0)
+        least = -(-size * self.files.max_side // plan.full_view)
+        key, value = "dataloader.files.small_side", least if size < plan.full_view else "null"
+        message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
+        yield Problem(message, key, self.files.small_side)

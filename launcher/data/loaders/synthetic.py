@@ -1,0 +1,62 @@
+"""Random images on the device, to measure steps without loading."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.fields import STRICT, Count
+from launcher.config.schema import RunConfig
+from launcher.data.loaders.base import Loader
+
+if TYPE_CHECKING:
+    from launcher.data.folder import Folder
+    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.inspection import Inspection
+    from launcher.data.sampling import Shard
+    from launcher.data.workers import Report
+    from launcher.plan.plan import Plan
+
+
+@dataclass(frozen=True, config=STRICT)
+class SyntheticLoader(Loader):
+    """Random images on the device, to measure steps without loading."""
+
+    reads = False
+
+    name: Literal["synthetic"]
+    batches: Count
+
+    def reads_from(self, config: RunConfig) -> str | None:
+        return None
+
+    def inspect(
+        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
+    ) -> Inspection:
+        from launcher.data.inspection import (
+            Inspection,
+            check_counted,
+        )  # note: every command reads the values in this file
+
+        check_counted(config.dataset)
+        return Inspection(config, [])
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+        counts = (config.dataset.classes, config.dataset.train_samples, config.dataset.val_samples)
+        return "-".join(["synthetic", *map(str, counts), str(self.batches)])
+
+    def open(
+        self,
+        plan: Plan,
+        shard: Shard,
+        change_image: ChangeImage | None,
+        images: Sequence[Folder],
+        classes: Sequence[str] | None,
+    ) -> tuple[Reader, Reader]:
+        from launcher.data.loaders.noise import Noise  # note: torch
+
+        train = Noise(plan, shard, plan.train_samples, range(self.batches), plan.rank_batch, plan.full_view)
+        one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
+        return train, Noise(plan, shard, *one_batch, plan.evaluation_view)

@@ -1,0 +1,99 @@
+"""Images of the data set's own files, decoded in worker processes by torch's DataLoader."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT, Count
+from launcher.config.schema import RunConfig
+from launcher.data.loaders.base import MOST_PROCESSES, DecodingLoader
+from launcher.errors import Problem
+from launcher.rank.signs import STOP
+
+if TYPE_CHECKING:
+    from launcher.data.folder import Folder
+    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.inspection import Inspection
+    from launcher.data.sampling import Shard
+    from launcher.data.workers import Report
+    from launcher.plan.plan import Plan
+
+
+@dataclass(frozen=True, config=STRICT)
+class TorchvisionLoader(DecodingLoader):
+    """Loader processes; `shuffle_buffer` are images, and concerns archives that are read through copies."""
+
+    most_workers = MOST_PROCESSES
+
+    name: Literal["torchvision"]
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"]
+    prefetch: Count
+    shuffle_buffer: Count
+    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
+    decode: Literal["cpu", "gpu"]
+    dct_scaling: bool
+
+    def reads_from(self, config: RunConfig) -> str | None:
+        return config.dataset.path
+
+    def inspect(
+        self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
+    ) -> Inspection:
+        from launcher.data.inspection import inspect_source  # note: every command reads the values in this file
+
+        return inspect_source(config, must_exist, skipped, report)
+
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+        from launcher.data.identity import of_source
+
+        return of_source(config, skipped, images)
+
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
+        from launcher.data.sources.find import read_splits
+
+        with STOP.waiting():
+            return read_splits(config, skipped)
+
+    def open(
+        self,
+        plan: Plan,
+        shard: Shard,
+        change_image: ChangeImage | None,
+        images: Sequence[Folder],
+        classes: Sequence[str] | None,
+    ) -> tuple[Reader, Reader]:
+        from launcher.data.inspection import check_counts
+        from launcher.data.sources.find import with_classes
+        from launcher.data.worker_processes import WorkerProcesses
+
+        config, task = plan.config, plan.config.task
+        train, val = (with_classes(one, classes, config) for one in images)
+        check_counts(plan, len(train.classes), len(train.files), train.root)
+        reader = WorkerProcesses(task.records(train, task.decoder(config, change_image)), shard, self.shuffle_buffer)
+        return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        """Yield what cannot be combined with `decode=gpu`."""
+        if self.decode != "gpu":
+            return
+        reasons = {
+            "dataloader.dct_scaling=false": "nvJPEG decodes at full size alone" if self.dct_scaling else "",
+            "cuda_graphs=off": "decoding during a capture would break it" if plan.config.cuda_graphs != "off" else "",
+        }
+        reasons |= {
+            f"algorithms.{name}=off": f"{name} changes images in loader workers, which have no pixels"
+            for name, values in plan.config.algorithms.items()
+            if values.place("change_image") is not None
+        }
+        for remedy, reason in reasons.items():
+            if reason:
+                yield Problem(f"{reason}; set {remedy}, or dataloader.decode=cpu", "dataloader.decode", "gpu")
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        if self.decode == "gpu":
+            yield "dataloader.decode=gpu: no GPU has run it yet; predictions know the decoding rate of an A100 alone"

@@ -1,0 +1,114 @@
+"""Loaders of one rank: training batches of an epoch from any step on, and every evaluation sample once."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.data.batch import START, Loaded, Overlap
+from launcher.data.folder import Folder
+from launcher.data.images import ChangeImage, Reader
+from launcher.data.index import read_index
+from launcher.data.loaders.base import loader_of
+from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
+from launcher.data.worker_processes import WorkerProcesses
+from launcher.plan.plan import Plan
+from launcher.probe import rank_cores
+from launcher.rank.group import Ranks
+
+
+@dataclass
+class TrainLoader:
+    """This rank's training batches on its device, in each epoch's order."""
+
+    plan: Plan
+    reader: Reader
+    shard: Shard
+    change_order: ChangeOrder | None
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Overlap:
+        """Return an epoch's batches from a step on; earlier ones are not loaded."""
+        reader = self.reader
+        requests = train_requests(
+            self.plan, self.shard, reader.labels, epoch, first_step, self.change_order, reader.archives
+        )
+        return Overlap(reader.batches(requests), self.shard.device)
+
+
+@dataclass
+class EvaluationLoader:
+    """This rank's evaluation batches on its device: each sample once, the last batch may be smaller."""
+
+    reader: Reader
+    shard: Shard
+    batch_size: int
+    view: int
+
+    def __iter__(self) -> Iterator[Loaded]:
+        batches = eval_indices(self.reader.samples, self.batch_size, self.shard.rank, self.shard.world_size)
+        requests = (Request(START, indices, self.view) for indices in batches)
+        return iter(Overlap(self.reader.batches(requests), self.shard.device))
+
+    def close(self) -> None:
+        """End all worker processes and threads."""
+        self.reader.close()
+
+
+@dataclass(frozen=True)
+class Loaders:
+    """The loaders of a rank; test: the images of `dataset.test_path` if the index has them."""
+
+    train: TrainLoader
+    evaluate: EvaluationLoader
+    test: Folder | None = None
+
+    def facts(self) -> dict[str, list[str] | None]:
+        """Return what a checkpoint stores about the data: the class names, if available."""
+        return {"classes": self.evaluate.reader.classes}
+
+    def stalled(self, seconds: float) -> Path | str | None:
+        """Return a file whose read has taken more than `seconds`."""
+        return self.train.reader.stalled(seconds) or self.evaluate.reader.stalled(seconds)
+
+    def close(self) -> None:
+        """End all worker processes and threads."""
+        self.train.reader.close()
+        self.evaluate.reader.close()
+
+
+def build_loaders(
+    plan: Plan,
+    ranks: Ranks,
+    *,
+    change_order: ChangeOrder | None = None,
+    change_image: ChangeImage | None = None,
+    skipped: Collection[str] = (),
+    classes: Sequence[str] | None = None,
+    index: Path | None = None,
+) -> Loaders:
+    """Build one rank's loaders of the images in the `index` of a run, or else of those that are there but `skipped`.
+
+    `classes` are those of the run's checkpoint: labels are their places.
+    """
+    shard, loader = _shard(plan, ranks), loader_of(plan.config)
+    listed = read_index(index) if index else {}
+    images = [listed["train"], listed["val"]] if listed else loader.images(plan.config, skipped)
+    train, val = loader.open(plan, shard, change_image, images, classes)
+    return Loaders(TrainLoader(plan, train, shard, change_order), _evaluation(plan, shard, val), listed.get("test"))
+
+
+def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
+    """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
+    shard = _shard(plan, ranks)
+    task = plan.config.task
+    records = task.records(folder, task.evaluation_decoder(plan.config))
+    return _evaluation(plan, shard, WorkerProcesses(records, shard))
+
+
+def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.evaluation_view)
+
+
+def _shard(plan: Plan, ranks: Ranks) -> Shard:
+    loader = loader_of(plan.config)
+    workers = loader.worker_count(rank_cores(ranks.local_world_size))
+    return Shard(ranks.rank, ranks.world_size, workers, loader.batches_ahead, ranks.device)

@@ -1,0 +1,67 @@
+"""The images of a run are listed once, before its ranks start, which read the index in its folder."""
+
+import os
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from launcher.records.metrics import read_metrics
+from tests.runs import Train, draw_nothing, use_tiny
+
+pytestmark = pytest.mark.system
+
+WORDS = [
+    *("recipe=mild", "model=resnet18", "dataset=image_folder", "dataset.native_size=32", "launch=cpu", "batch_size=8"),
+    *("launch.nproc=2", "dataloader.workers=1", "schedule.warmup=0ba", "logger.tensorboard=false"),
+]
+
+
+def count_listings() -> None:
+    """Append each listing of images, and the process that lists, to a file."""
+    from launcher.data.sources import find
+
+    listed = find.open_source
+
+    def open_source(path, wanted, *arguments, **keywords):
+        with Path(os.environ["LISTINGS"]).open("a") as file:
+            print("rank" if "RANK" in os.environ else "launcher", wanted, file=file)
+        return listed(path, wanted, *arguments, **keywords)
+
+    find.open_source = open_source
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Train:
+    rows = ["image,label,split"]
+    for split, count in (("images/train", 24), ("images/val", 10), ("test", 6)):
+        for number in range(count):
+            image = tmp_path / split / "ab"[number % 2] / f"\u00e9 {number}.png"
+            image.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (40, 32), (9 * number, 255 * (number % 2), len(split))).save(image)
+            rows += [f"{image.relative_to(tmp_path)},{image.parent.name},{image.parts[-3]}"] * (split != "test")
+    (tmp_path / "images.csv").write_text("\n".join(rows))
+    train = Train(tmp_path, before=(use_tiny, draw_nothing, count_listings))
+    train.environment = {**train.environment, "LISTINGS": str(tmp_path / "listings")}
+    return train
+
+
+def listings(folder: Path) -> list[str]:
+    file = folder / "listings"
+    lines = file.read_text().splitlines()
+    file.unlink()
+    return lines
+
+
+@pytest.mark.parametrize("path", ["images", "images.csv"])
+def test_images_are_listed_once_for_two_ranks_and_for_a_resume(counted: Train, path: str, tmp_path: Path) -> None:
+    run, once = tmp_path / "runs" / "r", ["launcher train", "launcher val", "launcher evaluation"]
+    counted(*WORDS, "epochs=1", f"dataset.path={path}", "dataset.test_path=test", "run_name=r")
+    assert listings(tmp_path) == once
+    counted("resume", str(run), "epochs=2")
+    assert listings(tmp_path) == once
+    assert {file.name for file in (run / "index").glob("*.labels.npy")} == {
+        *("train.labels.npy", "val.labels.npy", "test.labels.npy")
+    }
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["samples"] for row in rows if row["kind"] == "test"] == [6, 6]
