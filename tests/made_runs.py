@@ -10,7 +10,7 @@ import yaml
 
 from launcher.config.schema import RunConfig
 from launcher.loggers import build_sinks
-from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, StartRecord
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, StartRecord, TrainRecord
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import MetricsWriter, Recorder
 
@@ -96,3 +96,12 @@ def make_run(tmp_path: Path) -> MakeRun:
         return folder
 
     return make
+
+
+def training(step: int, loss: float = 1.0) -> TrainRecord:
+    return TrainRecord(step, 1e9, step / 10, loss, 0.1, 32, 100.0, 0.1, 0.01, None, step * 0.1)
+
+
+def written(folder: RunFolder, *records: Record) -> RunFolder:
+    append(folder.metrics, *records)
+    return folder

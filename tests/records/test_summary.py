@@ -1,0 +1,53 @@
+"""The summary and the learning curve, which are computed from the records."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.records.learning_curve import draw_curve
+from launcher.records.run_folder import RunFolder
+from launcher.records.summary import save_estimate, summary_table
+from tests.made_runs import end, evaluation, training, written
+
+CONFIG = compose(["launch=cpu"]).config
+
+
+def summary(folder: RunFolder, config: RunConfig = CONFIG) -> str:
+    screen = io.StringIO()
+    Console(file=screen, width=120).print(summary_table(folder, config))
+    return screen.getvalue()
+
+
+def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
+    shown = summary(written(folder, training(10), evaluation(10, 0.75), evaluation(20, 0.5), end(20)))
+    assert "50.00% (best 75.00% at epoch 1)" in shown
+    assert "30 s" in shown
+    assert "10% of the time waiting" in shown
+    assert "estimated" not in shown
+
+
+def test_the_summary_shows_the_error_of_the_estimate_of_this_config(folder: RunFolder, tmp_path: Path) -> None:
+    config = replace(CONFIG, runs=str(tmp_path))
+    path = save_estimate(config, {clock: {"seconds": 33.0} for clock in ("training", "evaluation", "saving")})
+    chosen = replace(config, run_name="chosen")
+    assert "estimated" not in summary(written(folder, end(10, finished=False)), chosen)
+    assert "training 33 s (+10.0%), evaluation 33 s (+725.0%)" in summary(written(folder, end(20)), chosen)
+    assert "estimated" not in summary(folder, replace(config, epochs=config.epochs + 1))
+    for text in ("{", "[]", '{"training": null}'):
+        path.write_text(text)
+        assert "estimated" not in summary(folder, chosen)
+
+
+@pytest.mark.parametrize("points", [0, 1, 30])
+def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: int) -> None:
+    records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
+    path = draw_curve(written(folder, *records, training(points + 1, float("nan"))), CONFIG.task, "a title")
+    with Image.open(path) as image:
+        assert image.size == (960, 720)
+    assert not list(folder.path.glob("*.tmp*"))
