@@ -2,8 +2,10 @@
 
 import errno
 import fcntl
+import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,8 +46,17 @@ def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
 def is_leased(folder: Path) -> bool:
     """Return whether a process of any machine holds a lease in a folder, by the time of its heartbeat."""
     with suppress(OSError):
-        return any(time.time() - lease.stat().st_mtime < _SECONDS for lease in folder.glob(".*.lease"))
+        leases = [lease.stat().st_mtime for lease in folder.glob(".*.lease")]
+        return bool(leases) and _now(folder) - max(leases) < _SECONDS
     return False
+
+
+def _now(folder: Path) -> float:
+    """Return the time of the clock that dates the files of a folder: that of a file server may differ from ours."""
+    with suppress(OSError), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        file.write(b"\n")
+        return os.fstat(file.fileno()).st_mtime
+    return time.time()
 
 
 def _leased(path: Path, *, wait: bool) -> Callable[[], object]:

@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 
@@ -153,7 +154,10 @@ class Launcher:
                     remedy = "start the same command on each, or set launch.rdzv_timeout higher"
                     raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
                 if time.monotonic() - lost < _SECONDS_BETWEEN_RETRIES:
-                    self._follower.print(f"no connection to {self._launch.rdzv}; retrying until the other nodes start")
+                    disturbed = isinstance(error, RendezvousStateError)
+                    why = f"{error} at" if disturbed else "no connection to"
+                    text = f"{why} {self._launch.rdzv}; retrying until the other nodes start"
+                    self._follower.print(one_line(text))
                 self._rendezvous = None
                 time.sleep(_SECONDS_BETWEEN_RETRIES)
 

@@ -180,7 +180,7 @@ class NodesRendezvous(Rendezvous):
         try:
             return _State(**json.loads(data)), data
         except (ValueError, TypeError) as error:
-            raise RendezvousStateError(f"the state is not that of a run ({error})") from None
+            raise RendezvousStateError("another program has written to the rendezvous") from error
 
     def _replace(self, read: tuple[_State, bytes], state: _State) -> None:
         """Replace the state that was read, unless another node has replaced it."""

@@ -81,7 +81,7 @@ class FailingTrain(Train):
     def ended(self, plan: Plan, below: Path, *words: str) -> Ended:
         """Run a command under a plan for the calls below a folder."""
         process = replace(self, plan=(plan, below)).start(*words)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=300)
         content = self.report.read_bytes()
         failed = content[8:].partition(b"\0")[0].decode()
         assert process.returncode is not None

@@ -71,6 +71,14 @@ def test_a_run_folder_contains_no_variable_of_the_environment(train: Train) -> N
     assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
+def test_what_is_typed_is_stored_in_the_run_folder_and_its_mirror(train: Train) -> None:
+    url = f"file://{train.folder}/user:opensesame@bucket"
+    train(*SMALL, "run_name=run", f"checkpoint.mirror={url}")
+    for folder in (train.folder / "runs" / "run", train.folder / "user:opensesame@bucket" / "run"):
+        stored = {path.name for path in folder.iterdir() if path.is_file() and b"opensesame" in path.read_bytes()}
+        assert {"config.yaml", "environment.json"} <= stored
+
+
 def test_nodes_listen_at_the_address_of_the_rendezvous_and_execute_nothing(train: Train) -> None:
     import torch.distributed as dist
 
@@ -99,7 +107,11 @@ def test_nodes_listen_at_the_address_of_the_rendezvous_and_execute_nothing(train
         for key, value in {_STATE: attack.decode("latin-1"), _OF_TORCH: b64encode(attack).decode()}.items():
             store.set(key, value)
         logs = [folder / "log" for folder in folders]
-        wait_for(lambda: any("retrying until the other nodes start" in log.read_text() for log in logs))
+        wait_for(
+            lambda: any(
+                f"another program has written to the rendezvous at {address}" in log.read_text() for log in logs
+            )
+        )
     finally:
         for node in nodes:
             node.kill()
