@@ -16,7 +16,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import MetricsWriter, Recorder
 from tests.made_runs import end, evaluation, log, training, written
 
-from .test_summary import summary
+from .conftest import summary
 
 
 def test_records_of_repeated_steps_are_void(folder: RunFolder) -> None:

@@ -1,27 +1,17 @@
 """The summary and the learning curve, which are computed from the records."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
-from launcher.config.compose import compose
-from launcher.config.schema import RunConfig
 from launcher.records.learning_curve import draw_curve
 from launcher.records.run_folder import RunFolder
-from launcher.records.summary import save_estimate, summary_table
+from launcher.records.summary import save_estimate
 from tests.made_runs import end, evaluation, training, written
 
-CONFIG = compose(["launch=cpu"]).config
-
-
-def summary(folder: RunFolder, config: RunConfig = CONFIG) -> str:
-    screen = io.StringIO()
-    Console(file=screen, width=120).print(summary_table(folder, config))
-    return screen.getvalue()
+from .conftest import CONFIG, summary
 
 
 def test_the_summary_is_computed_from_the_records(folder: RunFolder) -> None:
