@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from launcher.errors import UserError
+from launcher.plugins import option_folders
 
 PACKAGE = Path(__file__).resolve().parent
 # note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
@@ -100,7 +101,7 @@ def search_path() -> list[Path]:
     """Return the folders that Hydra searches for recipes and options; the first with a file wins."""
     here = Path.cwd()
     recipes = [folder for root in (here / "recipes", PACKAGED_RECIPES) for folder in (root, root / ABLATIONS)]
-    return _folders([*_CONFIG_DIRS.get(), *recipes[:2], here / "conf", *recipes[2:], CONF])
+    return _folders([*_CONFIG_DIRS.get(), *recipes[:2], here / "conf", *option_folders(), *recipes[2:], CONF])
 
 
 def _folders(candidates: Iterable[Path]) -> list[Path]:

@@ -5,8 +5,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from inspect import get_annotations
+from pathlib import Path
 from typing import Any, Literal, Self, get_origin, get_type_hints
 
 from launcher.errors import UserError, one_line
@@ -16,6 +18,8 @@ VERBS = "train.verbs"
 OPTIONS = "train.options"
 # By logger: the dataclass of its values.
 LOGGERS = "train.loggers"
+# The importable packages whose classes and `conf/` are options, as those of the user's code.
+CODE = "train.code"
 _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     VERBS: (
         "a mapping of verb to (module, description)",
@@ -66,18 +70,39 @@ def registered(group: str) -> dict[str, Any]:
             plugin = point.load()
         # note: importing another package's code may raise anything
         except Exception as error:
-            _warn(point, str(error) or type(error).__name__)
+            warn(point, str(error) or type(error).__name__)
             continue
         expected, fits = _SHAPES[group]
         with suppress(Exception):
             if fits(plugin):
                 loaded[point.name] = plugin
                 continue
-        _warn(point, f"must be {expected}")
+        warn(point, f"must be {expected}")
     return loaded
 
 
-def _warn(point: EntryPoint, reason: str) -> None:
+@cache
+def packages() -> dict[str, EntryPoint]:
+    """Return the packages whose code adds options, by sorted name; skip missing ones with a warning."""
+    points = {point.value: point for point in entry_points(group=CODE)}
+    installed = {}
+    for name, point in sorted(points.items()):
+        if PathFinder.find_spec(name) is None:
+            warn(point, "is no package or module of that name")
+        else:
+            installed[name] = point
+    return installed
+
+
+def option_folders() -> list[Path]:
+    """Return the folders `conf/` in the packages that add options."""
+    specs = (PathFinder.find_spec(name) for name in packages())
+    places = [place for spec in specs if spec for place in spec.submodule_search_locations or ()]
+    return [Path(place) / "conf" for place in places]
+
+
+def warn(point: EntryPoint, reason: str) -> None:
+    """Warn that an entry point is skipped."""
     if "RANK" in os.environ:
         return  # note: the launcher process has printed it
     package = f" of the package {point.dist.name}" if point.dist else ""

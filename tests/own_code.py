@@ -96,6 +96,108 @@ class Sign(torch.optim.Optimizer):
                     average.mul_(group["momentum"]).add_(parameter.grad)
                     parameter.add_(average.sign(), alpha=-group["lr"])
 """
+TYPED = """
+import struct
+from dataclasses import replace
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher import randomness
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.choices import LossConfig, ModelConfig, ScheduleConfig
+from launcher.config.declaration import AlgorithmConfig
+from launcher.config.fields import STRICT, Count, Probability
+from launcher.config.goals import Metric
+from launcher.data.sources.formats import Listing
+from launcher.data.sources.shards import ArchiveFormat
+from launcher.later import F, nn, torch
+from launcher.optimizers.base import MaskedOptimizer
+from launcher.config.choices import OptimizerConfig
+from launcher.tasks.classification import Classification, ClassificationConfig
+
+
+@dataclass(frozen=True, config=STRICT)
+class DarkConfig(AlgorithmConfig, change_batch=-5):
+    probability: Probability
+
+
+class Dark(Algorithm[DarkConfig]):
+    def change_batch(self, batch, size):
+        draws = randomness.uniforms(batch.moment.seed, "dark", batch.moment.epoch, batch.indices, 1)[:, 0]
+        halves = (draws < self.values.probability).astype("uint8")
+        return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
+
+
+@dataclass(frozen=True, config=STRICT)
+class Tiny(ModelConfig):
+    library = "model.py"
+
+    name: Literal["tiny"]
+    width: Count
+
+    def network(self, classes, seed):
+        pooled = nn.Sequential(nn.Conv2d(3, self.width, 3), nn.BatchNorm2d(self.width), nn.AdaptiveAvgPool2d(1))
+        return nn.Sequential(pooled, nn.Flatten(), nn.Linear(self.width, classes))
+
+
+@dataclass(frozen=True, config=STRICT)
+class PlainConfig(OptimizerConfig):
+    name: Literal["plain"]
+
+
+class Plain(MaskedOptimizer[PlainConfig]):
+    def _update(self, parameters, gradients, group):
+        averages = self._state(parameters, "average")
+        self._average(averages, gradients, 0.1)
+        self._subtract(parameters, averages, group["lr"], group["weight_decay"])
+
+
+@dataclass(frozen=True, config=STRICT)
+class Steep(ScheduleConfig):
+    name: Literal["steep"]
+
+    def after_warmup(self, clock):
+        return (1 - clock.done) ** 3
+
+
+@dataclass(frozen=True, config=STRICT)
+class Hinge(LossConfig):
+    labels = ("class",)
+    scores = "softmax"
+
+    name: Literal["hinge"]
+
+    def function(self, task):
+        return lambda outputs, targets, weights=None: F.multi_margin_loss(outputs.float(), targets)
+
+
+@dataclass(frozen=True, config=STRICT)
+class AmountsConfig(ClassificationConfig):
+    metrics = (Metric("mae", "error", better="lower", is_share=False),)
+
+    name: Literal["amounts"]
+
+
+class Amounts(Classification):
+    def states(self, outputs, targets):
+        return {"mae": (outputs.argmax(1) - targets).abs().sum()}
+
+    def metrics(self, states, samples):
+        return {"mae": states["mae"].item() / samples}
+
+
+class Raw(ArchiveFormat):
+    extension = ".raw"
+
+    def list(self, file, archive, columns):
+        listing = Listing(is_table=True)
+        while head := file.read(8):
+            label, size = struct.unpack("<II", head)
+            listing.add(f"{len(listing.names)}.jpg", str(label), file.tell(), size)
+            file.seek(size, 1)
+        return listing
+"""
 NETS = NETWORKS + METRICS + WATCH
 
 

@@ -35,6 +35,7 @@ class TargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, a
     algorithms at that point; null for the usual one.
     """
 
+    libraries = ("torchvision.transforms",)
     leading = 1
 
     at: Literal["change_image", "change_batch"]

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -19,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from launcher import paths
+from launcher import paths, plugins
 from launcher.config.fields import expanded
 from launcher.errors import Problem, UserError, one_line
 
@@ -50,18 +51,48 @@ def find(name: str) -> Own:
     """
     path = Path(expanded(name)).absolute()
     if not path.exists() and _MODULE.fullmatch(name):
-        spec = PathFinder.find_spec(name)
-        if spec is None or spec.origin is None:
-            raise _problem(name, "is neither a file nor an installed package; set a path such as ./nets.py")
-        path = Path(spec.origin)
-        path = path.parent if path.name == "__init__.py" else path
-    elif not path.is_file() and not (path / "__init__.py").is_file():
+        return _of_package(name)
+    if not path.is_file() and not (path / "__init__.py").is_file():
         raise _problem(name, "is neither a file nor a package; set a path such as ./nets.py")
-    elif _is_taken(path):
+    if _is_taken(path):
         raise _problem(name, f"has the name of an installed package, {path.stem}; rename it")
     if not _MODULE.fullmatch(path.stem) or (path.is_file() and path.suffix != ".py"):
         raise _problem(name, "is not the name of a module; rename it, such as nets.py")
     return Own(path.stem, str(path), _sha256(path))
+
+
+def _of_package(name: str) -> Own:
+    spec = PathFinder.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise _problem(name, "is neither a file nor an installed package; set a path such as ./nets.py")
+    path = Path(spec.origin)
+    path = path.parent if path.name == "__init__.py" else path
+    return Own(path.stem, str(path), _sha256(path))
+
+
+@cache
+def installed() -> list[Own]:
+    """Return the installed packages that add options by entry points; skip those that fail, with a warning."""
+    usable = []
+    for name, point in plugins.packages().items():
+        try:
+            own = _of_package(name)
+            _import(own)
+            usable.append(own)
+        except UserError as error:
+            plugins.warn(point, str(error))
+    return usable
+
+
+def available() -> list[Own]:
+    """Return what this process may use: the code that the user has named, and that of installed packages."""
+    named = loaded()
+    return [*named, *(own for own in installed() if own.name not in {one.name for one in named})]
+
+
+def use_installed(roots: Collection[str]) -> list[Own]:
+    """Load the installed packages among the names of modules, as if the user had named them, and return them."""
+    return _use([own for own in installed() if own.name in roots])
 
 
 def _is_taken(path: Path) -> bool:
@@ -77,7 +108,10 @@ def use(names: Sequence[str]) -> list[Own]:
 
     Raises UserError if it cannot be loaded.
     """
-    modules = [find(name) for name in names]
+    return _use([find(name) for name in names])
+
+
+def _use(modules: list[Own]) -> list[Own]:
     for own in modules:
         _load(own)
         remembered = _remembered(own.sha256)
@@ -95,7 +129,7 @@ def use_recorded(recorded: Any, digests: Any, origin: str) -> list[str]:
     places = []
     for place, digest in zip(*(map(str, part) for part in lists), strict=False):
         name = Path(place).stem
-        own = next((one for one in loaded() if one.name == name), None) or _where_it_was(place, digest, origin)
+        own = next((one for one in available() if one.name == name), None) or _where_it_was(place, digest, origin)
         if own.sha256 != digest:
             message = (
                 f"has SHA-256 {own.sha256[:12]}, but {origin} has {digest[:12]}; set the file that it was made with"
@@ -112,11 +146,11 @@ def loaded() -> list[Own]:
 
 
 def modules() -> list[ModuleType]:
-    """Return the modules of the user's code, of this process or those that started it.
+    """Return the modules of `available` code.
 
     Raises UserError if a file has changed, or fails.
     """
-    return [_import(own) for own in loaded()]
+    return [_import(own) for own in available()]
 
 
 def copy(folder: Path) -> None:

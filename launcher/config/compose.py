@@ -19,6 +19,7 @@ from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.similar import did_you_mean
 from launcher.config.targets import KEY as TARGET
+from launcher.config.targets import Called
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
@@ -61,12 +62,26 @@ def compose(words: Sequence[str]) -> Composed:
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
             composition.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
-        config = validate(resolve(values, origin, problems), origin)
+        config = _with_installed(validate(resolve(values, origin, problems), origin))
     problems.settle()
     if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
         notes.append(hint)
     origins = {key: origin(key) for key, _ in leaves(values)}
     return Composed(config, origins | dict.fromkeys(composition.switched, COMMAND_LINE), notes)
+
+
+def _with_installed(config: RunConfig) -> RunConfig:
+    """Return the config with the installed packages that it uses among the code."""
+    own = [one for group in SWITCHED for one in getattr(config, group).values()]
+    names = [type(one).__module__ for one in (*own, *vars(config).values())]
+    names += [one.target for one in (*own, *vars(config).values()) if isinstance(one, Called)]
+    source = config.model.source()[0] if config.model.library == "timm" else ""
+    used = code.use_installed({name.partition(".")[0] for name in (*names, *source.split()[1:])})
+    new = [one for one in used if one.path not in config.code]
+    if not new:
+        return config
+    paths_of, digests = [one.path for one in new], [one.sha256 for one in new]
+    return replace(config, code=config.code + paths_of, code_sha256=config.code_sha256 + digests)
 
 
 @dataclass(frozen=True)

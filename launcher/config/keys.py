@@ -93,7 +93,7 @@ def _alternatives(hint: Any) -> list[Any]:
 
 
 def _types(schema: type) -> dict[str, list[Any]]:
-    return _types_with(schema, tuple(code.loaded()))
+    return _types_with(schema, tuple(code.available()))
 
 
 @cache

@@ -117,7 +117,8 @@ def own_kinds(base: type[Any]) -> list[type[Any]]:
 def classes(module: ModuleType, base: type[Any]) -> list[type[Any]]:
     """Return the classes that a module defines on a base."""
     kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, base)]
-    return [kind for kind in kinds if kind.__module__ == module.__name__]
+    # note: a package of the user's imports them from its modules
+    return [kind for kind in kinds if f"{kind.__module__}.".startswith(f"{module.__name__}.")]
 
 
 def code_of(kind: type[Any]) -> Any:

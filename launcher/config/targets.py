@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import field, fields
 from functools import cache, partial
@@ -22,8 +22,6 @@ from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
 KEY = "_target_"
-# note: not all of torch, whose hub runs code of others
-LIBRARIES = ("torch.nn.", "torch.optim.", "torchvision.models.", "torchvision.transforms.", "timm.", "torchmetrics.")
 Setting = bool | int | float | str | list[int] | list[float] | list[str] | None
 _PLAIN = (bool, int, float, str, bool | None, int | None, float | None, str | None, list[int], list[float], list[str])
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -33,10 +31,13 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 class Called:
     """Base of the values of what a `_target_` calls: its keywords, beside the values of its group.
 
+    libraries: the packages that it may be in besides code that is named: no more than the group needs, because a config
+    may come from elsewhere, and some functions of libraries load files that run code.
     filled: the keywords that the program fills. leading: the number of arguments that it passes to a function. taken:
     the values of the group that have the defaults of the keywords with their names. passed: all other keywords.
     """
 
+    libraries: ClassVar[tuple[str, ...]] = ()
     filled: ClassVar[tuple[str, ...]] = ()
     leading: ClassVar[int] = 0
     taken: ClassVar[tuple[str, ...]] = ()
@@ -54,6 +55,11 @@ class Called:
         """The dotted name of the class or function."""
         return str(getattr(self, KEY))
 
+    @property
+    def called(self) -> Callable[..., Any]:
+        """The class or function; raises UserError as `target_of`."""
+        return target_of(self.target, self._key, self.libraries)
+
     def keywords(self) -> dict[str, Any]:
         """Return what the option passes to the target."""
         return {name: getattr(self, name) for name in self.passed}
@@ -63,7 +69,7 @@ class Called:
 
         Raises UserError with what is wrong if it cannot be called.
         """
-        called = target_of(self.target, self._key)
+        called = self.called
         if self.leading and not inspect.isclass(called):
             return partial(called, **self.keywords())
         shown = {name: value for name, value in filled.items() if isinstance(value, int | float)}
@@ -95,7 +101,7 @@ def reason(error: Exception) -> str:
     """Return type, message and place of an error of the user's code."""
     frames, files = (
         traceback.extract_tb(error.__traceback__),
-        [str(file) for own in code.loaded() for file in own.files],
+        [str(file) for own in code.available() for file in own.files],
     )
     place = next((frame for frame in reversed(frames) if frame.filename in files), frames[-1])
     return f"{type(error).__name__}: {one_line(str(error))} ({Path(place.filename).name}:{place.lineno})"
@@ -117,7 +123,7 @@ def of_files(group: str, base: type[Called], key: str) -> dict[str, type[Any]]:
     return {
         name: typed_target(base, key.format(name), name, target)
         for name, target in named.items()
-        if isinstance(target, str) and is_named(target)
+        if isinstance(target, str) and is_named(target, base.libraries)
     }
 
 
@@ -140,25 +146,26 @@ def checked(base: type[Called], key: str, name: str, values: Mapping[str, Any]) 
     return kind
 
 
-def is_named(target: str) -> bool:
-    """Return whether a target is in code that was named, or in a library that may be used."""
-    return target.startswith((*LIBRARIES, *(f"{own.name}." for own in code.loaded())))
+def is_named(target: str, libraries: Sequence[str]) -> bool:
+    """Return whether a target is in code that was named, or in a package with one of the libraries."""
+    packages = {name.partition(".")[0] for name in libraries} | {own.name for own in code.available()}
+    return target.partition(".")[0] in packages
 
 
-def target_of(target: str, key: str) -> Callable[..., Any]:
+def target_of(target: str, key: str, libraries: tuple[str, ...]) -> Callable[..., Any]:
     """Return a class or function by its dotted name.
 
-    Raises UserError if it is not in named code or a library that may be used, or does not exist.
+    Raises UserError if it is not in named code or one of the libraries, or does not exist.
     """
-    return _target_of(target, key, _digests())
+    return _target_of(target, key, libraries, _digests())
 
 
 @cache
-def _target_of(target: str, key: str, digests: str) -> Callable[..., Any]:
-    names = ", ".join(name.removesuffix(".") for name in LIBRARIES)
-    if not is_named(target):
-        message = f"is neither in {names} nor in code that is named; type code=FILE, such as code=nets.py"
-        raise UserError(Problem(message, key, target))
+def _target_of(target: str, key: str, libraries: tuple[str, ...], digests: str) -> Callable[..., Any]:
+    elsewhere = f"is neither in {', '.join(libraries)} nor in" if libraries else "is not in"
+    elsewhere += " code that is named; type code=FILE, such as code=nets.py"
+    if not is_named(target, libraries):
+        raise UserError(Problem(elsewhere, key, target))
     code.modules()
     parts = target.split(".")
     for split in range(len(parts) - 1, 0, -1):
@@ -168,15 +175,18 @@ def _target_of(target: str, key: str, digests: str) -> Callable[..., Any]:
             continue
         for part in parts[split:]:
             found = getattr(found, part, None)
-        # note: a module has others as attributes, such as nets.os.system
-        if callable(found) and is_named(f"{found.__module__}."):
-            return found  # type: ignore[no-any-return]
+        if callable(found):
+            # note: a module has others as attributes, such as nets.os.system
+            named = [*libraries, *(own.name for own in code.available())]
+            if any(f"{found.__module__}.".startswith(f"{name}.") for name in named):
+                return found  # type: ignore[no-any-return]
+            raise UserError(Problem(elsewhere, key, target))
         break
     raise UserError(Problem("is not a class or function there; correct the name", key, target))
 
 
 def _digests() -> str:
-    return " ".join(own.sha256 for own in code.loaded())
+    return " ".join(own.sha256 for own in code.available())
 
 
 def typed_target(base: Any, key: str, name: str, target: str) -> type[Any]:
@@ -191,7 +201,7 @@ def typed_target(base: Any, key: str, name: str, target: str) -> type[Any]:
 
 @cache
 def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> type[Any]:
-    called = target_of(target, f"{key}.{KEY}")
+    called = target_of(target, f"{key}.{KEY}", base.libraries)
     hints: dict[str, Any] = {}
     with suppress(Exception):  # note: such as names that are imported for type checkers only
         hints = get_type_hints(called.__init__ if inspect.isclass(called) else called)

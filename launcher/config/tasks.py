@@ -165,6 +165,7 @@ class TaskConfig(Complete, Declaration, ABC):
 class OwnMetric(Called):
     """Calls a function of outputs and targets that returns a value of each sample, or a metric of torchmetrics."""
 
+    libraries = ("torchmetrics.aggregation", "torchmetrics.classification", "torchmetrics.regression")
     leading = 2
 
     better: Literal["higher", "lower"]

@@ -24,6 +24,7 @@ class TargetConfig(Called, LossConfig):
     """
 
     labels = ("class", "classes", "numbers")
+    libraries = ("torch.nn", "timm.loss")
     leading = 2
 
     probabilities: Literal["softmax", "sigmoid"] | None

@@ -8,9 +8,10 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import ModelConfig
 from launcher.config.fields import STRICT
-from launcher.config.targets import KEY, Called, target_of
+from launcher.config.targets import KEY, Called
 from launcher.errors import Problem, UserError
 from launcher.later import nn
+from launcher.models.timm import FORBIDDEN
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -19,6 +20,7 @@ class TargetConfig(Called, ModelConfig):
 
     library = "model.py"
     draws = True
+    libraries = ("torch.nn", "torchvision.models", "timm.models")
     filled = ("num_classes",)
 
     @classmethod
@@ -26,6 +28,10 @@ class TargetConfig(Called, ModelConfig):
         return {"architecture": name, "weights": None, "weights_sha256": None, "checkpointing": "off"}
 
     def network(self, classes: int, seed: int) -> nn.Module:
+        for name in FORBIDDEN.keys() & self.passed if self.target.startswith("timm.") else ():
+            if getattr(self, name):
+                message = f"{FORBIDDEN[name]}; type model=timm model.architecture=NAME, and model.weights=timm"
+                raise UserError(Problem(message, f"model.{name}", getattr(self, name)))
         network = self.built(num_classes=classes)
         if not isinstance(network, nn.Module):
             message = f"returns {type(network).__name__}; it must return an nn.Module"
@@ -33,6 +39,6 @@ class TargetConfig(Called, ModelConfig):
         return network
 
     def source(self) -> tuple[str, str]:
-        module = target_of(self.target, f"model.{KEY}").__module__
+        module = self.called.__module__
         name = self.target.rpartition(".")[2]
         return f"import {module}\n", f"lambda classes, **values: {module}.{name}(num_classes=classes, **values)"

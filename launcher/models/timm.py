@@ -57,7 +57,7 @@ def timm_architectures() -> tuple[str, ...]:
 
 def _is_registered(architecture: str) -> bool:
     """Return whether the user's code has registered an architecture."""
-    if not code.loaded():
+    if not code.available():
         return False
     from timm.models import is_model  # note: takes a second
 

@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.choices import OptimizerConfig
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
-from launcher.config.targets import Called, target_of
+from launcher.config.targets import Called
 from launcher.errors import Problem
 from launcher.later import no_grad, torch
 from launcher.optimizers.base import MaskedOptimizer
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class TargetConfig(Called, OptimizerConfig):
     """Passes parameter groups, `lr` and `weight_decay` to the target, if it takes them, and its keywords."""
 
+    libraries = ("torch.optim", "timm.optim")
     filled = ("params",)
     taken = ("lr", "weight_decay")
 
@@ -34,7 +35,7 @@ class TargetConfig(Called, OptimizerConfig):
 
     def accepts(self, *names: str) -> bool:
         """Return whether the target has one of the keywords."""
-        return bool({*names} & inspect.signature(target_of(self.target, self._key)).parameters.keys())
+        return bool({*names} & inspect.signature(self.called).parameters.keys())
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.weight_decay and not self.accepts("weight_decay"):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from launcher import randomness
+from launcher.config.code import loaded
 from launcher.data.batch import Loaded
 from launcher.data.loading import EvaluationLoader
 from launcher.errors import UserError
@@ -94,9 +95,11 @@ def _computed(process: Any, errors: IO[bytes], pixels: Tensor, files: Sequence[P
         process.wait()
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise UserError(
-            f"the exported model fails without this project: {lines[-1]}; no file was written; report this as a bug"
-        ) from None
+        remedy = "report this as a bug"
+        if loaded():
+            remedy = "remove all imports of this project from the file of your network, and from its package"
+        message = f"the exported model fails without this project: {lines[-1]}; no file was written; {remedy}"
+        raise UserError(message) from None
     return logits, inputs
 
 

@@ -20,7 +20,7 @@ from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
 
 if TYPE_CHECKING:
-    from launcher.data.images import ImageReader, Reader
+    from launcher.data.images import Reader
     from launcher_lab.look.steps import Example
 
 EXAMPLES = [
@@ -46,7 +46,9 @@ def main(arguments: argparse.Namespace) -> int:
     task = composed.config.task
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
-    from launcher_lab.look.steps import examples, loaders_here  # note: imports torch, so only after all checks
+    # note: imports torch, so only after all checks
+    from launcher.data.images import ImageReader
+    from launcher_lab.look.steps import examples, loaders_here
 
     plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
     with closing(loaders_here(plan, prepared.skipped)) as loaders:

@@ -1,56 +1,20 @@
 """Code of the user's in an empty folder: an algorithm in the typed form, and a network by `_target_`."""
 
 import hashlib
+import pickle
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.runs import SHORT, Train, same, wait_for
+from tests.images import write_images
+from tests.own_code import FORMULAS, NETS, TYPED
+from tests.runs import SHORT, SMALL, Train, processes_of, same, wait_for
 
 pytestmark = pytest.mark.system
 
-NETS = """
-from timm.models import register_model
-from torch import nn
-
-
-class TinyNet(nn.Module):
-    def __init__(self, num_classes: int, width: int = 8, slope: float = 0.1):
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, width, 3, stride=2), nn.BatchNorm2d(width)
-        self.head, self.slope = nn.Linear(width, num_classes), slope
-
-    def forward(self, images):
-        return self.head(nn.functional.leaky_relu(self.norm(self.conv(images)), self.slope).mean((2, 3)))
-
-
-@register_model
-def my_tiny(pretrained=False, num_classes=10, **_):
-    return TinyNet(num_classes)
-"""
-DARK = """
-from dataclasses import replace
-
-from pydantic.dataclasses import dataclass
-
-from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
-from launcher.config.declaration import AlgorithmConfig
-from launcher.config.fields import STRICT, Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class DarkConfig(AlgorithmConfig, change_batch=-5):
-    probability: Probability
-
-
-class Dark(Algorithm[DarkConfig]):
-    def change_batch(self, batch, size):
-        draws = randomness.uniforms(batch.moment.seed, "dark", batch.moment.epoch, batch.indices, 1)[:, 0]
-        halves = (draws < self.values.probability).astype("uint8")
-        return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
-"""
 MODEL = "architecture: empty\nweights: null\nweights_sha256: null\ncheckpointing: 'off'\n"
 BARE = """
 from typing import Literal
@@ -75,13 +39,18 @@ class Empty(ModelConfig):
 class Nothing(LossConfig):
     name: Literal["nothing"]
 """
-WORDS = ["code=[nets.py,dark.py]", "model=mine", "model.width=4", "algorithms=[dark]", *SHORT, "model=mine"]
+WORDS = [
+    *("code=[nets.py,formulas.py,typed.py]", "model.width=4", "algorithms=[dark]", *SHORT, "model=mine"),
+    *("optimizer._target_=formulas.Sign", "optimizer.lr=0.001", "loss._target_=formulas.soft"),
+    *("schedule._target_=formulas.ramp", "metrics.top2._target_=nets.top2", "callbacks.watch._target_=nets.Watch"),
+]
 
 
 @pytest.fixture
 def stranger(train: Train, tmp_path: Path) -> Train:
     (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "dark.py").write_text(DARK)
+    (tmp_path / "formulas.py").write_text(FORMULAS)
+    (tmp_path / "typed.py").write_text(TYPED)
     (tmp_path / "bare.py").write_text(BARE)
     for name, text in {
         "model/mine": "# Two layers.\n_target_: nets.TinyNet\nwidth: 16\n",
@@ -107,14 +76,19 @@ def test_own_code_trains_resumes_to_the_same_bits_and_is_exported(stranger: Trai
     stranger(*words, "run_name=whole")
     process = stranger.start(*words, "run_name=stopped")
     wait_for(lambda: any((stopped / "checkpoints").glob("step-*.pt")))
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGKILL)
     process.communicate(timeout=400)
+    wait_for(lambda: not processes_of(stopped))
     stranger("resume", str(stopped))
     assert same(stranger.decided(whole)["weights"], stranger.decided(stopped)["weights"])
     assert (whole / "code" / "nets.py").read_text() == NETS
     stranger("export", str(whole))
     assert (whole / "export" / "nets.py").read_text() == NETS
-    assert "top-1" in stranger("eval", str(whole)).stdout
+    assert "top2" in stranger("eval", str(whole)).stdout
+    write_images(tmp_path, {"few": 1})
+    assert "cat/0.jpg" in stranger("predict", str(whole / "export"), "few").stdout
+    assert "look.html" in stranger("look", *words).stdout
+    assert "nets.top2" in stranger("show", *words).stdout
 
 
 def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_path: Path) -> None:
@@ -138,6 +112,50 @@ def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_
     assert not marked.exists()
 
 
+# Parts of libraries that would run code in a file, or fetch it, as keys of a config.
+LOADERS = {
+    "callbacks": {"x": {"_target_": "timm.models._helpers.load_state_dict", "checkpoint_path": "evil.pkl"}},
+    "metrics": {"x": {"_target_": "torch.load", "f": "evil.pkl", "weights_only": False, "better": "lower"}},
+    "model": {
+        "_target_": "timm.models.create_model",
+        "name": "x",
+        "model_name": "resnet18",
+        "checkpoint_path": "evil.pkl",
+    },
+    "schedule": {"_target_": "builtins.exec", "name": "x"},
+    "loss": {"_target_": "os.system", "name": "x"},
+    "optimizer": {"_target_": "nets.Sign", "name": "x", "lr": 0.1},
+}
+
+
+def test_a_run_folder_from_elsewhere_runs_nothing(stranger: Train, tmp_path: Path) -> None:
+    stranger(*SMALL, "epochs=1", "schedule.warmup=0ba", "run_name=r")
+    run, marked = tmp_path / "runs" / "r", tmp_path / "ran"
+    text = f"open({str(marked)!r}, 'w')\n{NETS}"
+    for path in (tmp_path / "nets.py", run / "nets.py", run / "code" / "nets.py", run / "export" / "nets.py"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    (tmp_path / "evil.pkl").write_bytes(pickle.dumps(_Marks(str(marked))))
+    plain = yaml.safe_load((run / "config.yaml").read_text())
+    for group, values in LOADERS.items():
+        (run / "config.yaml").write_text(yaml.safe_dump({**plain, group: values}))
+        for verb in ("eval", "resume", "export"):
+            # note: a finished run needs no network to resume
+            refuses = (group, verb) != ("model", "resume")
+            assert stranger(verb, str(run), code=2 * refuses).stderr.startswith("error: " * refuses), (group, verb)
+    assert not marked.exists()
+
+
+class _Marks:
+    """Writes a file when it is unpickled."""
+
+    def __init__(self, path: str):
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open, (self.path, "w")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -149,7 +167,7 @@ def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_
         ),
         (["code=nets.py", "model=mine", "model._target_=nets.torch.save"], "is not a class or function there"),
         (["code=nowhere.py"], "code=nowhere.py: is neither a file nor a package"),
-        (["code=dark.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),
+        (["code=typed.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),
         (["code=bare.py", "schedule=late"], "Late of bare has no after_warmup; write what it lacks"),
         (["code=bare.py", "model=empty"], "Empty of bare has no library and no network; write what it lacks"),
         (["code=bare.py", "loss=nothing"], "Nothing of bare has no function and no labels and no scores; write"),

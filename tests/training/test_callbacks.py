@@ -9,7 +9,7 @@ import torch
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.training.callbacks import Callbacks, check_plain
-from tests.own_code import NETS, OWN, lines, own_folder
+from tests.own_code import NETS, OWN, lines, name_code, own_folder
 from tests.runs import Train, same
 
 WATCHED = [*OWN, "callbacks=[watch]", "metrics.top2._target_=nets.top2"]
@@ -42,12 +42,12 @@ def test_an_error_in_a_callback_stops_the_run_with_a_checkpoint_and_its_name(str
 
 
 def test_callbacks_are_refused_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ["callbacks.net._target_=torch.nn.Linear", "callbacks.net.in_features=1", "callbacks.net.out_features=1"]
-    config = compose(words).config
+    name_code(tmp_path, monkeypatch, "class Silent:\n    def __init__(self, at: int = 1):\n        self.at = at\n")
+    words = ["code=nets.py", "callbacks.own._target_=nets.Silent"]
     with pytest.raises(UserError, match="has none of the methods after_step, after_epoch, after_evaluation"):
-        Callbacks(config.callbacks)
-    with pytest.raises(UserError, match=r"callbacks.net.out_featuers=1.*did you mean callbacks.net.out_features"):
-        compose([*words[:2], "callbacks.net.out_featuers=1"])
+        Callbacks(compose(words).config.callbacks)
+    with pytest.raises(UserError, match=r"callbacks.own.att=1.*did you mean callbacks.own.at"):
+        compose([*words, "callbacks.own.att=1"])
     with pytest.raises(UserError, match=r"callbacks.nte=on.*no such callback"):
         compose(["callbacks.nte=on"])
 

@@ -19,9 +19,9 @@ from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import (
     FOLDERS,
-    FORMATS,
     archives_in,
     format_of,
+    formats,
     packed_source,
     split_of,
 )
@@ -127,11 +127,11 @@ def is_in_class_folders(path: str) -> bool:
     Raises UserError if it is a file of another kind.
     """
     if is_no_folder(path) or not is_folder(Path(path)):
-        if not is_remote(path) and is_file(Path(path)) and format_of(path) not in (*FORMATS, *TABLES):
+        if not is_remote(path) and is_file(Path(path)) and format_of(path) not in (*formats(), *TABLES):
             first = "decompress it, or " if format_of(path) in _COMPRESSED else ""
-            message = f"is no data set that is read; {first}set an archive ({' '.join(FORMATS)}), a table "
+            message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
             raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
-        return not (is_remote(path) or format_of(path) in (*FORMATS, *TABLES))
+        return not (is_remote(path) or format_of(path) in (*formats(), *TABLES))
     if any(map(is_folder, Path(path, "train").glob("[!.]*"))):
         return True
     archives = archives_in(Files(path), path)

@@ -1,13 +1,16 @@
 """Find the images of archives: tar shards, zip, Parquet and Arrow files, each listed once; imports no torch."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, ClassVar
 
 from launcher.cache import cached
+from launcher.config.code import available
+from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
 from launcher.data.folder import Folder
 from launcher.data.sources.arrange import Archives, Rows
@@ -19,9 +22,10 @@ from launcher.data.sources.source import Files, below
 from launcher.data.sources.tar import AHEAD
 from launcher.data.workers import Report, in_threads
 from launcher.errors import Problem, UserError, first_few
+from launcher.plugins import Complete
 
 # What lists an archive of an extension, from its open file, its path and the columns of its table.
-FORMATS: dict[str, Callable[[BinaryIO, str, Columns], Listing]] = {
+_FORMATS: dict[str, Callable[[BinaryIO, str, Columns], Listing]] = {
     ".tar": list_tar,
     ".zip": list_zip,
     ".parquet": list_parquet,
@@ -35,6 +39,27 @@ _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
 _NO_SPLIT = "archives of no split that is read"
 
 
+class ArchiveFormat(Complete, ABC):
+    """Another format of archives, as a class of the user's code; images are stored in it as they are.
+
+    extension: of its files, in small letters, such as `.rec`.
+    """
+
+    extension: ClassVar[str]
+
+    @abstractmethod
+    def list(self, file: BinaryIO, archive: str, columns: Columns) -> Listing:
+        """List the images of an open file at the path `archive`.
+
+        Raises UserError if it is damaged.
+        """
+
+
+def formats() -> dict[str, Callable[[BinaryIO, str, Columns], Listing]]:
+    """Return what lists an archive by its extension, also those of the user's code."""
+    return {**_FORMATS, **{kind.extension: kind().list for kind in own_kinds(ArchiveFormat)}}
+
+
 def format_of(path: str) -> str:
     """Return the extension of a file in small letters."""
     return PurePosixPath(path).suffix.lower()
@@ -45,10 +70,11 @@ def archives_in(files: Files, path: str) -> list[str]:
 
     Raises UserError if a bucket cannot be listed.
     """
-    if format_of(path) in FORMATS:
+    known = formats()
+    if format_of(path) in known:
         return [path]
     names = [name for folder in FOLDERS for name in files.names(below(path, folder) if folder else path)]
-    return sorted({name for name in names if format_of(name) in FORMATS})
+    return sorted({name for name in names if format_of(name) in known})
 
 
 def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Folder | None:
@@ -129,7 +155,7 @@ def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
     def listing() -> Listing:
         try:
             with files.open(file, AHEAD) as opened:
-                return FORMATS[format_of(file)](opened, file, columns)
+                return formats()[format_of(file)](opened, file, columns)
         except UserError:
             raise
         # note: the libraries of the formats raise arbitrary errors on damaged files
@@ -138,4 +164,5 @@ def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
             raise problem(file, message) from None
 
     version = files.version(file)
-    return cached("listings", [_VERSION, file, version, asdict(columns)], Listing, listing), version
+    own = [] if format_of(file) in _FORMATS else [one.sha256 for one in available()]
+    return cached("listings", [_VERSION, file, version, asdict(columns), *own], Listing, listing), version
