@@ -158,7 +158,7 @@ def _server(preload: str) -> socket.socket:
     name = hashlib.sha256(f"{root} {_RUN} {preload}".encode()).hexdigest()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # note: commands set these before they import torch
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
     if preload:
         environment["LD_PRELOAD"] = preload
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

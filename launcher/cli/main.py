@@ -188,7 +188,8 @@ def _run(words: list[str]) -> int:
 
 def _configure_libraries() -> None:
     # note: idle threads must not spin on cores that others need; torch reads this on import, here and in ranks
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # note: in lower case, because libgomp compares letters by the locale, and Turkish has two kinds of i
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     # note: pydantic would search every installed package for plug-ins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 

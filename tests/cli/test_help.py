@@ -86,7 +86,7 @@ def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None
     assert names.index("colout") == names.index("progressive_resizing") + 1
 
 
-@pytest.mark.parametrize(("environment", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+@pytest.mark.parametrize(("environment", "expected"), [(None, "passive"), ("ACTIVE", "ACTIVE")])
 def test_idle_threads_sleep_unless_the_user_sets_another_policy(
     environment: str | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ def test_set_up_and_a_short_run_pass(version: str, tmp_path: Path) -> None:
     if not found:
         pytest.skip(f"python{version} is not installed")
     clone = tmp_path / "clone"
-    environment = {**os.environ, "PYTHON": str(found[0]), "OMP_WAIT_POLICY": "PASSIVE", "PYTHONPATH": ""}
+    environment = {**os.environ, "PYTHON": str(found[0]), "OMP_WAIT_POLICY": "passive", "PYTHONPATH": ""}
     try:
         for command in (
             ["git", "clone", "--quiet", str(ROOT), str(clone)],
