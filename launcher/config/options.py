@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from operator import itemgetter
 from types import ModuleType
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
@@ -41,7 +42,11 @@ class Options:
         kinds = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
         kinds += [*own_kinds(self.base), *self.of_targets()]
         kinds += registered(self.plugins).values() if self.plugins else ()
-        return dict(sorted((name, kind) for kind in kinds for name in get_args(get_type_hints(kind)["name"])))
+        return dict(
+            sorted(
+                ((name, kind) for kind in kinds for name in get_args(get_type_hints(kind)["name"])), key=itemgetter(0)
+            )
+        )
 
     def of_targets(self) -> list[type[Any]]:
         """Return those of the user's options that have a target in code that is named, or a library."""
