@@ -28,8 +28,8 @@ def console(file: TextIO | None = None) -> Console:
     # note: rich's own escape sequences must stay
     file = file.stream if isinstance(file, Printable) else file
     if file.isatty():
-        plain = False if os.environ.get("NO_COLOR") else None
-        return _Console(file=file, highlight=False, force_terminal=plain)
+        colours = False if os.environ.get("NO_COLOR") else None
+        return _Console(file=file, highlight=False, force_terminal=colours)
     return _Console(file=cast(TextIO, _Trimmed(file)), highlight=False, soft_wrap=True, width=_WIDTH_OF_A_PIPE)
 
 
@@ -74,6 +74,13 @@ def facts(rows: Iterable[tuple[str, ...]]) -> Table:
     for name, *values in rows:
         result.add_row(f"[bold]{name}[/]", *map(verbatim, values))
     return result
+
+
+def plain(table: Table) -> str:
+    """Return a table as text."""
+    text = io.StringIO()
+    console(text).print(table)
+    return text.getvalue()
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TextIO
 
+from launcher.credentials import redacted
+
 EXIT_USER_ERROR = 2
 _NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment")
 # Of Python, of fork in Python, and of OpenMP; with too little memory threads fail too.
@@ -93,7 +95,9 @@ def printable(text: str, keep: str = "\n\t") -> str:
     """Escape the characters of foreign text that would act on a terminal, or hide: names may contain any of them.
 
     They are escape sequences, control characters except those to keep, invalid bytes, and marks of text direction.
+    Credentials are hidden.
     """
+    text = redacted(text)
     if text.isprintable():
         return text
     escaped = (c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -25,7 +25,7 @@ from launcher.submit.slurm import Slurm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
 _KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
-_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null"}
+_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "any value"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 _MANY = 8  # with more options than this, the values of each are not listed
 _HEAD = """\

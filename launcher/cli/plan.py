@@ -11,9 +11,11 @@ from rich.table import Table
 from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
+from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, progress_bars, table, verbatim
-from launcher.launch.prepare_run import planned_here, prepare_run
+from launcher.launch.new_run import left_to_the_start, prepare_new
+from launcher.launch.prepare_run import planned_here
 from launcher.plan.plan import Plan
 from launcher.plugins import registered
 
@@ -37,13 +39,15 @@ def main(arguments: argparse.Namespace) -> int:
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     composed = compose(arguments.overrides)
+    here = composed.origins.get("hardware.name") != COMMAND_LINE
+    is_new = here and composed.config.launch.nnodes == 1
     with progress_bars(console(sys.stderr)) as (_, report):
-        prepared = prepare_run(
-            composed, devices=planned_here(composed), must_exist=False, with_weights=True, report=report
+        prepared = prepare_new(
+            composed, devices=planned_here(composed), must_exist=False, packages=here, runs=is_new, report=report
         )
-    plan = prepared.plan
+    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here)]
     if arguments.json:
-        print(json.dumps({**_numbers(plan), "notes": list(prepared.notes)}, indent=2))
+        print(json.dumps({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later}, indent=2))
         return 0
     out, title = console(), plan.config.task.view_title
     out.print(_facts(plan))
@@ -53,6 +57,8 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(_order(plan.config))
     for note in prepared.notes:
         out.print(verbatim(f"note: {note}"), style="yellow")
+    if later:
+        out.print(verbatim(f"checked at the start: {', '.join(later)}"))
     return 0
 
 

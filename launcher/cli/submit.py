@@ -6,13 +6,14 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config.compose import compose
+from launcher.config.compose import Composed, compose
 from launcher.errors import UserError
 from launcher.launch.devices import planned
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.new_run import prepare_new
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
@@ -44,13 +45,29 @@ def main(arguments: argparse.Namespace) -> int:
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
     composed = compose(words)
     job = make_job(composed.config, words)
-    prepare_run(composed, devices=planned(composed.config.launch, job.gpus), must_exist=False)
-    values, render, command, file = _KINDS[arguments.kind]
-    text = render(job, read_values(values, of_the_job))
+    kind, render, command, file = _KINDS[arguments.kind]
+    values: Any = read_values(kind, of_the_job)
+    _check(composed, job, values)
+    text = render(job, values)
     if arguments.run:
-        return _submit(text, command, file)
+        secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
+        return _submit(text, [*command, *secrets], file)
     print(text, end="")
     return 0
+
+
+def _check(composed: Composed, job: Job, values: Any) -> None:
+    """Refuse what the start of the run on the cluster refuses, as far as this machine has its files and packages."""
+    config = composed.config
+    shares = isinstance(values, slurm.Slurm)
+    prepare_new(
+        replace(composed, config=replace(config, run_name=config.run_name or job.name)),
+        devices=planned(config.launch, config.hardware.gpus or job.gpus),
+        must_exist=False,
+        packages=shares and values.program is None,
+        runs=shares and job.named,
+        with_weights=shares,
+    )
 
 
 def _submit(text: str, command: Sequence[str], file: str) -> int:

@@ -17,6 +17,7 @@ from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, res
 from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
+from launcher.config.secrets import secret_values
 from launcher.config.similar import did_you_mean
 from launcher.config.targets import KEY as TARGET
 from launcher.config.targets import Called
@@ -62,7 +63,9 @@ def compose(words: Sequence[str]) -> Composed:
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
             composition.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
-        config = _with_installed(validate(resolve(values, origin, problems), origin))
+        values = resolve(values, origin, problems)
+        problems += secret_values(values, origin)
+        config = _with_installed(validate(values, origin))
     problems.settle()
     if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
         notes.append(hint)

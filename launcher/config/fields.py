@@ -94,6 +94,23 @@ def _url(text: str) -> str:
 
 Url = Annotated[str, AfterValidator(_url)]
 
+
+_HOST_AND_PORT = re.compile(r"(?:(?P<name>[^:\[\]]+)|\[(?P<ipv6>[^\[\]]+)\]):(?P<port>[0-9]{1,5})")
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Split `10.0.0.1:29400` into ("10.0.0.1", 29400), and `[fd00::1]:29400` into ("fd00::1", 29400).
+
+    Raises ValueError if the text is not a host and a port.
+    """
+    match = _HOST_AND_PORT.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        raise ValueError("must be HOST:PORT, such as 10.0.0.1:29400 or [fd00::1]:29400")
+    return match["name"] or match["ipv6"], int(match["port"])
+
+
+HostPort = Annotated[str, AfterValidator(lambda text: text if host_and_port(text) else "")]
+
 _MOST_BYTES = 200
 _HOME = re.compile(r"^\$HOME(?=/|$)")
 

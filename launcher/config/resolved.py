@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,17 @@ from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import use_recorded
 from launcher.config.compose import compose, sort_words
+from launcher.config.formats import completed, is_old_behaviour
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve, without
 from launcher.config.overrides import OFF, ON, Switches, parse
 from launcher.config.schema import LOGGER, SWITCHED, RunConfig
-from launcher.config.validate import MISSING, validate
+from launcher.config.secrets import secret_values
+from launcher.config.validate import MISSING, NO_SUCH_KEY, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
-from launcher.errors import Problem, Problems, UserError
+from launcher.errors import Problem, Problems, UserError, one_line
 
 _DATA_PATHS = ("dataset.path", "dataset.test_path", "dataloader.folder", "dataloader.train", "dataloader.val")
 _PLACE_ONLY = ("runs", "run_name", "code")
@@ -81,8 +85,8 @@ def write(config: RunConfig, path: Path) -> None:
     atomic.write_text(path, dump(config))
 
 
-def read(path: Path) -> RunConfig:
-    """Read a resolved config.
+def read(path: Path, *, to_resume: bool = False) -> RunConfig:
+    """Read a resolved config, as `typed_run` does.
 
     Raises UserError if the file is missing or invalid, and DiskError if it cannot be read.
     """
@@ -90,24 +94,47 @@ def read(path: Path) -> RunConfig:
         raise UserError(f"{path} is missing: {path.parent} is not a run folder; pass one such as runs/mild-imagenet-1")
     values = read_mapping(path)
     try:
-        return typed_run(values, str(path), lambda key: str(path))
+        return typed_run(values, str(path), lambda key: str(path), to_resume=to_resume)
     except UserError as error:
-        remedy = "; if another version of train wrote the file, use that version or add the key"
+        remedy = "; restore the key, or use the version of train that wrote the file"
         raise UserError(
             *(replace(one, message=one.message + remedy * (one.message == MISSING)) for one in error.problems)
         ) from None
 
 
 def typed_run(
-    values: Mapping[str, Any], place: str, origin: Callable[[str], str | None] = lambda key: None
+    values: Mapping[str, Any],
+    place: str,
+    origin: Callable[[str], str | None] = lambda key: None,
+    *,
+    to_resume: bool = False,
 ) -> RunConfig:
     """Return the config of a run or an export, which stands at a place, with the user's code that it needs.
 
+    Keys that an earlier version did not have get the value with its behaviour. Keys of another version are ignored with
+    a note, or refused with `to_resume` if they could change the training.
+
     Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
     """
-    # note: a run of before these keys has none
-    places = use_recorded(values.get("code", []), values.get("code_sha256", []), place)
-    return validate({"code_sha256": [], "callbacks": {}, "metrics": {}, **values, "code": places}, origin)
+    values = completed(values)
+    values["code"] = use_recorded(values["code"], values["code_sha256"], place)
+    try:
+        return validate(values, origin)
+    except UserError as error:
+        unknown = [str(problem.key) for problem in error.problems if problem.message.startswith(NO_SUCH_KEY)]
+        # note: an algorithm may change the network
+        if len(unknown) < len(error.problems) or any(key.rpartition(".")[0] in SWITCHED for key in unknown):
+            raise
+        if to_resume and (used := [one for one in error.problems if not is_free(str(one.key))]):
+            message = "is no key of this version; resume the run with the version of train that wrote it"
+            raise UserError(*(replace(one, message=message) for one in used)) from None
+        _note(f"{place}: ignoring {', '.join(unknown)}: this version has no such key")
+        return validate(without(values, unknown), origin)
+
+
+@cache
+def _note(text: str) -> None:
+    print(one_line(f"note: {text}"), file=sys.stderr)
 
 
 def changed(before: RunConfig, after: RunConfig) -> list[str]:
@@ -118,7 +145,12 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
 
 def fingerprint(config: RunConfig) -> str:
     """Return the SHA-256 of the values that may not change on resume: equal for all attempts of one run."""
-    values = {key: value for key, value in leaves(as_mapping(config)) if not is_free(key)}
+    values = {
+        key: value
+        for key, value in leaves(as_mapping(config))
+        # note: equal to that of a version without the key
+        if not (is_free(key) or is_old_behaviour(key, value))
+    }
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -156,6 +188,8 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
     after = None
     with problems.collected():
         values = resolve(values, lambda key: COMMAND_LINE, problems)
+        typed = {one.key: one.value for one in setting}
+        problems += secret_values(typed, lambda key: COMMAND_LINE)
         after = validate(values, lambda key: COMMAND_LINE)
     reported = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))

@@ -15,6 +15,7 @@ from launcher.config.fields import (
     Count,
     Duration,
     FolderName,
+    HostPort,
     NotNegative,
     Positive,
     PositiveRange,
@@ -95,8 +96,7 @@ class Dataset:
     native_size: Count
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
-    # note: runs of earlier versions lack the key
-    links: Literal["refuse", "follow"] = "refuse"
+    links: Literal["refuse", "follow"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -110,7 +110,7 @@ class Launch:
     device: Literal["auto", "cpu", "cuda"]
     nproc: Count | Literal["auto"]
     nnodes: Count
-    rdzv: str | None
+    rdzv: HostPort | None
     rdzv_timeout: Count
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]

@@ -16,7 +16,7 @@ from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 
 _ABSENT = ("missing", "union_tag_not_found")
-MISSING = "is missing"
+MISSING, NO_SUCH_KEY = "is missing", "no such key"
 ON_OFF = ("on", "off")
 _LARGEST = 2**63
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
@@ -114,11 +114,11 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
 def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
     like = nearest_key(key, kind)
     if like is None or like == key:
-        return "no such key"
+        return NO_SUCH_KEY
     if like.rpartition(".")[0] in SWITCHED:
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
         like += f"={switched or ON_OFF[0]}"
-    return f"no such key; did you mean {prefix}{like}?"
+    return f"{NO_SUCH_KEY}; did you mean {prefix}{like}?"
 
 
 def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:

@@ -29,8 +29,8 @@ class Inspection:
     """The config with the counted classes and images, and notes for the user.
 
     `skipped` maps images that `dataset.skip_bad` skips, relative to the data set's folder, to reasons.
-    `classes` are the names of the labels, if available; `splits` the training, validation and test images, if those
-    are in class folders.
+    `classes` are the names of the labels, if available; `splits` the images of each split, if those are in class
+    folders. `seen` is false if counts of the config replace missing images.
     """
 
     config: RunConfig
@@ -38,6 +38,7 @@ class Inspection:
     skipped: dict[str, str] = field(default_factory=dict)
     classes: list[str] | None = None
     splits: Sequence[Folder] = ()
+    seen: bool = True
 
 
 def inspect_data(
@@ -58,6 +59,7 @@ def inspect_data(
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
+        inspection = replace(inspection, seen=False)
     if must_exist and config.dataset.test_path is not None:
         test, notes = held_out(config, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)

@@ -78,9 +78,14 @@ def _visible(count: int) -> str:
 
 
 def planned(launch: Launch, gpus: int | None) -> Devices:
-    """Describe the devices of a node with `gpus` GPUs, or of this machine if None."""
+    """Describe the devices of a node with `gpus` GPUs, or of this machine if None.
+
+    Raises UserError if the config sets more processes than GPUs.
+    """
     if gpus is None:
         return decide(launch, probe_cuda=False)
+    if launch.device != "cpu" and launch.nproc != "auto" and launch.nproc > gpus:
+        raise UserError(Problem(f"hardware has {gpus} GPUs; set launch.nproc={gpus}", "launch.nproc", launch.nproc))
     gpus = 0 if launch.device == "cpu" else gpus
     return Devices("cuda" if gpus else "cpu", processes_of_node(launch, gpus))
 

@@ -29,6 +29,7 @@ from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, o
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
+from launcher.log_lines import of_a_rank
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import COMMAND, DEVICE, STORE, remove_semaphores
@@ -286,4 +287,5 @@ class LogFollower:
     def _show(self, lines: list[bytes]) -> None:
         if not self._muted():
             for line in lines:
-                self._view.print(line.decode(errors="replace"))
+                if (text := of_a_rank(line.decode(errors="replace"))) is not None:
+                    self._view.relay(text)

@@ -46,6 +46,7 @@ class Prepared:
 
     `skipped` maps unreadable images to the reasons; `notes` are messages for the user. `images` are those of training,
     validation and test if they are listed, and `splits` has what was seen, taken and dropped for each split.
+    `images_seen` is false if counts replace missing images.
     """
 
     plan: Plan
@@ -55,6 +56,7 @@ class Prepared:
     notes: Sequence[str] = ()
     splits: Mapping[str, Any] = field(default_factory=dict)
     images: Sequence[Folder] = ()
+    images_seen: bool = True
 
 
 def prepare_run(
@@ -62,6 +64,7 @@ def prepare_run(
     *,
     devices: Devices | None = None,
     must_exist: bool = True,
+    packages: bool = True,
     skipped: Collection[str] | None = None,
     with_weights: bool = False,
     refuse: Callable[[Plan], None] = lambda plan: None,
@@ -74,6 +77,7 @@ def prepare_run(
         composed: The config, and the origins of its values for messages.
         devices: The devices to plan for; None selects those of this machine that CUDA can use.
         must_exist: Require the images on this machine. Otherwise the counts in the config replace missing images.
+        packages: The run has the packages of this machine, so that its decoder must be installed.
         skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
         with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
@@ -86,7 +90,10 @@ def prepare_run(
     config = with_absolute_paths(composed.config)
     data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     devices = devices or decide(data.config.launch)
-    config = with_decoder(data.config, on_cpu=devices.kind == "cpu") if must_exist else data.config
+    config = data.config
+    if packages:
+        decoded = with_decoder(config, on_cpu=devices.kind == "cpu")
+        config = decoded if must_exist else config
     if is_measured := config.batch_size == "auto":
         if measure_batch is None:
             message = "is measured only when `train` starts a run; set a number here"
@@ -94,25 +101,26 @@ def prepare_run(
         config = replace(config, batch_size=measure_batch(config, devices))
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
-    check(plan, composed.origins)
+    check(plan, composed.origins, devices.kind)
     pretrained, of_teacher = None, None
     if skipped is None:
         if with_weights and (pretrained := _pretrained(plan.config, data.classes, composed.origins, must_exist)):
             plan = replace(plan, config=pretrained.config)
-            check(plan, composed.origins)
+            check(plan, composed.origins, devices.kind)
         if with_weights and config.algorithms.teaching:
             from launcher.weights.teacher import with_teacher
 
             taught, of_teacher = with_teacher(plan.config, data.classes, with_weights=must_exist)
             plan = replace(plan, config=taught)
-        if not isinstance(plan.config.model, TorchvisionModel):
+        # note: torchvision's models fail only in the batch norm of a single image
+        if not isinstance(plan.config.model, TorchvisionModel) or plan.rank_batch == plan.accumulation:
             _check_model(plan, composed.origins, report)
         plan = with_precision(plan, devices)
     of_weights = [*(pretrained.notes if pretrained else []), *filter(None, [of_teacher])]
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
-    return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits)
+    return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
 
 
 def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:

@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import queue
-import re
 import secrets
 import socket
 import threading
@@ -31,6 +30,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from launcher.config.fields import host_and_port
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
 from launcher.rank.signs import INTERFACE
@@ -41,7 +41,6 @@ _SECONDS_OF_A_POLL = 5.0  # a node that has polled within them is ready
 _SECONDS_TO_LIVE = 15.0  # without a poll, after which a node is lost
 _STATE = "state"
 _LOOPBACK = "127.0.0.1"
-_HOST_AND_PORT = re.compile(r"(?:(?P<name>[^:\[\]]+)|\[(?P<ipv6>[^\[\]]+)\]):(?P<port>[0-9]{1,5})")
 
 
 class PeersRejoin(Exception):
@@ -265,11 +264,7 @@ def _host_and_port(launch: Launch) -> tuple[str, int]:
     if launch.rdzv is None:
         message = f"is required with launch.nnodes={launch.nnodes}; set launch.rdzv=HOST:PORT, the same on all nodes"
         raise UserError(Problem(message, "launch.rdzv", None))
-    match = _HOST_AND_PORT.fullmatch(launch.rdzv)
-    if match is None or not 0 < int(match["port"]) < 65536:
-        message = "must be HOST:PORT, such as 10.0.0.1:29400 or [fd00::1]:29400"
-        raise UserError(Problem(message, "launch.rdzv", launch.rdzv))
-    return match["name"] or match["ipv6"], int(match["port"])
+    return host_and_port(launch.rdzv)
 
 
 def _interface(address: str) -> str:

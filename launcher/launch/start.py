@@ -18,12 +18,13 @@ from launcher.config import code
 from launcher.config.compose import Composed
 from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
-from launcher.console import console, progress_bars
+from launcher.console import console, plain, progress_bars
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
+from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
@@ -31,6 +32,7 @@ from launcher.records.metrics import Row, is_finished, read_attempts, read_last
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
+from launcher.records.writer import check_writer, write_writer
 from launcher.stopping import StopRequest, stop_requests
 from launcher.training.mirror import mirror_of
 
@@ -40,13 +42,12 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
 
     Raises UserError if a value cannot work, before any file is written.
     """
-    out, config = console(), composed.config
-    if config.run_name is not None and config.launch.nnodes == 1:
-        check_new(Path(config.runs), config.run_name)
+    out = console()
     with progress_bars(out) as (_, report):
-        prepared = prepare_run(composed, with_weights=True, measure_batch=measure_batch, report=report)
+        prepared = prepare_new(
+            composed, runs=composed.config.launch.nnodes == 1, measure_batch=measure_batch, report=report
+        )
     config = prepared.plan.config
-    config.logger.check()
     if (restored := _from_mirror(config, out)) is not None:
         return resume(restored)
     for note in prepared.notes:
@@ -58,9 +59,13 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             if folder.exists() and config.launch.nnodes == 1:
                 check_new(Path(config.runs), folder.path.name)
             elif folder.exists():
+                check_writer(folder)
                 _check_same(config, folder)
             elif config.launch.nnodes == 1:
                 clear(folder)
+            if config.launch.nnodes == 1 or not is_there(folder.writer):
+                write_writer(folder)
+            check_writer(folder)
             code.copy(folder.code)
             if prepared.pretrained:
                 prepared.pretrained.write(folder.initial)
@@ -79,13 +84,10 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
 def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
     """Fetch the run from its mirror if it is there and not on this disk; None if it is new.
 
-    Raises UserError if the mirror cannot be used, the run has no name, or the run there has other values.
+    Raises UserError if the mirror cannot be used, or the run there has other values.
     """
-    if (url := config.checkpoint.mirror) is None:
-        return None
     if config.run_name is None:
-        message = "needs run_name=NAME, which becomes the name of the run in the bucket"
-        raise UserError(Problem(message, "checkpoint.mirror", url))
+        return None
     mirror = mirror_of(config, config.run_name)
     if mirror is None or not mirror.exists or config.launch.nnodes > 1:
         return None
@@ -103,7 +105,8 @@ def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None =
 
     Raises UserError if another process uses the folder, the images are missing, or a word would change completed steps.
     """
-    before = read(folder.config)
+    check_writer(folder)
+    before = read(folder.config, to_resume=True)
     config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(each_host=config.launch.nnodes > 1):
         if from_step is not None:
@@ -237,13 +240,18 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     ranks = f"{nodes} nodes with {devices} each; that of rank 0 shows the progress" if nodes > 1 else str(devices)
     where = one_line(str(folder.path))
     length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
-    out.print(f"{where}: {length} on {ranks}", markup=False, soft_wrap=True)
+    log = folder.logs / "rank-0.log"
+    view = ProgressView(
+        folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log
+    )
+    for note in prepared.notes:
+        view.log(f"note: {note}")
+    view.print(f"{where}: {length} on {ranks}")
     from launcher.launch.elastic import Launcher
     from launcher.launch.rendezvous import who_may_connect
 
     if nodes > 1:
-        out.print(f"note: {who_may_connect(config.launch)}", style="yellow", markup=False, soft_wrap=True)
-    view = ProgressView(folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out)
+        view.print(f"note: {who_may_connect(config.launch)}")
     was_finished = is_finished(folder.metrics)
     try:
         folder.failure.unlink(missing_ok=True)
@@ -253,13 +261,16 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         # note: the folder may not be writable
         with suppress(OSError):
             folder.failure.write_text(f"{error}\n", encoding="utf-8", errors="backslashreplace")
+        view.log(f"error: {error}")
         raise
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation
     if code != FAILED and view.shown and folder.metrics.exists():
-        out.print(summary_table(folder, config))
+        table = summary_table(folder, config)
+        out.print(table)
+        view.log(plain(table))
     if code not in (DONE, FAILED):
-        out.print(f"stopped; {_how_to_continue(folder)}", markup=False, soft_wrap=True)
+        view.print(f"stopped; {_how_to_continue(folder)}")
     return code
 
 

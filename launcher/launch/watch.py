@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, MORE_PROCESSES, UserError, is_out_of_memory, is_out_of_processes
 from launcher.launch.hang import HangWatch
+from launcher.log_lines import of_a_rank
 from launcher.rank.main import is_alive, log_file
 from launcher.rank.signs import WRITE_STACKS, done_file
 
@@ -188,7 +189,8 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path, hung: str | N
             text = "to use less memory, set device_batch_size=N for training or eval_batch_size=N for evaluation"
     else:
         reason, text = _ending(code), log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
-        text = "\n".join(text.splitlines()[-_LAST_LINES:])
+        lines = [line for line in map(of_a_rank, text.splitlines()) if line is not None]
+        text = "\n".join(lines[-_LAST_LINES:])
         if code > 0 and is_out_of_processes(text):
             message = f"error: rank {rank}: no further process or thread can start; {MORE_PROCESSES} (full log: {log})"
             return Failure(message, from_outside=True, exit_code=code)

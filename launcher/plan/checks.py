@@ -1,7 +1,9 @@
 """Errors and notes about a plan before a run starts; each rule is one function."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Literal
 
 from launcher.config.choices import LIBRARIES
 from launcher.config.fields import parse_duration
@@ -16,8 +18,13 @@ _FEW_IMAGES = 16
 _MANY_DROPPED = 0.1
 
 
-def check(plan: Plan, origins: Mapping[str, str]) -> None:
-    """Check one plan.
+# Up to this size the last stage has single pixels, for which PyTorch's bf16 convolution on a CPU computes wrong
+# gradients: those of weights that only see padding are uninitialized memory instead of zero.
+_WRONG_IN_BF16_ON_CPU = 16
+
+
+def check(plan: Plan, origins: Mapping[str, str], device: Literal["cpu", "cuda"] = "cuda") -> None:
+    """Check one plan for a type of device.
 
     Raises UserError that lists every broken rule.
     """
@@ -25,8 +32,20 @@ def check(plan: Plan, origins: Mapping[str, str]) -> None:
         _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
+    problems += _on_a_cpu(plan) if device == "cpu" else ()
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
+
+
+def _on_a_cpu(plan: Plan) -> Iterator[Problem]:
+    config = plan.config
+    # note: a plan without steps has no view, and views never shrink
+    smallest = plan.view(0) if plan.total_steps and config.task.axes > 1 else math.inf
+    if config.precision == "bf16" and smallest <= _WRONG_IN_BF16_ON_CPU:
+        message = f"bfloat16 computes wrong gradients on a CPU for images of {smallest} px; set precision=fp32"
+        yield Problem(message, "precision", "bf16")
+    if config.cuda_graphs == "require":
+        yield Problem("cannot capture steps (they need a GPU); set cuda_graphs=on", "cuda_graphs", "require")
 
 
 def _batch(plan: Plan) -> Iterator[Problem]:

@@ -33,6 +33,7 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
+from launcher.log_lines import stamp
 from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, beat_file, done_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -162,6 +163,18 @@ class _Log(io.FileIO):
         return len(data)
 
 
+class _Stamped(Printable):
+    """Start each line with its time."""
+
+    _is_new = True
+
+    def write(self, text: str) -> int:
+        lines = text.splitlines(keepends=True)
+        starts = [self._is_new, *(True for _ in lines[1:])]
+        self._is_new = text.endswith("\n") if text else self._is_new
+        return super().write("".join(stamp() * is_new + line for is_new, line in zip(starts, lines, strict=False)))
+
+
 def _redirect_output(path: Path) -> None:
     # note: a run folder that was deleted must not come back
     path.parent.mkdir(exist_ok=True)
@@ -174,7 +187,7 @@ def _redirect_output(path: Path) -> None:
         _Log(1, terminal), encoding="utf-8", errors="backslashreplace", write_through=True
     )
     log = io.TextIOWrapper(_Log(1, terminal), errors="backslashreplace", write_through=True)
-    sys.stdout = sys.stderr = cast(TextIO, Printable(log))
+    sys.stdout = sys.stderr = cast(TextIO, _Stamped(log))
 
 
 if __name__ == "__main__":

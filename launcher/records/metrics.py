@@ -10,6 +10,7 @@ from itertools import chain, dropwhile, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from launcher.config.formats import RENAMED_FIELDS
 from launcher.config.tasks import Goal
 from launcher.regular import read_last_lines, read_lines
 
@@ -151,8 +152,12 @@ def parse_line(line: bytes | str) -> Row | None:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    has_kind = isinstance(row, dict) and isinstance(row.get("kind"), str)
-    return row if has_kind and type(row.get("step")) is int else None
+    if not (isinstance(row, dict) and isinstance(row.get("kind"), str) and type(row.get("step")) is int):
+        return None
+    for before, name in RENAMED_FIELDS.items():
+        if before in row:
+            row.setdefault(name, row.pop(before))
+    return row
 
 
 def is_whole(row: Row) -> bool:

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from launcher.config.tasks import TaskConfig
+from launcher.log_lines import append
 from launcher.records.metrics import Row, is_whole, parse_line
 
 _BAR = 24  # columns
@@ -38,26 +39,46 @@ class NewLines:
 
 
 class TerminalView:
-    """Print lines without progress; `shown` is false if another node shows it."""
+    """Print lines without progress, and append them to a log; `shown` is false if another node shows it."""
 
     shown = True
 
-    def __init__(self, console: Console):
-        self._console = console
+    def __init__(self, console: Console, log: Path | None = None):
+        self._console, self._log = console, log
 
     def poll(self) -> None: ...
 
-    def print(self, line: str) -> None:
+    def print(self, text: str) -> None:
+        """Print a text of the launcher."""
+        self.relay(text)
+        self.log(text)
+
+    def relay(self, line: str) -> None:
+        """Print a line of the log."""
         self._console.print(escape(line), highlight=False, soft_wrap=True)
+
+    def log(self, text: str) -> None:
+        """Append what the terminal shows to the log."""
+        if self._log is not None:
+            append(self._log, text.splitlines())
 
     def close(self) -> None: ...
 
 
 class ProgressView(TerminalView):
-    """Show new records on each `poll`; `print` puts a line above the bar."""
+    """Show new records on each `poll`; lines appear above the bar."""
 
-    def __init__(self, metrics: Path, task: TaskConfig, *, total_steps: int, epochs: int, console: Console):
-        super().__init__(console)
+    def __init__(
+        self,
+        metrics: Path,
+        task: TaskConfig,
+        *,
+        total_steps: int,
+        epochs: int,
+        console: Console,
+        log: Path | None = None,
+    ):
+        super().__init__(console, log)
         self._epochs, self._total_steps, self._task = epochs, total_steps, task
         self._metrics = NewLines(metrics)
         self._evaluation_seconds = 0.0

@@ -27,6 +27,7 @@ _OF_A_START = {
     "checkpoints",
     "lock",
     ".lock.lease",
+    "run.json",
     "dataset.json",
     "skipped.json",
     "initial.safetensors",
@@ -39,21 +40,21 @@ VOID = "void"
 class RunFolder:
     """The files of a run folder.
 
-    Several nodes may share it. Before the ranks start, each launcher writes config, index, skipped, initial, teacher
-    and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard, checkpoints
-    and curve. Each rank writes its own log, each node its own lock, and the node of an error writes failure.
+    Several nodes may share it. Before the ranks start, each launcher writes config, writer, index, skipped, initial,
+    teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard,
+    checkpoints and curve. Each rank writes its own log, each node its own lock, the node of an error failure.
 
-    index: the names, places and labels of the images, which all ranks read; every start writes it.
-    attempts: the starts and resumes among metrics. code: copies of the user's code, which nothing runs. skipped: the
-    unreadable images. initial: the weights of `model.weights`, if it is set; its first step needs them.
-    teacher: the network of distillation, and the config of its run; every start reads it.
-    best: the checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume
-    deletes it.
+    index: the names, places and labels of the images, which all ranks read; every start writes it. writer: the version
+    that made the folder, and its job. attempts: the starts and resumes among metrics. code: copies of the user's code,
+    which nothing runs. skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first
+    step needs them. teacher: the network of distillation, and the config of its run; every start reads it. best: the
+    checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume deletes it.
     """
 
     def __init__(self, path: Path):
         self.path = path
         self.config = path / "config.yaml"
+        self.writer = path / "run.json"
         self.code = path / "code"
         self.environment = path / "environment.json"
         self.dataset = path / "dataset.json"
@@ -74,6 +75,7 @@ class RunFolder:
         """Return what a resume may read besides a checkpoint, as far as it exists; to be copied in this order."""
         ids = sorted(self.path.glob("*.id"))  # of the run on the servers of loggers
         files = [
+            self.writer,
             self.environment,
             self.dataset,
             self.skipped,

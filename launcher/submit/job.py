@@ -1,19 +1,28 @@
 """The job of a run for any cluster: its name, command, machines and price, and the values of `submit.`."""
 
+import hashlib
+import os
 import re
 import shlex
+import socket
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from launcher import paths
 from launcher.config import overrides
+from launcher.config.formats import JOB
 from launcher.config.groups import price_age
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.layers import COMMAND_LINE, leaves, put
+from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
+from launcher.config.secrets import secret_values
 from launcher.config.validate import typed
 from launcher.config.yaml_file import read_mapping
+from launcher.credentials import HIDDEN, is_secret
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import processes_of_node
 
@@ -25,12 +34,18 @@ PORT = 29400
 # A comment of every job. NUMBER is the job's, which sbatch prints.
 FOLLOW, NUMBER = "# to follow its log: ", "NUMBER"
 ValuesT = TypeVar("ValuesT")
+# Environment variables by name.
+Variables = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str | int | float]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to submit. `words` exclude the keys that the job sets; `named`: the user set the run's name."""
+    """A run to submit. `words` exclude the keys that the job sets; `named`: the user set the run's name.
 
+    identity: of the values of the run and of who submits it; the run folder records it. modules: the paths of `code`.
+    """
+
+    identity: str
     name: str
     named: bool
     words: list[str]
@@ -39,6 +54,7 @@ class Job:
     gpu: str | None
     runs: str
     price: str
+    modules: Sequence[str] = ()
 
 
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
@@ -50,7 +66,10 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
     nodes, gpus = config.launch.nnodes, gpus_of_node(config)
     named = config.run_name is not None
-    return Job(name, named, job_words, nodes, gpus, config.hardware.gpu, config.runs, price_line(config))
+    submitter = f"{os.getuid()}@{socket.gethostname()}"
+    identity = hashlib.sha256(f"{digest(config)} {submitter}".encode()).hexdigest()[:16]
+    gpu, price = config.hardware.gpu, price_line(config)
+    return Job(identity, name, named, job_words, nodes, gpus, gpu, config.runs, price, config.code)
 
 
 def head(job: Job, submit: str, follow: str) -> str:
@@ -82,7 +101,8 @@ def dns_name(name: str) -> str:
 def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str:
     """Return bash lines that start the run with the command `start`, or resume it if the job has run before.
 
-    On several nodes the command is the same each time and joins the run folder. `run_name` and `rdzv` are bash words.
+    `train` refuses a run of this name that another job has made. On several nodes the command is the same each time and
+    joins the run folder. `run_name` and `rdzv` are bash words.
     """
     folder = f'{shlex.quote(runs)}/"$run_name"'
     words = f'{shlex.join([*job.words, overrides.word_of("runs", runs)])} "run_name=$run_name"'
@@ -96,7 +116,12 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
             f"    words=({words})",
             "fi",
         ]
-    return "\n".join([f"run_name={run_name}", *lines, f'{start} "${{words[@]}}"'])
+    return "\n".join([f"export {JOB}={job.identity}", f"run_name={run_name}", *lines, f'{start} "${{words[@]}}"'])
+
+
+def exports(variables: Variables) -> list[str]:
+    """Return the bash lines that set variables."""
+    return [f"export {name}={shlex.quote(str(value))}" for name, value in variables.items()]
 
 
 def gpus_of_node(config: RunConfig) -> int:
@@ -121,11 +146,26 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
     for one in overrides.parse(words, problems, kind, PREFIX):
-        if isinstance(one.value, str) and not one.value.isprintable():
-            # note: a second line could set an option of the job
-            problems.append(Problem("must be one line of printable characters", one.key, one.value, COMMAND_LINE))
-        values[one.key.removeprefix(PREFIX)] = one.value
+        put(values, one.key.removeprefix(PREFIX), one.value)
+    problems += _texts(values)
     with problems.collected():
         checked = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()
     return checked
+
+
+def _texts(values: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield texts that would change the job, or show a credential in it."""
+    for key, value in leaves(values):
+        for text in value if isinstance(value, list) else [value]:
+            # note: a second line could set an option of the job
+            if isinstance(text, str) and not text.isprintable():
+                message = "must be one line of printable characters"
+                yield Problem(message, PREFIX + key, text, COMMAND_LINE)
+        section, _, name = key.rpartition(".")
+        if section == "env" and is_secret(name.lower()):
+            message = "is a credential by its name, which the job would show; set submit.secrets to names instead"
+            yield Problem(message, PREFIX + key, HIDDEN, COMMAND_LINE)
+    env = {name: value for name, value in (values.get("env") or {}).items() if not is_secret(name.lower())}
+    for one in secret_values({**values, "env": env}, lambda key: COMMAND_LINE):
+        yield replace(one, key=PREFIX + str(one.key))

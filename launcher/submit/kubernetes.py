@@ -5,6 +5,8 @@ Fields: batch/v1, trainer.kubeflow.org/v1alpha1 and jobset.x-k8s.io/v1alpha2.
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -13,7 +15,8 @@ from pydantic.dataclasses import dataclass
 from launcher.config.fields import STRICT, Count
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import EXIT_USER_ERROR, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, head, stamped
+from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, stamped
+from launcher.submit.own_files import FOLDER, own_files
 
 _NODE = "node"  # Kubeflow Trainer requires this name of the container, and names the first node's host by it
 
@@ -26,7 +29,11 @@ def _memory(text: str) -> str:
 
 @dataclass(frozen=True, config=STRICT)
 class Kubernetes:
-    """Values of a Kubernetes job: `data` and `runs` are persistent volume claims, `grace` is in seconds."""
+    """Values of a Kubernetes job: `data` and `runs` are persistent volume claims, `grace` is in seconds.
+
+    `env` are variables of the job, `secrets` names of Secrets whose values become variables. `container` and `pod` are
+    merged into the specs of these names last.
+    """
 
     kind: Literal["Job", "TrainJob", "JobSet"] | None
     image: str
@@ -36,10 +43,15 @@ class Kubernetes:
     retries: Annotated[int, Field(ge=0)]
     grace: Count
     queue: str | None
+    namespace: str | None
+    env: Variables
+    secrets: list[str]
+    container: dict[str, Any]
+    pod: dict[str, Any]
 
 
 def render(job: Job, values: Kubernetes) -> str:
-    """Render the manifest; a TrainJob follows its TrainingRuntime as a second document.
+    """Render the manifest as YAML documents, the job last.
 
     Raises UserError if `kind` is Job and the run has several nodes.
     """
@@ -51,42 +63,81 @@ def render(job: Job, values: Kubernetes) -> str:
     name = dns_name(run_name)
     first = "$PET_MASTER_ADDR:$PET_MASTER_PORT" if kind == "TrainJob" else f"{name}-{_NODE}-0-0.{name}:{PORT}"
     lines = command(job, "exec train", runs="/runs", run_name=shlex.quote(run_name), rdzv=f'"{first}"')
-    start = {"image": values.image, "command": ["bash", "-c", lines + "\n"]}
+    files = own_files(job.words, job.modules)
+    place = f"cd {FOLDER}\n" if files else ""
+    start = {"image": values.image, "command": ["bash", "-c", f"{place}{lines}\n"]}
     gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
-    policy = f"{as_yaml(_network_policy(name))}---\n" if job.nodes > 1 else ""
-    metadata: dict[str, Any] = {"name": name}
-    if values.queue:
-        metadata["labels"] = {"kueue.x-k8s.io/queue-name": values.queue}
+    resources = merged(gpus, values.container.get("resources", {}))
+    metadata = _metadata(values, name)
+    labelled = {**metadata, "labels": {"kueue.x-k8s.io/queue-name": values.queue}} if values.queue else metadata
+    before = [_config_map(metadata, files)] if files else []
+    policy = [_network_policy(metadata)] if job.nodes > 1 else []
     if kind == "TrainJob":
-        trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": gpus} if gpus else {})}
-        runtime = as_yaml(_runtime(job, values, name))
-        return _head(job, kind, name) + f"{runtime}---\n{policy}{as_yaml(_train_job(values, metadata, trainer))}"
-    pod = {"containers": [_container(**start, **({"resources": gpus} if gpus else {}))], **_volumes(values)}
+        trainer = {"numNodes": job.nodes, **start, **({"resourcesPerNode": resources} if resources else {})}
+        own = _train_job(values, labelled, trainer, [*files])
+        return _rendered(_head(job, values, kind, name), *before, _runtime(job, values, metadata), *policy, own)
+    container = _container([*files], **start, **_variables(values), **({"resources": resources} if resources else {}))
+    pod = merged({"containers": [merged(container, values.container)], **_volumes(values, name, [*files])}, values.pod)
     spec = _job_spec(job, values, pod)
     if kind == "JobSet":
         nodes = {"completionMode": "Indexed", "completions": job.nodes, "parallelism": job.nodes}
         spec = {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": {"spec": {**nodes, **spec}}}]}
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
-    manifest = {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
-    return _head(job, kind, name) + policy + as_yaml(manifest)
+    manifest = {"apiVersion": version, "kind": kind, "metadata": labelled, "spec": spec}
+    return _rendered(_head(job, values, kind, name), *before, *policy, manifest)
 
 
-def _head(job: Job, kind: str, name: str) -> str:
+def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others merged in: mappings by key, lists one after the other; other values replace."""
+    result = dict(values)
+    for key, value in more.items():
+        before = result.get(key)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            value = merged(before, value)
+        elif isinstance(before, list) and isinstance(value, list):
+            value = [*before, *(one for one in value if one not in before)]
+        result[key] = value
+    return result
+
+
+def _rendered(head: str, *documents: Mapping[str, Any]) -> str:
+    return head + "---\n".join(map(as_yaml, documents))
+
+
+def _metadata(values: Kubernetes, name: str) -> dict[str, Any]:
+    return {"name": name, **({"namespace": values.namespace} if values.namespace else {})}
+
+
+def _variables(values: Kubernetes) -> dict[str, Any]:
+    """Return the fields of a container for the variables of the job."""
+    env = [{"name": name, "value": str(value)} for name, value in values.env.items()]
+    secrets = [{"secretRef": {"name": name}} for name in values.secrets]
+    return {**({"env": env} if env else {}), **({"envFrom": secrets} if secrets else {})}
+
+
+def _config_map(metadata: Mapping[str, Any], files: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the ConfigMap of the user's files, whose keys are numbers: a key has no slash."""
+    data = {f"file-{number}": path.read_text("utf-8") for number, path in enumerate(files.values())}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def _head(job: Job, values: Kubernetes, kind: str, name: str) -> str:
     # note: the JobSet of a TrainJob has its name
     first_node = (
         f"--tail=-1 --selector=jobset.sigs.k8s.io/jobset-name={name},batch.kubernetes.io/job-completion-index=0"
     )
     submit = "kubectl apply --filename FILE" if kind == "TrainJob" else "kubectl create --filename FILE"
-    return head(job, submit, f"kubectl logs --follow {f'job/{name}' if kind == 'Job' else first_node}")
+    where = f" --namespace {values.namespace}" if values.namespace else ""
+    return head(job, submit, f"kubectl logs{where} --follow {f'job/{name}' if kind == 'Job' else first_node}")
 
 
-def _network_policy(name: str) -> dict[str, Any]:
+def _network_policy(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the policy by which the pods of a job accept connections only from each other."""
-    pods = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": name}}
+    pods = {"matchLabels": {"jobset.sigs.k8s.io/jobset-name": metadata["name"]}}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": name},
+        "metadata": metadata,
         "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]},
     }
 
@@ -106,16 +157,18 @@ def _job_spec(job: Job, values: Kubernetes, pod: dict[str, Any]) -> dict[str, An
     }
 
 
-def _runtime(job: Job, values: Kubernetes, name: str) -> dict[str, Any]:
-    """Return the TrainingRuntime: the restarts, which a TrainJob cannot set."""
+def _runtime(job: Job, values: Kubernetes, metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the TrainingRuntime: what a TrainJob cannot set, such as the restarts."""
+    own = {name: value for name, value in values.container.items() if name != "resources"}
+    container = merged({"name": _NODE, **_variables(values)}, own)
     template = {
         "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-        "spec": _job_spec(job, values, {"containers": [{"name": _NODE}]}),
+        "spec": _job_spec(job, values, merged({"containers": [container]}, values.pod)),
     }
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainingRuntime",
-        "metadata": {"name": name, "labels": {"trainer.kubeflow.org/framework": "torch"}},
+        "metadata": {**metadata, "labels": {"trainer.kubeflow.org/framework": "torch"}},
         "spec": {
             "mlPolicy": {"numNodes": job.nodes, "torch": {}},
             "template": {"spec": {"replicatedJobs": [{"name": _NODE, "replicas": 1, "template": template}]}},
@@ -123,8 +176,10 @@ def _runtime(job: Job, values: Kubernetes, name: str) -> dict[str, Any]:
     }
 
 
-def _train_job(values: Kubernetes, metadata: dict[str, Any], trainer: dict[str, Any]) -> dict[str, Any]:
-    pod = {"containers": [_container()], **_volumes(values)}
+def _train_job(
+    values: Kubernetes, metadata: Mapping[str, Any], trainer: Mapping[str, Any], files: Sequence[str]
+) -> dict[str, Any]:
+    pod = {"containers": [_container(files)], **_volumes(values, metadata["name"], files)}
     patched = {"name": _NODE, "template": {"spec": {"template": {"spec": pod}}}}
     patch = {"template": {"spec": {"replicatedJobs": [patched]}}}
     return {
@@ -139,20 +194,23 @@ def _train_job(values: Kubernetes, metadata: dict[str, Any], trainer: dict[str, 
     }
 
 
-def _container(**more: Any) -> dict[str, Any]:
-    mounts = [
+def _container(files: Sequence[str], **more: Any) -> dict[str, Any]:
+    mounts: list[dict[str, Any]] = [
         {"name": "data", "mountPath": "/data", "readOnly": True},
         {"name": "runs", "mountPath": "/runs"},
         {"name": "shared-memory", "mountPath": "/dev/shm"},
+        *([{"name": "files", "mountPath": FOLDER}] if files else []),
     ]
     return {"name": _NODE, **more, "volumeMounts": mounts}
 
 
-def _volumes(values: Kubernetes) -> dict[str, Any]:
+def _volumes(values: Kubernetes, name: str, files: Sequence[str]) -> dict[str, Any]:
+    items = [{"key": f"file-{number}", "path": path} for number, path in enumerate(files)]
     return {
         "volumes": [
             {"name": "data", "persistentVolumeClaim": {"claimName": values.data}},
             {"name": "runs", "persistentVolumeClaim": {"claimName": values.runs}},
             {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": values.shared_memory}},
+            *([{"name": "files", "configMap": {"name": name, "items": items}}] if files else []),
         ]
     }

@@ -11,14 +11,18 @@ from pydantic.dataclasses import dataclass
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import TERMINATED, Problem, UserError
-from launcher.submit.job import PORT, Job, command, dns_name, head, stamped
+from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, stamped
+from launcher.submit.own_files import FOLDER, own_files
 
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
 
 @dataclass(frozen=True, config=STRICT)
 class Sky:
-    """Values of a SkyPilot job: `disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's."""
+    """Values of a SkyPilot job: `disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's.
+
+    `env` are variables of the job; `secrets` are names of variables of this machine, whose values SkyPilot passes on.
+    """
 
     spot: bool
     restarts: Annotated[int, Field(ge=0)]
@@ -28,6 +32,8 @@ class Sky:
     data: str | None
     runs: str | None
     image: str | None
+    env: Variables
+    secrets: list[str]
     gpus: dict[str, str]
 
 
@@ -46,20 +52,28 @@ def render(job: Job, values: Sky) -> str:
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
     start = "exec train" if values.image else "exec .venv/bin/train"
     runs = "/runs" if values.runs else "runs"
+    files = own_files(job.words, job.modules)
+    # note: without an image the job has a copy of this folder
+    files = files if values.image else {}
     lines = command(job, start, runs=runs, run_name=shlex.quote(stamped(job)), rdzv=f'"$first:{PORT}"')
+    place = f"cd {FOLDER}\n" if files else ""
+    mounts = _mounts(values) | {f"{FOLDER}/{name}": name for name in files}
     task: dict[str, Any] = {
         "name": dns_name(job.name),
         "num_nodes": job.nodes,
         "resources": _resources(job, values),
         **({} if values.image else {"workdir": "."}),
-        **({"file_mounts": mounts} if (mounts := _mounts(values)) else {}),
+        **({"file_mounts": mounts} if mounts else {}),
+        **({"envs": {name: str(value) for name, value in values.env.items()}} if values.env else {}),
+        **({"secrets": dict.fromkeys(values.secrets)} if values.secrets else {}),
         **({} if values.image else {"setup": "make setup\n"}),
-        "run": f"{_FIRST if job.nodes > 1 else ''}{lines}\n",
+        "run": f"{place}{_FIRST if job.nodes > 1 else ''}{lines}\n",
     }
     spot = "; spot machines cost less" if values.spot else ""
     job = replace(job, price=f"{job.price}, on demand{spot}")
     where = "" if values.image else ", in a checkout of train, which the job copies"
-    return head(job, f"sky jobs launch FILE{where}", f"sky jobs logs --name {task['name']}") + as_yaml(task)
+    passed = "".join(f" --secret {name}" for name in values.secrets)
+    return head(job, f"sky jobs launch{passed} FILE{where}", f"sky jobs logs --name {task['name']}") + as_yaml(task)
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:

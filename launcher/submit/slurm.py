@@ -11,7 +11,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.errors import DONE, EXIT_USER_ERROR, INTERRUPTED, TERMINATED, Problem, UserError
-from launcher.submit.job import NUMBER, Job, command, dns_name, head
+from launcher.submit.job import NUMBER, Job, Variables, command, dns_name, exports, head
+from launcher.submit.own_files import has_own_files
 
 # note: srun kills the other tasks a minute after the first exits, not at once, so that rank 0 can plot the curve
 _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE"'
@@ -69,12 +70,19 @@ def _seconds(text: str) -> int:
 
 @dataclass(frozen=True, config=STRICT)
 class Slurm:
-    """Values of a Slurm job: `time` in sbatch's format, a bare number in minutes; `save_before_end` in seconds."""
+    """Values of a Slurm job: `time` in sbatch's format, a bare number in minutes; `save_before_end` in seconds.
+
+    `env` are variables of the job; `lines` are run before the first task, such as `module load cuda`.
+    """
 
     time: Annotated[str, AfterValidator(_time)]
     save_before_end: Count
     partition: str | None
     account: str | None
+    constraint: str | None
+    mem: str | None
+    env: Variables
+    lines: list[str]
     program: AnyPath | None
 
 
@@ -94,7 +102,8 @@ def render(job: Job, values: Slurm) -> str:
     rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
     # note: in the background, because bash handles signals only in `wait`
     comments = head(job, "sbatch FILE", f"tail -F {dns_name(job.name)}-{NUMBER}.log")
-    return f"#!/usr/bin/env bash\n{comments}{options}\n\n{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
+    own = "".join(f"{line}\n" for line in [*exports(values.env), *values.lines])
+    return f"#!/usr/bin/env bash\n{comments}{options}\n\n{own}{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
 
 
 def _options(job: Job, values: Slurm) -> list[str]:
@@ -110,5 +119,7 @@ def _options(job: Job, values: Slurm) -> list[str]:
         "open-mode=append",
         "output=%x-%j.log",
     ]
-    optional = {"partition": values.partition, "account": values.account}
+    optional = {name: getattr(values, name) for name in ("partition", "account", "constraint", "mem")}
+    # note: `train` finds the user's options in the folder in which it starts
+    optional["chdir"] = str(Path.cwd()) if has_own_files(job.modules) else None
     return options + [f"{name}={value}" for name, value in optional.items() if value is not None]

@@ -11,11 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from launcher.config.schema import RunConfig
-from launcher.errors import Problem, UserError
-
-# Up to this size the last stage has single pixels, for which PyTorch's bf16 convolution on a CPU computes wrong
-# gradients: those of weights that only see padding are uninitialized memory instead of zero.
-_WRONG_IN_BF16_ON_CPU = 16
 
 
 @dataclass(frozen=True)
@@ -100,17 +95,11 @@ class LossScaler(torch.amp.GradScaler):
             torch.where(held > 0, earlier, now, out=now)
 
 
-def choose_precision(config: RunConfig, device: torch.device, smallest_view: int) -> Precision:
+def choose_precision(config: RunConfig, device: torch.device) -> Precision:
     """Return the config's precision: `auto` is bfloat16 on GPUs that support it, float16 on older ones, else float32.
 
     If bfloat16 is faster on this CPU, the start of the run has already replaced `auto`.
-
-    Raises UserError if images become so small that bfloat16 on a CPU would compute wrong gradients.
     """
-    is_wrong = config.task.axes > 1 and smallest_view <= _WRONG_IN_BF16_ON_CPU
-    if is_wrong and config.precision == "bf16" and device.type == "cpu":
-        message = f"bfloat16 computes wrong gradients on a CPU for images of {smallest_view} px; set precision=fp32"
-        raise UserError(Problem(message, "precision", "bf16"))
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if config.precision != "auto":
         return Precision(device.type, formats[config.precision])

@@ -232,7 +232,7 @@ def build_trainer(
     """
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
-    autocast = choose_precision(config, ranks.device, plan.view(0)).autocast
+    autocast = choose_precision(config, ranks.device).autocast
     engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher))
     loaders = build_loaders(
         plan,
@@ -272,7 +272,7 @@ def build_step(
     class_weights: of the loss, [C]. facts: what the task computed from the training labels.
     """
     config = plan.config
-    precision = choose_precision(config, ranks.device, plan.view(0))
+    precision = choose_precision(config, ranks.device)
     task = build_task(config, precision.dtype, facts)
     if class_weights is None:
         loss: Loss = task.loss

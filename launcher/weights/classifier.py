@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+import launcher
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
+from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig
 from launcher.data.folder import Folder
@@ -74,7 +76,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
     set_backend(config)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
-    precision = choose_precision(config, device, plan.view(0))
+    precision = choose_precision(config, device)
     task = build_task(config, precision.dtype, state.get("task"))
     return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
@@ -117,6 +119,8 @@ def model_card(
         "images": None,
         "precision": None,
         "config": portable(config),
+        "format": FORMAT,
+        "version": launcher.__version__,
     }
 
 

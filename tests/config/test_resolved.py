@@ -38,7 +38,7 @@ def test_the_error_of_another_versions_file_has_a_remedy(tmp_path: Path) -> None
     path = tmp_path / "config.yaml"
     path.write_text(resolved.dump(compose([]).config).replace("seed: 42\n", ""))
     with pytest.raises(
-        UserError, match=r"seed=.*config.yaml.*is missing; .*another version of train .* use that version"
+        UserError, match=r"seed=.*config.yaml.*is missing; restore the key, or use the version of train"
     ):
         resolved.read(path)
 

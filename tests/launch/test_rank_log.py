@@ -1,13 +1,18 @@
 """The output of a rank goes to its log."""
 
+import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from launcher.launch.elastic import LogFollower
+from launcher.log_lines import append, of_a_rank, stamp
+from launcher.records.progress import TerminalView
 from tests.runs import wait_for
 
 PRINTS = """
@@ -33,9 +38,24 @@ def run(log: Path) -> tuple[int, str]:
 def test_log_lines_are_written_immediately(tmp_path: Path) -> None:
     assert run(tmp_path / "logs" / "rank-0.log") == (7, "")
     lines = (tmp_path / "logs" / "rank-0.log").read_text().splitlines()
-    assert lines[0] == "first"
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d  ", line) for line in lines)
+    assert of_a_rank(lines[0]) == "first"
     assert "UserWarning: second" in lines[1]
-    assert lines[-1] == "h\\udcffalf"
+    assert of_a_rank(lines[-1]) == "h\\udcffalf"
+
+
+def test_lines_of_the_launcher_are_logged_and_not_printed_again(tmp_path: Path) -> None:
+    log, terminal = tmp_path / "rank-0.log", io.StringIO()
+    view = TerminalView(Console(file=terminal), log)
+    follower = LogFollower(log, view, muted=lambda: False)
+    follower.print("from the launcher\nin two lines")
+    append(log, ["of another launcher"])
+    with log.open("a") as file:
+        file.write(f"{stamp()}of a rank\nof a library\n")
+    follower.close()
+    assert terminal.getvalue() == "from the launcher\nin two lines\nof a rank\nof a library\n"
+    logged = {line.partition("| ")[2] for line in log.read_text().splitlines() if "| " in line}
+    assert logged == {"from the launcher", "in two lines", "of another launcher"}
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
@@ -58,6 +78,8 @@ class View:
     def print(self, line: str) -> None:
         assert not self.closed
         self.lines.append(line)
+
+    relay = print
 
     def close(self) -> None:
         self.closed = True

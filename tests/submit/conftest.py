@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -16,3 +17,15 @@ def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
         return capsys.readouterr().out
 
     return call
+
+
+def validate(manifest: dict[str, Any]) -> None:
+    schema = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    schema.validate(manifest, "1.31", strict=True)
+
+
+def types_accept(manifest: dict[str, Any]) -> None:
+    """Check a manifest against Kubeflow Trainer's own types, which drop fields that they lack."""
+    types = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
+    prefix = "JobsetV1alpha2" if manifest["kind"] == "JobSet" else "TrainerV1alpha1"
+    assert getattr(types, prefix + manifest["kind"]).from_dict(manifest).to_dict() == manifest

@@ -39,6 +39,16 @@ def test_a_job_starts_the_run_once_and_then_resumes_it(tmp_path: Path) -> None:
     assert printed(lines, tmp_path) == first
     (tmp_path / "new runs" / "hot a" / "config.yaml").touch()
     assert printed(lines, tmp_path) == ["resume", "new runs/hot a"]
+    assert f"export TRAIN_JOB={job.identity}\n" in lines
+
+
+def test_only_the_same_words_of_the_same_user_are_the_same_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["recipe=hot", "run_name=mine"]
+    jobs = [make_job(compose(changed).config, changed) for changed in (words, words, [*words, "epochs=30"])]
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    first, again, other, of_another = (job.identity for job in [*jobs, make_job(compose(words).config, words)])
+    assert first == again
+    assert len({first, other, of_another}) == 3
 
 
 def test_several_nodes_run_the_same_command_each_time(tmp_path: Path) -> None:

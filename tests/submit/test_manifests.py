@@ -4,14 +4,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.commands import refused
 
-from .conftest import Submit
+from .conftest import Submit, types_accept, validate
 
 BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet"]
 # note: SkyPilot pins its dependencies, so scripts/setup_tests.sh installs it into a separate environment
@@ -76,11 +75,6 @@ def test_skypilot_loads_the_task(submit: Submit, tmp_path: Path, words: list[str
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 
-def validate(manifest: dict[str, Any]) -> None:
-    schema = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
-    schema.validate(manifest, "1.31", strict=True)
-
-
 def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
     manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "submit.image=me/train:1", "submit.retries=5"))
     assert (manifest["kind"], manifest["spec"]["backoffLimit"]) == ("Job", 5)
@@ -88,13 +82,6 @@ def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
     assert (container["image"], container["resources"]["limits"]) == ("me/train:1", {"nvidia.com/gpu": 8})
     validate(manifest)
-
-
-def types_accept(manifest: dict[str, Any]) -> None:
-    """Check a manifest against Kubeflow Trainer's own types, which drop fields that they lack."""
-    types = pytest.importorskip("kubeflow_trainer_api.models", reason="kubeflow-trainer-api is not installed")
-    prefix = "JobsetV1alpha2" if manifest["kind"] == "JobSet" else "TrainerV1alpha1"
-    assert getattr(types, prefix + manifest["kind"]).from_dict(manifest).to_dict() == manifest
 
 
 POLICY = [
@@ -160,3 +147,52 @@ def test_a_run_on_the_cpu_requests_no_gpu(submit: Submit) -> None:
     assert manifest["metadata"]["name"] == "my-run"
     assert "resources" not in manifest["spec"]["template"]["spec"]["containers"][0]
     validate(manifest)
+
+
+MORE = [
+    "submit.env={NCCL_DEBUG: INFO, N: 2}", "submit.secrets=[wandb]", "submit.namespace=vision",
+    "submit.container={resources: {requests: {cpu: 16, memory: 128Gi}}}",
+    "submit.pod={nodeSelector: {gpu: a100}, imagePullSecrets: [{name: hub}], securityContext: {fsGroup: 1000}}",
+    "submit.pod.priorityClassName=high", "submit.pod.volumes=[{name: scratch, emptyDir: {}}]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_more_of_the_pod_is_merged_last(submit: Submit, nodes: int) -> None:
+    shown = submit("kubernetes", "recipe=mild", "run_name=mine", f"launch.nnodes={nodes}", *MORE)
+    assert "kubectl logs --namespace vision --follow" in shown
+    documents = list(yaml.safe_load_all(shown))
+    assert {one["metadata"]["namespace"] for one in documents} == {"vision"}
+    job = documents[-1]
+    if nodes == 1:
+        validate(job)
+        pod, resources = job["spec"]["template"]["spec"], None
+    else:
+        for one in (documents[0], job):
+            types_accept(one)
+        (node,) = documents[0]["spec"]["template"]["spec"]["replicatedJobs"]
+        pod, resources = node["template"]["spec"]["template"]["spec"], job["spec"]["trainer"]["resourcesPerNode"]
+    (container,) = pod["containers"]
+    assert container["env"] == [{"name": "NCCL_DEBUG", "value": "INFO"}, {"name": "N", "value": "2"}]
+    assert container["envFrom"] == [{"secretRef": {"name": "wandb"}}]
+    requested = {"limits": {"nvidia.com/gpu": 8}, "requests": {"cpu": 16, "memory": "128Gi"}}
+    assert (resources or container["resources"]) == requested
+    assert (pod["nodeSelector"], pod["priorityClassName"]) == ({"gpu": "a100"}, "high")
+    assert (pod["imagePullSecrets"], pod["securityContext"]) == ([{"name": "hub"}], {"fsGroup": 1000})
+    names = [volume["name"] for volume in pod["volumes"]]
+    assert names == (["data", "runs", "shared-memory", "scratch"] if nodes == 1 else ["scratch"])
+
+
+def test_a_sky_task_has_variables_and_names_of_secrets(submit: Submit) -> None:
+    shown = submit("sky", "recipe=hot", *BUCKETS, "submit.env.NCCL_DEBUG=INFO", "submit.secrets=[WANDB_API_KEY]")
+    task = yaml.safe_load(shown)
+    assert (task["envs"], task["secrets"]) == ({"NCCL_DEBUG": "INFO"}, {"WANDB_API_KEY": None})
+    assert "# to submit it: sky jobs launch --secret WANDB_API_KEY FILE" in shown
+
+
+@pytest.mark.parametrize("kind", ["slurm", "sky", "kubernetes"])
+def test_a_job_shows_no_credential(kind: str) -> None:
+    words = ["recipe=hot", *(BUCKETS if kind == "sky" else [])]
+    shown = refused("submit", f"--{kind}", *words, "submit.env.WANDB_API_KEY=hush")
+    assert "submit.env.WANDB_API_KEY=*** (command line): is a credential by its name" in shown
+    assert "hush" not in shown

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.runs import SMALL, in_ranks, use_tiny
+
 from .conftest import Submit
 
 SCONTROL = '#!/bin/bash\nif [ "$1" = show ]; then echo node7; echo node8; else echo "scontrol $*" >> calls; fi\n'
@@ -25,6 +27,10 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert (sbatch["partition"], sbatch["time"], sbatch["signal"]) == ("gpu", "1-02:00:00", "B:USR1@180")
     assert "requeue" in sbatch
     assert "account" not in sbatch
+    more = ["submit.mem=256G", "submit.constraint=a100", "submit.env={A: 'b c'}", "submit.lines=['module load cuda']"]
+    script = submit("slurm", *words, *more)
+    assert (options(script)["mem"], options(script)["constraint"]) == ("256G", "a100")
+    assert "\nexport A='b c'\nmodule load cuda\nset -uo pipefail\n" in script
     assert "gpus-per-node" not in options(submit("slurm", "launch=cpu"))
 
 
@@ -79,3 +85,37 @@ def test_a_fault_requeues_the_job_if_a_retry_may_succeed(
     assert (calls.read_text() if calls.exists() else "") == ("scontrol requeue 41\n" if again else "")
     (line,) = (tmp_path / "tasks").read_text().splitlines()
     assert line.endswith("run_name=mild-imagenet-41 launch.nnodes=2 launch.rdzv=node7:20041")
+
+
+@pytest.mark.system
+def test_a_job_resumes_its_own_run_and_no_other(submit: Submit, tmp_path: Path) -> None:
+    train = tmp_path / "bin" / "train"
+    scripts = {
+        "train": f'#!/bin/bash\nexec {sys.executable} -m launcher "$@"\n',
+        "srun": '#!/bin/bash\nwhile [[ "$1" == --* ]]; do shift; done\nexec "$@"\n',
+        "scontrol": SCONTROL,
+    }
+    train.parent.mkdir()
+    for name, text in scripts.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path}/bin:{os.environ['PATH']}"
+    environment = {**os.environ, **in_ranks(use_tiny), "PATH": path, "SLURM_JOB_ID": "41", "SLURM_CPUS_ON_NODE": "2"}
+    run = tmp_path / "runs" / "mine"
+
+    def turn(*words: str) -> subprocess.CompletedProcess[str]:
+        text = submit("slurm", *SMALL, "run_name=mine", f"submit.program={train}", *words)
+        (tmp_path / "job.sh").write_text(text)
+        return subprocess.run(
+            ["bash", "job.sh"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    first = turn()
+    assert first.returncode == 0, first.stderr
+    before = (run / "metrics.jsonl").read_bytes()
+    again = turn()
+    assert (again.returncode, "is finished after 3 epochs" in again.stdout) == (0, True)
+    other = turn("seed=7")
+    assert other.returncode == 2
+    assert "error: runs/mine is a run of another job, which this job neither resumes nor changes" in other.stderr
+    assert (run / "metrics.jsonl").read_bytes() == before

@@ -2,6 +2,7 @@ import importlib
 import itertools
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -32,6 +33,9 @@ def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     assert [row["samples"] for row in evaluations] == [50, 50]
     assert {path.name for path in run.iterdir()} >= {"config.yaml", "environment.json", "curve.png", "logs"}
     assert (run / "logs" / "rank-1.log").exists()
+    logged = (run / "logs" / "rank-0.log").read_text().splitlines()
+    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(  |\| )", line) for line in logged)
+    assert {*output.splitlines()} <= {line[21:] for line in logged}
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"]
     assert environment["version"] == launcher.__version__

@@ -8,7 +8,6 @@ import torch
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
-from launcher.errors import UserError
 from tests.trainers import EARLY, SIZE_FOR_BF16, TASKS, assert_resumes_to_the_same_bits, build, steps
 
 NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
@@ -63,13 +62,6 @@ def test_an_algorithm_that_is_off_does_not_change_the_draws_of_others() -> None:
     words = ["algorithms=[mixup]"]
     first = steps(build(*words), 2)
     assert first == steps(build(*words, "algorithms.blurpool=on", "algorithms.blurpool=off"), 2)
-
-
-def test_images_too_small_for_bf16_on_a_cpu_are_refused() -> None:
-    with pytest.raises(
-        UserError, match=r"precision=bf16: bfloat16 computes wrong gradients on a CPU for images of 16 px"
-    ):
-        build("algorithms=[progressive_resizing]", "precision=bf16", SIZE_FOR_BF16)
 
 
 def test_bf16_computes_the_same_as_fp32_up_to_its_precision() -> None:

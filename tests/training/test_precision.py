@@ -21,7 +21,7 @@ def test_auto_does_not_select_emulated_bfloat16(
 ) -> None:
     # note: with emulation torch returns True on a T4 or V100
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
-    assert choose_precision(compose([]).config, torch.device("cuda"), 224).dtype == dtype
+    assert choose_precision(compose([]).config, torch.device("cuda")).dtype == dtype
 
 
 class Casts(TorchDispatchMode):

@@ -1,0 +1,76 @@
+"""Prepare a new run for `train`, `train plan` and `train submit`, which refuse the same things."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from launcher.config.choices import LIBRARIES
+from launcher.config.compose import Composed
+from launcher.config.schema import RunConfig
+from launcher.data.workers import Report, quiet
+from launcher.errors import Problem, Problems, UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.records.run_folder import check_new
+
+
+def prepare_new(
+    composed: Composed,
+    *,
+    devices: Devices | None = None,
+    must_exist: bool = True,
+    packages: bool = True,
+    runs: bool = True,
+    with_weights: bool = True,
+    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
+    report: Report = quiet,
+) -> Prepared:
+    """Prepare a new run, and refuse all that its start refuses and that needs no GPU, network or decoding.
+
+    packages: whether the run has the packages of this machine. runs: whether its folder must be new on this machine.
+    The others are those of `prepare_run`.
+
+    Raises UserError with everything that cannot work, before any file is written.
+    """
+    config, problems = composed.config, Problems()
+    if runs and config.run_name is not None:
+        with problems.collected():
+            check_new(Path(config.runs), config.run_name)
+    if config.checkpoint.mirror is not None and config.run_name is None:
+        message = "needs run_name=NAME, which becomes the name of the run in the bucket"
+        problems.append(Problem(message, "checkpoint.mirror", config.checkpoint.mirror))
+    if packages:
+        with problems.collected():
+            config.logger.check()
+    try:
+        prepared = prepare_run(
+            composed,
+            devices=devices,
+            must_exist=must_exist,
+            packages=packages,
+            with_weights=with_weights,
+            measure_batch=measure_batch,
+            report=report,
+        )
+    except UserError as error:
+        raise UserError(*problems, *error.problems) from None
+    problems.settle()
+    return prepared
+
+
+def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[str]:
+    """Yield what `prepare_new` could not check here, so that only the start of the run does."""
+    config, launch = prepared.plan.config, prepared.plan.config.launch
+    if not prepared.images_seen:
+        yield f"the images, dataset.path={config.dataset.path}"
+    if not packages:
+        yield "the packages of the logger and the decoder"
+    if config.model.weights in LIBRARIES:
+        yield f"the download of model.weights={config.model.weights}"
+    if config.checkpoint.mirror is not None:
+        yield f"checkpoint.mirror={config.checkpoint.mirror}"
+    if launch.nnodes > 1:
+        missing = [key for key, value in (("run_name", config.run_name), ("launch.rdzv", launch.rdzv)) if value is None]
+        yield f"the connection of {launch.nnodes} nodes{' by ' * bool(missing)}{' and '.join(missing)}"
+    if prepared.devices.kind == "cuda":
+        required = [f"{key}=require" for key in ("compile", "cuda_graphs") if getattr(config, key) == "require"]
+        yield " and ".join(["the GPUs, their memory", *required])

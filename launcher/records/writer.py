@@ -1,0 +1,56 @@
+"""What wrote a run folder: the format of its files, the version of train, and the job of `train submit`."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+
+import launcher
+from launcher import atomic
+from launcher.config.formats import FORMAT, JOB
+from launcher.disk import is_there, patiently
+from launcher.errors import UserError
+from launcher.records.run_folder import RunFolder
+from launcher.regular import read_regular
+
+
+@dataclass(frozen=True)
+class Writer:
+    """The first writer of a run folder. `job` is None for a run that no job has started."""
+
+    format: int
+    version: str
+    job: str | None
+
+
+def write_writer(folder: RunFolder) -> None:
+    """Record this version, and the job of this command."""
+    writer = Writer(FORMAT, launcher.__version__, os.environ.get(JOB))
+    atomic.write_text(folder.writer, json.dumps(asdict(writer), indent=1) + "\n")
+
+
+def read_writer(folder: RunFolder) -> Writer:
+    """Return what wrote a folder; without a record it was version 0.1, in format 1.
+
+    Raises UserError if the record is damaged, and DiskError if it cannot be read.
+    """
+    if not is_there(folder.writer):
+        return Writer(1, "0.1", None)
+    try:
+        values = json.loads(patiently(lambda: read_regular(folder.writer), folder.writer))
+        return Writer(int(values["format"]), str(values["version"]), values["job"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UserError(f"{folder.writer} is damaged; restore it, or remove it if version 0.1 wrote the run") from None
+
+
+def check_writer(folder: RunFolder) -> None:
+    """Check that this version can resume a run, and that it is of the job that this command is part of, if any.
+
+    Raises UserError if it cannot, or the run is another.
+    """
+    writer, job = read_writer(folder), os.environ.get(JOB)
+    if writer.format > FORMAT:
+        message = f"{folder.path} has format {writer.format}, but this version resumes runs up to format {FORMAT}"
+        raise UserError(f"{message}; use train {writer.version}, which wrote it")
+    if job and writer.job != job:
+        message = f"{folder.path} is a run of another job, which this job neither resumes nor changes"
+        raise UserError(f"{message}; set another run_name")

@@ -1,0 +1,78 @@
+"""Credentials are refused where a run would store them, and hidden wherever a text is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from launcher.credentials import redacted
+from launcher.errors import Problem, UserError, printable
+from launcher.records.environment import write_environment
+from tests.commands import execute, output_of, refused
+
+HELD = "holds a credential, which the run folder would keep; remove it, and set "
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:pw@host/x?y=1", "https://***@host/x?y=1"),
+        ("https://hf_token@host/x", "https://***@host/x"),
+        ("s3://AKIA:abc@bucket/x and s3://b:c@d", "s3://***@bucket/x and s3://***@d"),
+        ("https://h/x?X-Amz-Signature=ab%2f&b=1", "https://h/x?X-Amz-Signature=***&b=1"),
+        ("'https://h/x?sig=9&se=1'", "'https://h/x?sig=***&se=1'"),
+        ("AWS_SECRET_ACCESS_KEY=abc/d+e HF_TOKEN=x", "AWS_SECRET_ACCESS_KEY=*** HF_TOKEN=***"),
+        ("DB_PASSWORD=p, next", "DB_PASSWORD=***, next"),
+    ],
+)
+def test_credentials_are_hidden(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+    assert printable(text) == shown
+    assert redacted(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "abfs://container@account.dfs.core.windows.net/images", "sftp://me@host/images", "a@b.org", "model.tokens=196",
+        "submit.KEY=VALUE", "https://h/x?version=3", "s3://mine/runs", "key=value", "http://host:5000",
+        "set AWS_ACCESS_KEY_ID and FSSPEC_HTTPS",
+    ],
+)  # fmt: skip
+def test_other_texts_stay(text: str) -> None:
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    ("words", "variable"),
+    [
+        (["dataset.path=s3://AKIA:hush@mine/images"], "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (["dataset.path='https://host/a.tar?token=hush'"], "the environment variable FSSPEC_HTTPS, as JSON"),
+        (["checkpoint.mirror=gs://me:hush@mine/runs", "run_name=a"], "GOOGLE_APPLICATION_CREDENTIALS"),
+        (["logger=mlflow", "logger.uri=http://me:hush@host:5000"], "MLFLOW_TRACKING_USERNAME"),
+    ],
+)
+@pytest.mark.parametrize("verb", [[], ["plan"], ["show"], ["submit", "--slurm"]], ids=lambda verb: " ".join(verb))
+def test_a_run_does_not_store_a_credential(
+    words: list[str], variable: str, verb: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, output, errors = execute(*verb, "launch=cpu", *words)
+    assert (code, output) == (2, "")
+    assert HELD in errors
+    assert variable in errors
+    assert "hush" not in errors
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_a_key_that_is_a_credential_by_its_name_is_refused() -> None:
+    shown = refused("show", "model=timm", "+model.arguments.api_key=hush")
+    assert "model.arguments.api_key=*** (command line): is a credential by its name" in shown
+    assert "api_key" in output_of("show", "model=timm", "+model.arguments.api_key=1")
+
+
+def test_errors_and_the_record_of_the_command_hide_credentials(tmp_path: Path) -> None:
+    problem = Problem("is not there: https://me:hush@host/x", "dataset.path", "s3://a:hush@b/c")
+    assert str(UserError(problem)) == "dataset.path=s3://***@b/c: is not there: https://***@host/x"
+    write_environment(tmp_path / "environment.json", ["train", "dataset.path=s3://a:hush@b/c"], [])
+    assert json.loads((tmp_path / "environment.json").read_text())["command"][1] == "dataset.path=s3://***@b/c"

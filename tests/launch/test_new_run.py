@@ -1,0 +1,199 @@
+"""`train`, `train plan` and `train submit` refuse the same runs; what a plan accepts, the start of its run accepts."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from launcher.config import recipes
+from launcher.config.compose import compose
+from launcher.config.groups import options
+from launcher.data import jpeg
+from launcher.errors import UserError
+from launcher.launch import devices
+from launcher.launch.devices import Devices
+from launcher.launch.new_run import left_to_the_start, prepare_new
+from launcher.launch.prepare_run import planned_here
+from launcher.rank.group import Ranks
+from launcher.training.evaluation import outside_steps
+from launcher.training.rehearsal import rehearse
+from launcher.training.trainer import build_trainer
+from launcher.training.worker import capture_run
+from launcher_lab.loggers import remote
+from launcher_lab.predict.meta_tensors import nothing_computed
+from tests.commands import execute, output_of, refused
+
+TINY = ["dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "model=resnet18", "batch_size=8"]
+TINY += ["schedule.warmup=1ba"]
+ON_A_CPU = [*TINY, "launch=cpu"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused_by_all(*words: str) -> str:
+    """Return the error lines of the three commands, which must be the same; none may write a run folder."""
+    lines = set()
+    for verb in (["plan"], ["submit", "--slurm"], []):
+        code, _, errors = execute(*verb, *words)
+        assert code == 2, verb
+        lines.add(errors)
+    assert len(lines) == 1
+    assert not Path("runs").exists()
+    return lines.pop()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["precision=bf16", "dataset.native_size=8"], "precision=bf16 (command line): bfloat16 computes wrong"),
+        (["cuda_graphs=require"], "cuda_graphs=require (command line): cannot capture steps (they need a GPU)"),
+        (["batch_size=1", "dataset.native_size=32"], "batch_size=1 (command line): batch norm needs more than one"),
+        (["dataloader.decoder=opencv"], "dataloader.decoder=opencv: cv2 is not installed"),
+        (["dataloader.decode=gpu"], "dataloader.decode=gpu: needs a GPU"),
+        (["logger=wandb"], "logger=wandb: needs the package wandb"),
+        (["logger=wandb", "optimizer.momentum=2"], "optimizer.momentum=2"),
+        (["launch.rdzv=here"], "launch.rdzv=here (command line): must be HOST:PORT"),
+        (["model=vit", "model.patch_size=16", "dataset.native_size=24"], "which vit does not accept"),
+    ],
+)
+def test_all_three_commands_refuse_the_same(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    monkeypatch.setattr(jpeg, "find_spec", lambda module: module != "cv2")
+    assert expected in refused_by_all(*ON_A_CPU, *words)
+
+
+def test_an_error_of_the_logger_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    errors = refused_by_all(*ON_A_CPU, "logger=wandb", "batch_size=64")
+    assert "logger=wandb: needs" in errors
+    assert "batch_size=64 (command line): larger than the data set" in errors
+
+
+def test_a_name_that_is_taken_is_refused_by_all(folder: Path) -> None:
+    (folder / "runs" / "mine").mkdir(parents=True)
+    (folder / "runs" / "mine" / "config.yaml").write_text("")
+    several = ["launch.nnodes=2", "launch.rdzv=127.0.0.1:9"]
+    for verb, words in ((["plan"], []), (["submit", "--slurm"], []), ([], []), (["submit", "--slurm"], several)):
+        assert "run_name=mine: runs/mine exists" in refused(*verb, *ON_A_CPU, "run_name=mine", *words)
+    assert output_of("submit", "--kubernetes", *ON_A_CPU, "run_name=mine")
+
+
+def test_a_mirror_needs_a_name_which_a_job_has() -> None:
+    words = [*ON_A_CPU, "checkpoint.mirror=memory://runs"]
+    for verb in (["plan"], []):
+        assert "checkpoint.mirror=memory://runs: needs run_name=NAME" in refused(*verb, *words)
+    assert output_of("submit", "--slurm", *words)
+
+
+def test_more_processes_than_gpus_of_the_hardware_are_refused() -> None:
+    words = [*TINY, "hardware=p4d_24xlarge", "launch.nproc=16", "batch_size=16"]
+    assert "launch.nproc=16" in refused("plan", *words)
+    for verb in (["submit", "--slurm"], ["submit", "--kubernetes"]):
+        assert "launch.nproc=16: hardware has 8 GPUs; set launch.nproc=8" in refused(*verb, *words)
+
+
+def test_packages_are_those_of_the_machine_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    words = [*TINY, "logger=wandb", "hardware=p4d_24xlarge"]
+    assert "logger=wandb: needs the package wandb" in refused("submit", "--slurm", *words)
+    assert output_of("submit", "--kubernetes", *words)
+    assert output_of("submit", "--slurm", *words, "submit.program=/opt/train")
+    prepared = prepare_new(compose(words), devices=Devices("cuda", 8), packages=False)
+    assert "the packages of the logger and the decoder" in left_to_the_start(prepared, packages=False)
+
+
+def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 8)
+    words = ["recipe=mild", "dataset=imagenet", "dataset.path=/not/here", "launch.nnodes=2"]
+    words += ["model.weights=torchvision", "compile=require", "checkpoint.mirror=s3://mine/runs", "run_name=a"]
+    later = json.loads(output_of("plan", *words, "--json"))["checked_at_the_start"]
+    assert later == [
+        "the images, dataset.path=/not/here",
+        "the download of model.weights=torchvision",
+        "checkpoint.mirror=s3://mine/runs",
+        "the connection of 2 nodes by launch.rdzv",
+        "the GPUs, their memory and compile=require",
+    ]
+    assert f"checked at the start: {later[0]}, {later[1]}, " in output_of("plan", *words)
+    assert "checked at the start" not in output_of("plan", *ON_A_CPU)
+
+
+# -- any config
+
+TASKS = {
+    "classification": ["dataset=shapes"],
+    "multilabel": ["dataset=scenes", "task=multilabel", "loss=bce"],
+    "regression": ["dataset=scene_colours", "task=regression", "loss=huber"],
+}
+MODELS = {
+    "resnet18": ["model=resnet18"],
+    **{
+        f"vit/{size}": ["model=vit", "model.width=32", "model.depth=2", "model.heads=4", f"model.patch_size={size}"]
+        for size in (2, 4, 8, 16)
+    },
+    **{
+        name: ["model=timm", f"model.architecture=test_{name}"]
+        for name in ("resnet", "vit", "efficientnet", "byobnet", "convnext")
+    },
+}
+# The distillation's teacher would be downloaded.
+ALGORITHMS = [name for name in options("algorithms") if name != "distillation"]
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "dataset.native_size": st.sampled_from([4, 8, 12, 16, 24, 32, 48, 64]),
+    "device_batch_size": st.integers(1, 4),
+    "precision": st.sampled_from(["auto", "bf16", "fp16", "fp32"]),
+    "optimizer": st.sampled_from(options("optimizer")),
+    "schedule": st.sampled_from([name for name in options("schedule") if name != "multi_step"]),
+    "epochs": st.integers(1, 3),
+    "image.train_size": st.sampled_from([16, 64, 96, 160, 224]),
+    "image.eval_size": st.sampled_from([32, 64, 128, 224]),
+    "cuda_graphs": st.sampled_from(["on", "require"]),
+    "model.checkpointing": st.just("on"),
+    "deterministic": st.just("true"),
+    "schedule.fit": st.just("on"),
+}
+
+
+@st.composite
+def configs(draw: st.DrawFn) -> list[str]:
+    """Draw the words of a run on the CPU that needs no files."""
+    words = ["launch=cpu", "dataloader=synthetic", "dataloader.batches=1", "dataset.val_samples=20"]
+    words += draw(st.sampled_from([*TASKS.values()]))
+    chosen = st.lists(st.sampled_from(ALGORITHMS), max_size=4, unique=True)
+    of_a_recipe = st.sampled_from(recipes.names()).map("recipe={}".format)
+    words.append(draw(chosen.map(lambda names: f"algorithms=[{','.join(names)}]") | of_a_recipe))
+    words += draw(st.sampled_from([*MODELS.values()]))
+    batch = draw(st.integers(1, 8))
+    words += [f"batch_size={batch}", f"dataset.train_samples={draw(st.integers(batch, 4 * batch))}"]
+    words.append(f"schedule.warmup={draw(st.sampled_from(['0ba', '1ba', '0.2dur']))}")
+    return words + [f"{key}={draw(VALUES[key])}" for key in draw(st.sets(st.sampled_from([*VALUES])))]
+
+
+# note: 2,000 were drawn by hand
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@example(words=[*ON_A_CPU, "dataloader=synthetic", "precision=bf16", "dataset.native_size=8"])
+@example(words=[*ON_A_CPU, "dataloader=synthetic", "batch_size=1", "dataset.native_size=16"])
+@given(words=configs())
+def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
+    composed = compose(words)
+    try:
+        prepare_new(composed, devices=planned_here(composed), must_exist=False)
+    except UserError:
+        return
+    run = build_trainer(prepare_new(composed).plan.config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    step, view = run.train_step, run.plan.evaluation_view
+    with nothing_computed(), torch.no_grad():
+        capture_run(run)
+        inputs = step.task.prepare(outside_steps(step.task.blank(2, view, run.ranks.device)[0])).inputs
+        with step.precision.autocast():
+            outputs = run.evaluation_model.eval()(inputs)
+        assert outputs.shape == step.task.output_shape(2, view)
+    with nothing_computed():
+        rehearse(run)

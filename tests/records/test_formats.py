@@ -1,0 +1,198 @@
+"""What earlier versions wrote can still be read: run folders, checkpoints, exports and prepared files.
+
+`format1` was written by version 0.1: a run of a tiny network of two epochs of three steps and its export, a run of
+another task, FFCV files, and the values of every option.
+"""
+
+import gzip
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import launcher
+from launcher.config.compose import compose
+from launcher.config.formats import FORMAT, JOB, completed
+from launcher.config.resolved import as_mapping, fingerprint, read
+from launcher.config.validate import validate
+from launcher.config.yaml_file import as_yaml, read_mapping
+from launcher.data.inspection import inspect_data
+from launcher.errors import UserError
+from launcher.records.metrics import read_metrics
+from launcher.records.run_folder import RunFolder
+from launcher.records.writer import Writer, check_writer, read_writer
+from tests.commands import execute, output_of, refused
+from tests.images import write_images
+from tests.runs import Here
+
+FORMATS = sorted(Path(__file__).parent.glob("format*"))
+
+
+@pytest.fixture(params=FORMATS, ids=[path.name for path in FORMATS])
+def old(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a folder with what a version wrote."""
+    shutil.copytree(request.param, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize("number", range(1, FORMAT))
+def test_each_earlier_format_has_samples(number: int) -> None:
+    assert Path(__file__).with_name(f"format{number}") in FORMATS
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["eval", "run"], "step 6: top-1 10.00%  top-5 50.00%  loss 2.3003"),
+        (["eval", "numbers", "--best"], None),
+        (["compare", "run"], "small  shapes, vit"),
+        (["diff", "run", "numbers"], "loss.name"),
+        (["ls", "runs", "."], "finished  top-1 15.00%"),
+        (["report", ".", "--output", "report.html"], "2 runs, 2 points"),
+        (["mlperf", "run"], "mlperf.log"),
+    ],
+)
+def test_commands_read_a_run(words: list[str], expected: str | None, old: Path) -> None:
+    if expected is None:
+        assert "no checkpoint yet" in refused(*words)
+    else:
+        assert expected in output_of(*words)
+
+
+def test_an_export_and_its_run_predict_the_same(old: Path, tmp_path: Path) -> None:
+    image = str(next(write_images(tmp_path / "images", {"val": 1}).rglob("*.*")))
+    of_the_run, of_the_export = (output_of("predict", name, image, "--json") for name in ("run", "export"))
+    assert json.loads(of_the_run) == json.loads(of_the_export)
+    assert "red" in output_of("predict", "export_numbers", image)
+
+
+def test_every_record_is_read(old: Path) -> None:
+    rows = read_metrics(old / "run" / "metrics.jsonl")
+    lines = (old / "run" / "metrics.jsonl").read_text().splitlines()
+    assert len(rows) == len(lines)
+    assert [row["view"] for row in rows if row["kind"] == "train"] == [8, 8, 8, 8, 16, 16]
+
+
+def test_a_run_resumes_to_the_same_weights(old: Path, tmp_path: Path) -> None:
+    here = Here(tmp_path)
+
+    def weights() -> Any:
+        return here.state(old / "run")["weights"]
+
+    before = weights()
+    here("resume", "runs/run", "from_step=3")
+    # note: not the same bits, which another processor does not compute
+    torch.testing.assert_close(weights(), before, rtol=0, atol=1e-4)
+    here("resume", "runs/run", "epochs=3")
+    assert here.state(old / "run")["step"] == 9
+
+
+def test_weights_of_a_run_and_an_export_start_another(old: Path) -> None:
+    model = [f"model.{key}={value}" for key, value in read_mapping(old / "run" / "config.yaml")["model"].items()
+             if key in ("patch_size", "width", "depth", "heads", "mlp_width")]  # fmt: skip
+    words = ["plan", "dataset=shapes", "dataset.native_size=16", "batch_size=8", "schedule.fit=on", "launch=cpu"]
+    for source in ("run", "export", "run/checkpoints/step-00000003.pt"):
+        assert "16 px" in output_of(*words, "model=vit", *model, f"model.weights={source}")
+
+
+def test_prepared_files_are_read(old: Path) -> None:
+    for file in (old / "ffcv").glob("*.gz"):
+        (old / "ffcv" / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+    words = ["dataset=shapes", "dataloader=ffcv", "dataloader.files.max_side=32", f"dataloader.folder={old / 'ffcv'}"]
+    words += ["dataset.train_samples=10", "dataset.val_samples=10"]
+    inspection = inspect_data(compose(words).config, must_exist=True)
+    assert inspection.classes is not None
+    assert len(inspection.classes) == 10
+
+
+def options(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield a config with each option of a version."""
+    known = json.loads((path / "values.json").read_text())
+    yield "defaults", known["config"]
+    for name, values in known["algorithms"].items():
+        yield name, {**known["config"], "algorithms": {name: values}}
+    for group, named in known["options"].items():
+        for name, values in named.items():
+            yield f"{group}={name}", {**known["config"], group: values}
+
+
+@pytest.mark.parametrize("path", FORMATS, ids=lambda path: path.name)
+def test_the_values_of_every_option_are_complete(path: Path) -> None:
+    for name, values in options(path):
+        config = validate(completed(values), lambda key, name=name: name)  # type: ignore[misc]
+        assert as_mapping(config) == completed(values)
+
+
+def test_a_key_with_the_old_behaviour_does_not_separate_checkpoint_and_run(old: Path) -> None:
+    from launcher.training import checkpoint
+
+    config = read(old / "run" / "config.yaml")
+    assert checkpoint.load(old / "run" / "checkpoints" / "step-00000003.pt")["config"] == fingerprint(config)
+
+
+# -- keys of another version
+
+
+def with_keys(run: Path, **added: Any) -> None:
+    values = read_mapping(run / "config.yaml")
+    for key, value in added.items():
+        section, _, name = key.rpartition("__")
+        (values[section] if section else values)[name] = value
+    (run / "config.yaml").write_text(as_yaml(values))
+
+
+def test_keys_of_another_version_are_ignored_with_a_note(old: Path) -> None:
+    with_keys(old / "run", image__sharpness=3, telemetry=True)
+    code, output, errors = execute("eval", "run")
+    assert (code, "top-1 10.00%" in output) == (0, True)
+    both = "(image.sharpness, telemetry|telemetry, image.sharpness)"
+    assert re.fullmatch(rf"note: run/config\.yaml: ignoring {both}: this version has no such key\n", errors)
+    assert "damaged" not in output_of("ls", "runs", ".")
+
+
+def test_a_run_with_keys_of_another_version_resumes_if_they_cannot_matter(old: Path, tmp_path: Path) -> None:
+    with_keys(old / "run", image__sharpness=3, launch__nice=1)
+    shown = refused("resume", "run", "epochs=3")
+    assert "image.sharpness=3 (run/config.yaml): is no key of this version; resume the run with the version" in shown
+    assert "launch.nice" not in shown
+    values = read_mapping(old / "run" / "config.yaml")
+    del values["image"]["sharpness"]
+    (old / "run" / "config.yaml").write_text(as_yaml(values))
+    assert "ignoring launch.nice" in Here(tmp_path)("resume", "runs/run", "from_step=3").stderr
+
+
+def test_an_algorithm_of_another_version_is_never_ignored(old: Path) -> None:
+    with_keys(old / "run", algorithms__sharpen={"amount": 1})
+    assert "algorithms.sharpen" in refused("eval", "run")
+
+
+# -- who wrote a run
+
+
+def test_a_run_folder_has_the_version_that_wrote_it(tmp_path: Path) -> None:
+    run = Here(tmp_path, {**os.environ, JOB: "mine"}).small("first")
+    assert read_writer(RunFolder(run)) == Writer(FORMAT, launcher.__version__, "mine")
+
+
+def test_a_job_uses_no_run_of_another(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunFolder(old / "run")
+    assert read_writer(run) == Writer(1, "0.1", None)
+    check_writer(run)
+    monkeypatch.setenv(JOB, "a")
+    with pytest.raises(UserError, match="is a run of another job"):
+        check_writer(run)
+    run.writer.write_text('{"format": 2, "version": "0.2", "job": "a"}')
+    check_writer(run)
+    run.writer.write_text('{"format": 99, "version": "9.1", "job": "a"}')
+    with pytest.raises(UserError, match=r"has format 99, but .* up to format \d+; use train 9\.1, which wrote it"):
+        check_writer(run)
+    run.writer.write_text("{")
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        check_writer(run)
