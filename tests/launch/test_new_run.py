@@ -176,7 +176,6 @@ def configs(draw: st.DrawFn) -> list[str]:
     return words + [f"{key}={draw(VALUES[key])}" for key in draw(st.sets(st.sampled_from([*VALUES])))]
 
 
-# note: 2,000 were drawn by hand
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @example(words=[*ON_A_CPU, "dataloader=synthetic", "precision=bf16", "dataset.native_size=8"])
 @example(words=[*ON_A_CPU, "dataloader=synthetic", "batch_size=1", "dataset.native_size=16"])

@@ -14,7 +14,7 @@ from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
-from .test_right_labels import png, tar
+from .archives import png, tar
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,7 @@
 """Sources that a reader could label wrongly in silence: each image has its label, or there is one line of an error."""
 
 import csv
-import io
 import json
-import tarfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -11,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.classes import are_places, in_classes_of, places_in
@@ -22,7 +19,7 @@ from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from ..conftest import words_for
-from .downloads import add
+from .archives import png, tar
 
 ROWS = [(f"{split}/{name}/{number}.png", name, split) for split in ("train", "val") for name in ("ant", "bee")
         for number in range(3)]  # fmt: skip
@@ -31,13 +28,6 @@ ROWS = [(f"{split}/{name}/{number}.png", name, split) for split in ("train", "va
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def png(name: str) -> bytes:
-    """Return an image of a class: ant is red, anything else is blue."""
-    file = io.BytesIO()
-    Image.new("RGB", (20, 20), (200, 0, len(name)) if "ant" in name else (0, len(name), 200)).save(file, "PNG")
-    return file.getvalue()
 
 
 def draw(folder: Path, names: list[str]) -> Path:
@@ -56,13 +46,6 @@ def error(path: Path, *words: str) -> str:
         inspected(path, *words)
     assert "\n" not in str(raised.value)
     return str(raised.value)
-
-
-def tar(path: Path, *members: tuple[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as file:
-        for name, data in members:
-            add(file, name, data)
-    return path
 
 
 def table(path: Path, rows: list[tuple[str, ...]], head: tuple[str, ...] = ("path", "label", "split")) -> Path:
