@@ -23,6 +23,11 @@ class Mapped(np.memmap):
 
     path: str | None = None
 
+    def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
+        # note: results of calculations are in no file; memmap makes scalars of its own class alone
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
     def __reduce__(self) -> tuple[Any, ...]:
         # note: views have no path
         return (_mapped, (self.path,)) if self.path else np.asarray(self).__reduce__()  # type: ignore[return-value]

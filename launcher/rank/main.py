@@ -33,7 +33,7 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
-from launcher.log_lines import stamp
+from launcher.log_lines import of_a_rank, stamp
 from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, beat_file, done_file, name_after, remove_semaphores
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -158,8 +158,9 @@ class _Log(io.FileIO):
         with suppress(OSError):
             if super().write(data) == len(data):
                 return len(data)
+        lines = bytes(data).decode("utf-8", "backslashreplace").splitlines(keepends=True)
         with suppress(OSError):
-            os.write(self._terminal, data)
+            os.write(self._terminal, "".join(of_a_rank(line) or "" for line in lines).encode())
         return len(data)
 
 

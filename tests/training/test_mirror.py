@@ -213,7 +213,10 @@ def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(trai
     words = [*RUN, f"checkpoint.mirror=stalled://{train.folder}/bucket", "checkpoint.asynchronous=false"]
     output = train(*words).stdout
     assert "has not taken a copy for" in output
-    assert "did not respond, and lacks checkpoints/step-00000018.pt, checkpoints/best.pt, environment.json," in output
+    assert (
+        "did not respond, and lacks checkpoints/step-00000018.pt, checkpoints/best.pt, run.json, environment.json,"
+        in output
+    )
     process = train.start(*words, "run_name=second", "epochs=1000", "eval_every=1000ep")
     run = train.folder / "runs" / "second"
     wait_for(lambda: steps_done(run) > 4)
