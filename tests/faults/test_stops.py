@@ -16,7 +16,7 @@ from launcher.errors import TERMINATED
 from tests.data.sources.downloads import webdataset
 from tests.data.sources.web import Handler
 from tests.images import write_images
-from tests.runs import SMALL, Train, ended, processes_of, wait_for
+from tests.runs import SMALL, Train, ended
 
 pytestmark = pytest.mark.system
 
@@ -88,23 +88,3 @@ def test_a_stop_signal_ends_a_command_that_waits_for_a_server(
         time.sleep(0.5)
         _, errors = stopped(process)
     assert errors.splitlines()[-1] == "stopped by SIGTERM"
-
-
-@pytest.mark.parametrize(("fault", "ranks", "workers"), [("cut", 1, 1), ("silent", 2, 0)])
-def test_a_stop_signal_ends_ranks_that_wait_for_a_server(
-    fault: str, ranks: int, workers: int, images: Path, train: Train
-) -> None:
-    run = train.folder / "runs" / "run"
-    with serving(images) as server:
-        words = [*RUN, "dataset=image_folder", f"dataset.path={server.url}", "dataset.native_size=32"]
-        process = train.start(*words, f"launch.nproc={ranks}", f"dataloader.workers={workers}")
-        wait_for((run / "config.yaml").exists)
-        server.fault = fault
-        assert server.reached.wait(240)
-        output, errors = stopped(process)
-    assert [line.partition(",")[0] for line in output.splitlines()[-2:]] == [
-        "no images arrived",
-        "stopped; no step was completed; to start again",
-    ]
-    assert "Traceback" not in errors
-    assert not processes_of(run)

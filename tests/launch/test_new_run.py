@@ -1,6 +1,7 @@
 """`train`, `train plan` and `train submit` refuse the same runs; what a plan accepts, the start of its run accepts."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,13 @@ ON_A_CPU = [*TINY, "launch=cpu"]
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _settings_of_torch() -> Iterator[None]:
+    """Restore what building a run sets for its process."""
+    yield
+    torch.use_deterministic_algorithms(False)
 
 
 def refused_by_all(*words: str) -> str:
