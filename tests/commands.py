@@ -25,6 +25,6 @@ def refused(*words: str) -> str:
     """Return the one error line of a command that is refused."""
     code, _, errors = execute(*words)
     assert code == 2
-    assert errors.startswith("error: ")
+    assert errors.startswith("error: "), errors
     assert errors.count("\n") == 1
     return errors

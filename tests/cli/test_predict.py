@@ -274,7 +274,7 @@ def test_invalid_weights_are_one_error_and_never_executed(
         "does not list the classes of its config": two,
         "does not match this run": two | {"config": config | {"dataset": config["dataset"] | {"classes": 2}}},
         "does not belong to the network in model_card.json": {"config": config | {"algorithms": {}}},
-        "has no valid config": {"config": config | {"algorithms": {"../model": {}}}},
+        "has no valid config": {"config": config | {"model": {"name": "../model"}}},
     }
     for reason, values in changes.items():
         card.write_text(json.dumps(card_values | values))
