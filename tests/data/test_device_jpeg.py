@@ -14,6 +14,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from launcher.data.device_jpeg import is_for_device
 from launcher.data.jpeg import plain_frame
 from launcher.errors import UserError
+from launcher.launch import devices
 from tests.commands import refused
 
 from .conftest import make_loaders, same, stream, words_for
@@ -130,9 +131,12 @@ def test_what_the_device_decodes(options: dict[str, Any], expected: bool) -> Non
         (["algorithms=[randaugment]", "algorithms.randaugment.where=loader"], "set algorithms.randaugment=off, or"),
     ],
 )
-def test_what_cannot_work_is_a_one_line_error(images: Path, words: list[str], expected: str) -> None:
-    # note: a plan may be for another machine
-    verb = "run" if not words else "plan"
-    errors = refused(verb, *words_for(images, "launch.device=cpu", *GPU[:2], *words))
+def test_what_cannot_work_is_a_one_line_error(
+    images: Path, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if words:
+        monkeypatch.setattr(devices, "visible_gpus", lambda: 1)
+    device = "auto" if words else "cpu"
+    errors = refused("plan", *words_for(images, f"launch.device={device}", *GPU[:2], *words))
     assert expected in errors
     assert errors.count("\n") == 1

@@ -90,7 +90,7 @@ def test_a_run_survives_a_killed_worker_and_a_stall_but_not_a_missing_image(trai
     )
     assert output.read_text().endswith(f"{error}\n")
     assert "Traceback" not in output.read_text()
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run))
 
 
 def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, images: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_ffcv_file_may_be_removed_but_not_truncated(train: Train, images: Pat
     output, errors = ended(process, 2)
     assert errors == f"error: {file} changed during the run; run train prepare again\n"
     assert "Traceback" not in output
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run))
 
 
 def have_little_shared_memory() -> None:
