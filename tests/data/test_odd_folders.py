@@ -111,8 +111,8 @@ LAYOUTS = [
     ),
     case(
         "an extension that is not read",
-        [move(f"train/cat/{number}.jpg", f"train/cat/{number}.heic") for number in range(3)],
-        UNTRAINED.format("cat", f"skipping 3 {NO_EXTENSION} cat/0.heic"),
+        [move(f"train/cat/{number}.jpg", f"train/cat/{number}.cr2") for number in range(3)],
+        UNTRAINED.format("cat", f"skipping 3 {NO_EXTENSION} cat/0.cr2"),
     ),
     case("a flat folder", [remove("train"), remove("val"), image("0.png")], f"{NO_TRAIN}{SPLIT}"),
     case("flat splits", [remove("train"), image("train/0.png")], NO_CLASSES.format("train")),

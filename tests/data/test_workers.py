@@ -73,7 +73,7 @@ class Silent:
 
 def test_loaders_close_soon_however_many_workers_wait_for_a_server(tmp_path):
     reader = WorkerProcesses(Silent(tmp_path), Shard(0, 1, 2, 1, torch.device("cpu")))
-    reader._keys.batches = [[(0, 0, 8)]] * 2
+    reader._requests.batches = [[None]] * 2
     iter(reader._loader)
     wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
     start = time.monotonic()
