@@ -8,7 +8,7 @@ from launcher.data.batch import START, Loaded, Overlap
 from launcher.data.folder import Folder
 from launcher.data.images import ChangeImage, Reader
 from launcher.data.index import read_index
-from launcher.data.loaders.base import loader_of
+from launcher.data.loaders.base import Opening, loader_of
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.plan.plan import Plan
@@ -92,7 +92,7 @@ def build_loaders(
     shard, loader = _shard(plan, ranks), loader_of(plan.config)
     listed = read_index(index) if index else {}
     images = [listed["train"], listed["val"]] if listed else loader.images(plan.config, skipped)
-    train, val = loader.open(plan, shard, change_image, images, classes)
+    train, val = loader.open(Opening(plan, shard, change_image, images, classes))
     return Loaders(TrainLoader(plan, train, shard, change_order), _evaluation(plan, shard, val), listed.get("test"))
 
 

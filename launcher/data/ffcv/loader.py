@@ -3,7 +3,7 @@
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -25,10 +25,10 @@ from launcher.data.ffcv.values import FFCVValues
 from launcher.data.images import ChangeImage, ImageReader, Reader
 from launcher.data.inspection import check_counts
 from launcher.data.jpeg import decoder_of
+from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
 from launcher.data.workers import Reading
 from launcher.errors import UserError
-from launcher.plan.plan import Plan
 from launcher.probe import usable_memory
 
 # Fraction of free memory for preloaded files: workers, pinned batches and evaluation need the rest.
@@ -50,31 +50,27 @@ def choose(os_cache: bool | str, sizes: Iterable[int], free: int) -> tuple[bool,
     return preload, f"dataloader.os_cache={str(os_cache).lower()}: {how} ({facts})"
 
 
-def open_readers(
-    plan: Plan,
-    values: FFCVValues,
-    shard: Shard,
-    change_image: ChangeImage | None,
-    classes: Sequence[str] | None = None,
-) -> tuple[Reader, Reader]:
-    """Open readers of the training and validation images; rank 0 prints how they read. `classes` are the run's.
+def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
+    """Open readers of the training and validation images; rank 0 prints how they read.
 
     Raises UserError if a file is missing, damaged, or does not match the plan.
     """
+    plan, shard = opening.plan, opening.shard
     config = plan.config
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
     small = files.open_small(train)
     named = read_labels(config, train.manifest.classes) if train.manifest else None
     if named:
-        named = in_classes_of(classes, *named, train.path)
+        named = in_classes_of(opening.classes, *named, train.path)
     check_counts(plan, len(named[0]) if named else max(train.classes, val.classes), train.samples, train.path)
     sizes = [file.bytes for file in (train, val, small) if file is not None]
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
     pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
-    crops = partial(pool, only_crop=values.decode == "crop", scaled=values.dct_scaling, change_image=change_image)
+    partly, scaled = values.decode == "crop", values.dct_scaling
+    crops = partial(pool, only_crop=partly, scaled=scaled, change_image=opening.change_image)
     short = plan.config.scaled_size(config.image.eval_resize)
     centres = pool(val, lambda request: centre_boxes(*val.sizes(request.indices), short, request.view))
     full = crops(train, partial(_crops, config, train, train))

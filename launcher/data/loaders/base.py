@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass as plain_dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 
 # Loader processes of a rank by default.
 MOST_PROCESSES = 8
+
+
+@plain_dataclass(frozen=True)
+class Opening:
+    """What a rank opens: its part of a plan's batches of the training and validation `images`.
+
+    change_image: as the algorithms set it. classes: those of the run's checkpoint; labels are their places.
+    """
+
+    plan: Plan
+    shard: Shard
+    change_image: ChangeImage | None
+    images: Sequence[Folder]
+    classes: Sequence[str] | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -47,15 +62,8 @@ class Loader(LoaderConfig):
         return ()
 
     @abstractmethod
-    def open(
-        self,
-        plan: Plan,
-        shard: Shard,
-        change_image: ChangeImage | None,
-        images: Sequence[Folder],
-        classes: Sequence[str] | None,
-    ) -> tuple[Reader, Reader]:
-        """Open a rank's readers of training and validation images, as `data.loading.build_loaders`."""
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
+        """Open a rank's readers of training and validation images."""
 
     def worker_count(self, cores: int) -> int:
         """Return the workers of a rank that has so many cores."""

@@ -16,11 +16,10 @@ from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from launcher.data.folder import Folder
-    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
-    from launcher.data.sampling import Shard
+    from launcher.data.loaders.base import Opening
     from launcher.data.workers import Report
-    from launcher.plan.plan import Plan
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -46,17 +45,10 @@ class FFCVLoader(FFCVValues):
 
         return identity_of_files(config)
 
-    def open(
-        self,
-        plan: Plan,
-        shard: Shard,
-        change_image: ChangeImage | None,
-        images: Sequence[Folder],
-        classes: Sequence[str] | None,
-    ) -> tuple[Reader, Reader]:
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.ffcv.loader import open_readers  # note: OpenCV
 
-        return open_readers(plan, self, shard, change_image, classes)
+        return open_readers(self, opening)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.files.small_side is None or self.reads_small(plan, 0):

@@ -13,11 +13,10 @@ from launcher.data.loaders.base import Loader
 
 if TYPE_CHECKING:
     from launcher.data.folder import Folder
-    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
-    from launcher.data.sampling import Shard
+    from launcher.data.loaders.base import Opening
     from launcher.data.workers import Report
-    from launcher.plan.plan import Plan
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -35,10 +34,8 @@ class SyntheticLoader(Loader):
     def inspect(
         self, config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report
     ) -> Inspection:
-        from launcher.data.inspection import (
-            Inspection,
-            check_counted,
-        )  # note: every command reads the values in this file
+        # note: every command reads the values in this file
+        from launcher.data.inspection import Inspection, check_counted
 
         check_counted(config.dataset)
         return Inspection(config, [])
@@ -47,16 +44,10 @@ class SyntheticLoader(Loader):
         counts = (config.dataset.classes, config.dataset.train_samples, config.dataset.val_samples)
         return "-".join(["synthetic", *map(str, counts), str(self.batches)])
 
-    def open(
-        self,
-        plan: Plan,
-        shard: Shard,
-        change_image: ChangeImage | None,
-        images: Sequence[Folder],
-        classes: Sequence[str] | None,
-    ) -> tuple[Reader, Reader]:
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.loaders.noise import Noise  # note: torch
 
+        plan, shard = opening.plan, opening.shard
         train = Noise(plan, shard, plan.train_samples, range(self.batches), plan.rank_batch, plan.full_view)
         one_batch = plan.rank_eval_batch * shard.world_size, [-1], plan.rank_eval_batch
         return train, Noise(plan, shard, *one_batch, plan.evaluation_view)

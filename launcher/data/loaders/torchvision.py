@@ -17,11 +17,10 @@ from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
     from launcher.data.folder import Folder
-    from launcher.data.images import ChangeImage, Reader
+    from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
-    from launcher.data.sampling import Shard
+    from launcher.data.loaders.base import Opening
     from launcher.data.workers import Report
-    from launcher.plan.plan import Plan
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -59,22 +58,17 @@ class TorchvisionLoader(DecodingLoader):
         with STOP.waiting():
             return read_splits(config, skipped)
 
-    def open(
-        self,
-        plan: Plan,
-        shard: Shard,
-        change_image: ChangeImage | None,
-        images: Sequence[Folder],
-        classes: Sequence[str] | None,
-    ) -> tuple[Reader, Reader]:
+    def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.inspection import check_counts
         from launcher.data.sources.find import with_classes
         from launcher.data.worker_processes import WorkerProcesses
 
+        plan, shard = opening.plan, opening.shard
         config, task = plan.config, plan.config.task
-        train, val = (with_classes(one, classes, config) for one in images)
+        train, val = (with_classes(one, opening.classes, config) for one in opening.images)
         check_counts(plan, len(train.classes), len(train.files), train.root)
-        reader = WorkerProcesses(task.records(train, task.decoder(config, change_image)), shard, self.shuffle_buffer)
+        decoder = task.decoder(config, opening.change_image)
+        reader = WorkerProcesses(task.records(train, decoder), shard, self.shuffle_buffer)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
