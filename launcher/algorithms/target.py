@@ -28,7 +28,7 @@ _GENERATORS = Lock()
 
 
 @dataclass(frozen=True, config=STRICT)
-class TargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, acts_on=("image", "label")):
+class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, acts_on=("image", "label")):
     """Calls the target at one point of the loop: for each image, uint8 [3, H, W], in a loader's worker, or for a batch.
 
     A batch [B, 3, H, W] on the device is uint8 before place 0, and normalized after it. order: the place among the
@@ -49,7 +49,7 @@ class TargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, a
         return None if point != self.at else self.places[point] if self.order is None else self.order
 
 
-class Target(ForwardAlgorithm[TargetConfig]):
+class TransformTarget(ForwardAlgorithm[TransformTargetConfig]):
     """Seeds the global generators, from which torchvision's transforms draw, for each image or batch by its key."""
 
     def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:

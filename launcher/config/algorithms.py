@@ -1,13 +1,12 @@
 """The active algorithms of a run: the values of each by name."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Any, Self
 
 from pydantic_core import CoreSchema, core_schema
 
 from launcher.config.declaration import PREPARE, AlgorithmConfig, TeachingConfig
-from launcher.config.options import by_name, classes, modules, own_kinds
+from launcher.config.options import by_name, classes, modules, own_kinds, target_base
 from launcher.config.targets import of_files
 
 GROUP = "algorithms"
@@ -47,7 +46,9 @@ class Algorithms(dict[str, AlgorithmConfig]):
 
 def transforms() -> type[Any]:
     """Return the base of the classes of transforms of images with a `_target_`."""
-    return import_module(f"launcher.{GROUP}.target").TargetConfig  # type: ignore[no-any-return]
+    base = target_base(GROUP)
+    assert base
+    return base
 
 
 def declarations() -> dict[str, type[AlgorithmConfig]]:

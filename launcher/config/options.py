@@ -55,8 +55,7 @@ class Options:
     @property
     def target(self) -> type[Any] | None:
         """The base of the classes of targets; None if the group has none."""
-        name = f"launcher.{self.folder}.target"
-        return import_module(name).TargetConfig if find_spec(name) else None
+        return target_base(self.folder)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
@@ -112,6 +111,12 @@ def modules(group: str, folder: str) -> list[ModuleType]:
     stems = [path.stem for path in (paths.CONF / group).glob("*.yaml")]
     names = sorted({name for stem in stems for name in (stem, re.sub(r"\d+$", "", stem))})
     return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
+
+
+def target_base(folder: str) -> type[Any] | None:
+    """Return the base of the classes of targets that a package of options defines; None if it has none."""
+    name = f"launcher.{folder}.target"
+    return classes(import_module(name), Called)[0] if find_spec(name) else None
 
 
 def own_kinds(base: type[Any]) -> list[type[Any]]:

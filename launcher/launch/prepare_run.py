@@ -95,32 +95,46 @@ def prepare_run(
         decoded = with_decoder(config, on_cpu=devices.kind == "cpu")
         config = decoded if must_exist else config
     if is_measured := config.batch_size == "auto":
-        if measure_batch is None:
-            message = "is measured only when `train` starts a run; set a number here"
-            raise UserError(Problem(message, "batch_size", "auto"))
-        config = replace(config, batch_size=measure_batch(config, devices))
+        config = _with_batch(config, devices, measure_batch)
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins, devices.kind)
-    pretrained, of_teacher = None, None
+    pretrained, of_weights = None, list[str]()
     if skipped is None:
-        if with_weights and (pretrained := _pretrained(plan.config, data.classes, composed.origins, must_exist)):
-            plan = replace(plan, config=pretrained.config)
+        if with_weights:
+            plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, must_exist)
+        if pretrained:
             check(plan, composed.origins, devices.kind)
-        if with_weights and config.algorithms.teaching:
-            from launcher.weights.teacher import with_teacher
-
-            taught, of_teacher = with_teacher(plan.config, data.classes, with_weights=must_exist)
-            plan = replace(plan, config=taught)
         # note: torchvision's models fail only in the batch norm of a single image
         if not isinstance(plan.config.model, TorchvisionModel) or plan.rank_batch == plan.accumulation:
             _check_model(plan, composed.origins, report)
         plan = with_precision(plan, devices)
-    of_weights = [*(pretrained.notes if pretrained else []), *filter(None, [of_teacher])]
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
+
+
+def _with_batch(config: RunConfig, devices: Devices, measure: Callable[[RunConfig, Devices], int] | None) -> RunConfig:
+    """Set the measured batch size; raises UserError without `measure`."""
+    if measure is None:
+        message = "is measured only when `train` starts a run; set a number here"
+        raise UserError(Problem(message, "batch_size", "auto"))
+    return replace(config, batch_size=measure(config, devices))
+
+
+def _with_weights(
+    plan: Plan, classes: list[str] | None, origins: Mapping[str, str], must_exist: bool
+) -> tuple[Plan, Pretrained | None, list[str]]:
+    """Return the plan with what pretrained weights and a teacher set, these weights, and notes on both."""
+    pretrained = _pretrained(plan.config, classes, origins, must_exist)
+    config, messages = (pretrained.config, [*pretrained.notes]) if pretrained else (plan.config, [])
+    if config.algorithms.teaching:
+        from launcher.weights.teacher import with_teacher
+
+        config, of_teacher = with_teacher(config, classes, with_weights=must_exist)
+        messages += [of_teacher] if of_teacher else []
+    return replace(plan, config=config), pretrained, messages
 
 
 def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:

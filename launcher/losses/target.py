@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TargetConfig(Called, LossConfig):
+class LossTargetConfig(Called, LossConfig):
     """Calls the target with outputs, float32 [B, ...], and targets, which algorithms may have mixed; returns the mean.
 
     probabilities: of the outputs, for predictions and exports; null: those of the task.

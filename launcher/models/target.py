@@ -15,7 +15,7 @@ from launcher.models.timm import FORBIDDEN
 
 
 @dataclass(frozen=True, config=STRICT)
-class TargetConfig(Called, ModelConfig):
+class ModelTargetConfig(Called, ModelConfig):
     """Calls the target with the number of outputs as `num_classes`, and its keywords."""
 
     library = "model.py"

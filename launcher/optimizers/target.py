@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class TargetConfig(Called, OptimizerConfig):
+class OptimizerTargetConfig(Called, OptimizerConfig):
     """Passes parameter groups, `lr` and `weight_decay` to the target, if it takes them, and its keywords."""
 
     libraries = ("torch.optim", "timm.optim")
@@ -42,12 +42,12 @@ class TargetConfig(Called, OptimizerConfig):
             yield Problem(f"{self.target} has no weight decay; set 0", "optimizer.weight_decay", self.weight_decay)
 
 
-class Target(MaskedOptimizer[TargetConfig]):
+class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
     """Waits for the device once a step, to skip dropped steps and to pass the learning rate as a number."""
 
     capturable = False
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, values: TargetConfig):
+    def __init__(self, groups: list[dict[str, Any]], lr: float, values: OptimizerTargetConfig):
         super().__init__(groups, lr, values)
         usual = {"lr": lr, "weight_decay": values.weight_decay}
         self.inner = values.built(params=groups, **{name: usual[name] for name in usual if values.accepts(name)})
