@@ -81,7 +81,7 @@ def alone(figure: Figure) -> Figure:
 
 
 def _copy(stacks: dict[str, Any], source: str, target: str) -> None:
-    """Copy the fitted values of one stack to another that has them and no fit of its own."""
+    """Copy the fitted values of one stack to another that uses them without a separate fit."""
     for table, key in _FITTED[source].keys() - _FITTED[target].keys():
         here, there = ((stacks[name][table] if table else stacks[name]) for name in (source, target))
         if key in there:

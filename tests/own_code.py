@@ -96,25 +96,15 @@ class Sign(torch.optim.Optimizer):
                     average.mul_(group["momentum"]).add_(parameter.grad)
                     parameter.add_(average.sign(), alpha=-group["lr"])
 """
-TYPED = """
-import struct
+DARK = """
 from dataclasses import replace
-from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Transform
-from launcher.config.choices import LossConfig, ModelConfig, ScheduleConfig
 from launcher.config.declaration import AlgorithmConfig
-from launcher.config.fields import STRICT, Count, Probability
-from launcher.config.goals import Metric
-from launcher.data.sources.formats import Listing
-from launcher.data.sources.shards import ArchiveFormat
-from launcher.later import F, nn, torch
-from launcher.optimizers.base import MaskedOptimizer
-from launcher.config.choices import OptimizerConfig
-from launcher.tasks.classification import Classification, ClassificationConfig
+from launcher.config.fields import STRICT, Probability
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -127,6 +117,22 @@ class Dark(Algorithm[DarkConfig]):
         draws = randomness.uniforms(batch.moment.seed, "dark", batch.moment.epoch, batch.indices, 1)[:, 0]
         halves = (draws < self.values.probability).astype("uint8")
         return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
+"""
+TYPED = (
+    DARK
+    + """
+import struct
+from typing import Literal
+
+from launcher.config.choices import LossConfig, ModelConfig, ScheduleConfig
+from launcher.config.fields import Count
+from launcher.config.goals import Metric
+from launcher.data.sources.formats import Listing
+from launcher.data.sources.shards import ArchiveFormat
+from launcher.later import F, nn, torch
+from launcher.optimizers.base import MaskedOptimizer
+from launcher.config.choices import OptimizerConfig
+from launcher.tasks.classification import Classification, ClassificationConfig
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -198,6 +204,7 @@ class Raw(ArchiveFormat):
             file.seek(size, 1)
         return listing
 """
+)
 NETS = NETWORKS + METRICS + WATCH
 
 

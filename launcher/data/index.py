@@ -24,7 +24,7 @@ class Mapped(np.memmap):
     path: str | None = None
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        # note: results of calculations are in no file; memmap makes scalars of its own class alone
+        # note: results of calculations are in no file; without this, a maximum is an array and no scalar
         plain = np.asarray(array)
         return plain[()] if return_scalar else plain
 

@@ -70,7 +70,7 @@ class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
             self.inner.step()
 
     def _update(self, parameters: list[Tensor], gradients: list[Tensor], group: dict[str, Any]) -> None:
-        """Is not called: the target has a step of its own."""
+        """Is not called: `step` calls the target's."""
 
     def state_dict(self) -> dict[str, Any]:
         return self.inner.state_dict()  # type: ignore[no-any-return]

@@ -27,7 +27,7 @@ class State:
     """What a callback reads; it must not change any of it.
 
     step, epoch: how many are complete. total_steps, steps_per_epoch: of the run. lr: of the last step.
-    rank, world_size: of this process, and the number of them. folder: that of the run, for files of its own.
+    rank, world_size: of this process, and the number of them. folder: of the run, where a callback may write files.
     model: the network that learns. metrics: of the last evaluation, over all ranks, by name; empty before the first.
     """
 

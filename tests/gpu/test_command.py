@@ -124,4 +124,7 @@ def test_verbs_use_a_trained_run(images: Path, device: torch.device, train: Cold
         ["estimate", *words[:-2]],
         ["diagnose", *words[:-2]],
     ):
-        print(" ".join(verb[:2]), train(*verb).stdout[-1200:])
+        output = train(*verb).stdout
+        assert output
+        print(" ".join(verb[:2]), output[-1200:])
+    assert (train.folder / "exported" / "model.safetensors").exists()

@@ -10,31 +10,9 @@ from launcher import plugins
 from launcher.config import code
 from launcher.config.groups import options
 from launcher.config.resolved import read
-from tests.own_code import NETWORKS, OWN
+from tests.own_code import DARK, NETWORKS, OWN
 from tests.runs import Here
 
-DARK = """
-from dataclasses import replace
-
-from pydantic.dataclasses import dataclass
-
-from launcher import randomness
-from launcher.algorithms.base import Algorithm, Transform
-from launcher.config.declaration import AlgorithmConfig
-from launcher.config.fields import STRICT, Probability
-
-
-@dataclass(frozen=True, config=STRICT)
-class DarkConfig(AlgorithmConfig, change_batch=-5):
-    probability: Probability
-
-
-class Dark(Algorithm[DarkConfig]):
-    def change_batch(self, batch, size):
-        draws = randomness.uniforms(batch.moment.seed, "dark", batch.moment.epoch, batch.indices, 1)[:, 0]
-        halves = (draws < self.values.probability).astype("uint8")
-        return Transform([halves], lambda batch, by: replace(batch, inputs=batch.inputs >> by.view(-1, 1, 1, 1)))
-"""
 POINTS = "[train.code]\ntheirs = parts_of_theirs\nnets = nets_of_theirs\n"
 WORDS = [word for word in OWN if not word.startswith(("code=", "model", "launch.nproc", "algorithms"))]
 WORDS += ["launch.nproc=1", "model=theirs", "algorithms=[dark]", "epochs=1", "schedule.warmup=0ba"]
