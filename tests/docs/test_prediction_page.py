@@ -74,7 +74,7 @@ def test_no_network_is_both_fitted_and_held_out_on_a_machine() -> None:
 # note: these need few traced networks; the other rows would need minutes of tracing
 @pytest.mark.parametrize(
     "figure",
-    [f for f in figures() if f.loader or f.step == "plain" or (f.network and f.name in _NETWORKS)],
+    [f for f in figures() if f.loader or f.ours or f.step == "plain" or (f.network and f.name in _NETWORKS)],
     ids=lambda figure: f"{figure.name}, {figure.machine}",
 )
 def test_the_rows_have_the_predictions_of_the_model(figure: Figure) -> None:
@@ -94,6 +94,7 @@ def test_the_page_has_the_values_of_the_model() -> None:
     assert f"(`ranks`): {eager} in eager mode" in TEXT
     assert f"and {fused} for the fused stack" in TEXT
     assert f"a factor of {1 + spread['device']:g} in each direction, or of {1 + spread['loader']:g} if" in TEXT
+    assert f"The host needs {1e6 * values['stacks']['eager']['call']:.0f} µs per launch" in TEXT
     assert f"{1000 * operation['seconds']:.2f} ms per image of {operation['size']} px" in TEXT
 
 
