@@ -1,5 +1,6 @@
 """`export_run` on small runs: the files it writes, and that it refuses a model that differs from the run's."""
 
+import csv
 import json
 import math
 import os
@@ -238,7 +239,7 @@ def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -
     )
     assert own == exported
     printed = python(BARE, str(onnx / "model.py"), str(file), folder=tmp_path)
-    likeliest = dict(line.split(",")[2:] for line in own.splitlines()[1:])
+    likeliest = {row["class"]: row["probability"] for row in csv.DictReader(own.splitlines())}
     percents = {name: float(percent.rstrip("%")) for percent, name in map(str.split, printed.splitlines()[1:])}
     # note: another runtime rounds differently
     assert percents == pytest.approx({name: 100 * float(score) for name, score in likeliest.items()}, abs=0.02)
