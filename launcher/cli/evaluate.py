@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from launcher import page
-from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.resolved import as_mapping, changed, continued, read
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
 from launcher.data.identity import identity
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    config = _config(read(folder.config), arguments.words)
+    config = continued(read(folder.config), arguments.words, _CHANGEABLE, _fixed)
     other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
     devices = decide(replace(config.launch, nproc=1))
     output = Path(arguments.output or folder.path)
@@ -79,18 +78,9 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _config(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """Return the run's config with the changes of the command line.
-
-    Raises UserError if a word changes a key that an evaluation cannot change.
-    """
-    after = continued(config, words) if words else config
-    keys = [key for key in changed(config, after) if not key.startswith(_CHANGEABLE)]
-    if keys:
-        message = f"cannot change in an evaluation; set only {', '.join(_CHANGEABLE)}"
-        values = dict(leaves(as_mapping(after)))
-        raise UserError(*(Problem(message, key, values[key], COMMAND_LINE) for key in keys))
-    return after
+def _fixed(key: str, value: Any) -> Problem:
+    message = f"cannot change in an evaluation; set only {', '.join(_CHANGEABLE)}"
+    return Problem(message, key, value, COMMAND_LINE)
 
 
 def _other(config: RunConfig, folder: RunFolder) -> str | None:

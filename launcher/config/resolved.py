@@ -34,7 +34,6 @@ FREE = (
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
     "callbacks.",
 )
-_FIXED = "cannot change when a run resumes; start a new run, or change only " + ", ".join(FREE)
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
@@ -154,15 +153,22 @@ def fingerprint(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def is_free(key: str) -> bool:
-    """Return whether a key may change when a run resumes."""
-    return any(key == free or (free.endswith(".") and f"{key}.".startswith(free)) for free in FREE)
+def is_free(key: str, free: Sequence[str] = FREE) -> bool:
+    """Return whether a key may change when a run resumes, or is one of other keys and groups of keys."""
+    return any(key == one or (one.endswith(".") and f"{key}.".startswith(one)) for one in free)
 
 
-def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """Return the config of a resumed run; a group's option such as `launch=cpu` replaces the whole group.
+def _fixed(key: str, value: Any) -> Problem:
+    message = f"cannot change when a run resumes; start a new run, or change only {', '.join(FREE)}"
+    return Problem(message, key, value, COMMAND_LINE)
 
-    Raises UserError with every word that is invalid or may not change on resume.
+
+def continued(
+    config: RunConfig, words: Sequence[str], free: Sequence[str] = FREE, refuse: Callable[[str, Any], Problem] = _fixed
+) -> RunConfig:
+    """Return the config with changes; a group's option such as `launch=cpu` replaces the whole group.
+
+    Raises UserError with every word that is invalid, or `refuse`d since it changes another key than those `free`.
     """
     problems = Problems()
     before, values = as_mapping(config), as_mapping(config)
@@ -172,17 +178,17 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
         switches = Switches(group, [(None, before[group])])
         switches.apply(assignments, problems)
         for name in sorted(switches.active.keys() ^ before[group].keys()):
-            if name in values[group] and is_free(group):
+            if name in values[group] and is_free(group, free):
                 values[group] = without(values[group], {name})
             else:
                 switch = ON if name in switches.active else OFF
-                problems.append(Problem(_FIXED, f"{group}.{name}", switch, COMMAND_LINE))
+                problems.append(refuse(f"{group}.{name}", switch))
         setting += [one for one in switches.values() if one.key.split(".")[1] in before[group]]
     for group, option in chosen.items():
-        if f"{group}." in FREE:
+        if f"{group}." in free:
             values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
         elif group_values(group, option).get("name") != get(values, f"{group}.name"):
-            problems.append(Problem(_FIXED, group, option, COMMAND_LINE))
+            problems.append(refuse(group, option))
     for one in setting:
         put(values, one.key, one.value)
     after = None
@@ -193,8 +199,8 @@ def continued(config: RunConfig, words: Sequence[str]) -> RunConfig:
         after = validate(values, lambda key: COMMAND_LINE)
     reported = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
-    changes = [key for key in first if key in now and first[key] != now[key] and not is_free(key)]
-    problems += [Problem(_FIXED, key, now[key], COMMAND_LINE) for key in changes if key not in reported]
+    changes = [key for key in first if key in now and first[key] != now[key] and not is_free(key, free)]
+    problems += [refuse(key, now[key]) for key in changes if key not in reported]
     problems.settle()
     assert after is not None
     return after

@@ -152,5 +152,9 @@ def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> Non
     for name in ("star", "circle", "ring"):
         (other / name).rename(other / f"{name}s")
     assert "contains no class of the run; its classes are aaa, circles" in error(f"dataset.path={other}")
-    assert "epochs=50 (command line): cannot change in an evaluation" in error("epochs=50")
-    assert "cannot change when a run resumes" in error("batch_size=4")
+    words = ["epochs=50", "batch_size=4", "optimizer=lamb", "algorithms.mixup=on", "checkpoint.keep=1", "run_name=b"]
+    lines = execute("eval", str(run.path), *words)[2].splitlines()
+    assert len(lines) == len(words)
+    for word in words:
+        fixed = f"{word} (command line): cannot change in an evaluation; set only dataset.path, eval_batch_size, "
+        assert any(fixed in line for line in lines), word

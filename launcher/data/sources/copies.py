@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from launcher import paths
 from launcher.data.sources.parquet import parquet_bytes
-from launcher.data.sources.source import Files
+from launcher.data.sources.source import RETRY, Files
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.locks import lock
@@ -79,7 +79,7 @@ def _chunks(files: Files, file: str, column: str, partial: BinaryIO) -> Iterator
         raise
     # note: file systems raise arbitrary errors
     except Exception as error:
-        raise files.unreachable(error, "; what was read is kept: train resume continues the run") from None
+        raise files.unreachable(error, f"; what was read is kept{RETRY}") from None
 
 
 def _rest(file: BinaryIO, start: int) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.sources.copies import local_copy
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.pieces import MOST_BYTES, Piece
-from launcher.data.sources.source import Files
+from launcher.data.sources.source import RETRY, Files
 from launcher.disk import DiskError, patiently
 
 _OPEN_FILES = 64
@@ -57,7 +57,7 @@ def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
 
     Raises UserError if the bucket cannot be read.
     """
-    return Files(pieces[0].file).fetch(pieces, "; type the same command again, or train resume for a run")
+    return Files(pieces[0].file).fetch(pieces, RETRY)
 
 
 def _content(piece: Piece) -> bytes | UnreadableImage:

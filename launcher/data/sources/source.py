@@ -22,6 +22,8 @@ _PAUSES = (1.0, 4.0, 16.0)
 # After these seconds of attempts there is no further one; some file systems retry for minutes themselves.
 _SECONDS = 20.0
 
+# What to do after a failed read of images, in a run or another command.
+RETRY = "; type the same command again, or train resume for a run"
 _AHEAD = 1 << 24  # bytes per read of a whole file
 
 # What file systems call the checksum or time of a file.
