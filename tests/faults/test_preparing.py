@@ -77,7 +77,7 @@ def test_a_stop_ends_a_preparation_that_waits_for_a_bucket(
     fault: str, sent: signal.Signals, bucket: Bucket, tmp_path: Path
 ) -> None:
     train = Cold(tmp_path)
-    # note: one worker has finished the first two tasks of 16 images when the fault begins
+    # note: one worker has finished the first two tasks of 16 images when the fault starts
     words = ["prepare", "dataset=image_folder", "dataset.path=s3://mine/pets", "dataloader.workers=1"]
     with proxy(bucket.port, lambda number: fault if number > 40 else "") as between:
         train.environment |= {"AWS_ENDPOINT_URL": between.url, "TERM": "xterm"}
