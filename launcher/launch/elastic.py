@@ -104,10 +104,12 @@ class Launcher:
         request, watch = self._request, self._watch
         if not request.requested:
             request.note(number)
-            self._follower.print("stopping after this step with a checkpoint; press Ctrl-C again to stop at once")
-            if watch is not None and (watch.ranks or self._launch.nnodes == 1):
-                watch.send(signal.SIGTERM)
-            elif self._launch.nnodes > 1:
+            if self._launch.nnodes == 1 or (watch is not None and watch.has_running):
+                self._follower.print("stopping after this step with a checkpoint; press Ctrl-C again to stop at once")
+                if watch is not None:
+                    watch.send(signal.SIGTERM)
+            else:
+                self._follower.print("stopping without the other nodes")
                 raise SignalException("stopped while waiting for other nodes", signal.Signals(number))
         elif watch is not None and number == signal.SIGINT and time.monotonic() - request.time > _SAME_CTRL_C:
             self._killed = True

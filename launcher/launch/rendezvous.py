@@ -72,6 +72,24 @@ class Rendezvous(RendezvousHandler):
         return True
 
 
+class _PolledStore:
+    """A store that polls for the end of the other nodes: torch's wait of five minutes handles no stop signal."""
+
+    def __init__(self, store: Any):
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def wait(self, keys: list[str]) -> None:
+        """Wait for keys. Raises DistStoreError after the time limit of the store."""
+        end = time.monotonic() + self._store.timeout.total_seconds()
+        while not self._store.check(keys):
+            if time.monotonic() > end:
+                raise dist.DistStoreError(f"another node has not set {', '.join(keys)}")
+            time.sleep(_SECONDS_BETWEEN_POLLS)
+
+
 @dataclass(frozen=True)
 class _State:
     """What the nodes agree on: the members of the current round, and the nodes that wait for the next one."""
@@ -115,7 +133,7 @@ class NodesRendezvous(Rendezvous):
                 raise RendezvousTimeoutError
             time.sleep(_SECONDS_BETWEEN_POLLS)
         self._round = state.round
-        store = dist.PrefixStore(f"nodes-{state.round}", self._store)
+        store: Any = _PolledStore(dist.PrefixStore(f"nodes-{state.round}", self._store))
         address = RendezvousStoreInfo(self._store.host, self._store.port)
         return RendezvousInfo(store, state.members.index(self._name), self._nodes, address)
 
@@ -204,7 +222,7 @@ def open_rendezvous(launch: Launch) -> Rendezvous:
     if launch.nnodes == 1:
         return Rendezvous()
     try:
-        store = _open_store(host, port, serves=host == address)
+        store = _open_store(host, port, launch.rdzv, serves=host == address)
     except (OSError, RuntimeError) as error:
         raise RendezvousConnectionError(str(error)) from None
     return NodesRendezvous(store, launch.nnodes, address, launch.rdzv_timeout)
@@ -217,11 +235,14 @@ def who_may_connect(launch: Launch) -> str:
     return f"{who}, without encryption or password: use a network that only they can reach; see docs/security.md"
 
 
-def _open_store(host: str, port: int, *, serves: bool) -> dist.TCPStore:
-    """Serve the store at this address alone, or connect to it if it is on another node or in another process."""
+def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dist.TCPStore:
+    """Serve the store at this numeric address alone, or connect to it if it is on another node or in another process.
+
+    Raises UserError for the `typed` address if another program listens there.
+    """
     timeout = timedelta(seconds=_STORE_SECONDS)
     if serves:
-        listener = socket.socket(_family(host), socket.SOCK_STREAM)
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
@@ -245,26 +266,10 @@ def _open_store(host: str, port: int, *, serves: bool) -> dist.TCPStore:
         connection = connections.get(timeout=2 * _STORE_SECONDS)
     except queue.Empty:
         message = "is in use by another program, which is no node of a run; set another port"
-        raise UserError(Problem(message, "launch.rdzv", _joined_address(host, port))) from None
+        raise UserError(Problem(message, "launch.rdzv", typed)) from None
     if isinstance(connection, Exception):
         raise connection
     return connection
-
-
-def _family(host: str) -> socket.AddressFamily:
-    """Return the family of a numeric address."""
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-def _joined_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _host_and_port(launch: Launch) -> tuple[str, int]:
-    if launch.rdzv is None:
-        message = f"is required with launch.nnodes={launch.nnodes}; set launch.rdzv=HOST:PORT, the same on all nodes"
-        raise UserError(Problem(message, "launch.rdzv", None))
-    return host_and_port(launch.rdzv)
 
 
 def _interface(address: str) -> str:
@@ -279,7 +284,10 @@ def _addresses(launch: Launch) -> tuple[str, int, str]:
     """Return address and port of the rendezvous, and this machine's address on the route to it; sends no packet."""
     if launch.nnodes == 1:
         return _LOOPBACK, 0, _LOOPBACK
-    host, port = _host_and_port(launch)
+    if launch.rdzv is None:
+        message = f"is required with launch.nnodes={launch.nnodes}; set launch.rdzv=HOST:PORT, the same on all nodes"
+        raise UserError(Problem(message, "launch.rdzv", None))
+    host, port = host_and_port(launch.rdzv)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
         # note: nodes may resolve a name in another order

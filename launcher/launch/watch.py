@@ -78,6 +78,12 @@ class RankWatch:
         self.failed_first = self.failed_first or self._failed_by_now()
         self.kill()
 
+    @property
+    def has_running(self) -> bool:
+        """Whether a rank has started and not ended."""
+        self._find_ranks()
+        return not all(map(_has_ended, self.ranks))
+
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, including ranks that start later, but not to their loader workers."""
         self._find_ranks()

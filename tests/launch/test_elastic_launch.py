@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -117,6 +118,23 @@ def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) ->
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     ended(process, 130)
+
+
+def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start, run: Path, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        several = ["launch.nnodes=2", f"launch.rdzv=127.0.0.1:{free.getsockname()[1]}"]
+    other = start("save_on_request", *several)
+    process = start("succeed", *several)
+    wait_for(lambda: len(list(run.glob("ready-*"))) == len(list(run.glob("threads-*"))) == 2)
+    # note: the launcher has no sign of its wait
+    time.sleep(2)
+    before = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    ended(process, 143)
+    assert time.monotonic() - before < 10
+    other.send_signal(signal.SIGTERM)
+    ended(other, 143)
 
 
 def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
