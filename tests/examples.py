@@ -28,5 +28,5 @@ def train(words: list[str]) -> None:
                 expand([several[end] for several in choices])
         return
     if "recipe=auto" in values:
-        values = with_recipe(verb, values)
+        values, _ = with_recipe(verb, values)
     compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])

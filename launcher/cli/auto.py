@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,15 @@ import numpy as np
 
 from launcher import paths, randomness
 from launcher.config import recipes
-from launcher.config.compose import DATA_FOLDER, compose, dataset_at
+from launcher.config.compose import DATA_FOLDER, Composed, Composition, compose, dataset_at
 from launcher.config.overrides import parse
+from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
+from launcher.console import console, progress_bars
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
-from launcher.data.inspection import inspect_data
+from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, Problems, UserError, one_line
@@ -30,9 +32,18 @@ from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
 _SMALL, _FINETUNE = "small", "finetune"
-# The verbs of one run that `recipe=auto` works with; for the first ones, images without a recipe mean it too.
-_BARE = ("run", "plan", "show", "estimate", "diagnose", "submit", "look", "lr-find")
+# The verbs of one run that `recipe=auto` works with. The first ones prepare the run, so what they see of its images is
+# not seen again; for these and `show`, images without a recipe mean it too.
+_PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look", "lr-find")
+_BARE = (*_PREPARED, "show")
 _ONE_RUN = (*_BARE, "doctor", "prepare")
+# What the number and size of the images set besides the recipe, and why.
+_OF_IMAGES = {
+    "epochs": "",
+    "batch_size": "so that an epoch has enough steps, in equal parts per process; the learning rate follows",
+    "device_batch_size": "a GPU's images at once, as published on eight",
+    "dataset.native_size": "the size of the images",
+}
 # Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. So does `loss`,
 # unless `task` is set too, because recipes fix only the loss of classification.
 _OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
@@ -61,10 +72,11 @@ class Facts:
         return f"{self.images:,} training images of {self.labels}{pixels}, {devices}, {weights}model.weights"
 
 
-def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
-    """Return a verb's words with the recipe and values that `recipe=auto` chooses; typed values stay.
+def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | None]:
+    """Return a verb's words with the recipe and values that `recipe=auto` chooses, and their config; typed values stay.
 
-    Prints what is chosen and why, and the command that sets the same, to standard error.
+    Without a choice, the words are as typed, and the config is None. Prints what is chosen and why, and the command
+    that sets the same, to standard error.
 
     Raises UserError if the verb has several runs, the images are missing, or it does not know the task.
     """
@@ -72,34 +84,62 @@ def with_recipe(verb: str, words: Sequence[str]) -> list[str]:
     assignments = parse([word for word in words if word not in of_the_job], problems := Problems())
     typed = {one.key: one.value for one in assignments}
     if typed.get("recipe") != recipes.AUTO and (problems or verb not in _BARE or not _is_bare(typed)):
-        return [*words]
+        return [*words], None
     if verb not in _ONE_RUN:
         raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")
     problems.settle()
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
-    config, facts = _look(verb, [*dataset, *(word for word in rest if word not in of_the_job)], typed)
+    others = [*dataset, *(word for word in rest if word not in of_the_job)]
+    guess = recipes.load(_FINETUNE if typed.get("model.weights") else _SMALL)
+    of_task = _untyped(_of_task(guess.name, str(typed.get("task", guess.options["task"]))), typed)
+    composition = Composition([f"recipe={guess.name}", *_words(of_task), *others])
+    first = composition.composed()
+    inspection, facts = _look(verb, first, typed)
     name, values = choose(facts)
-    # note: parts of a typed batch are its own
-    own = {*typed, *(["device_batch_size"] if "batch_size" in typed else [])}
-    if "optimizer" in own:
-        own |= {key for key in values if key.startswith("optimizer.")}
-    chosen = {key: value for key, value in values.items() if key not in own}
-    explicit = [f"recipe={name}", *dataset, *(f"{key}={value}" for key, value in chosen.items()), *rest]
+    chosen = _untyped(values, typed)
+    if (name, chosen.keys() - _OF_IMAGES) == (guess.name, of_task.keys()) and not guess.lengths:
+        composition.added = {key: chosen[key] for key in chosen.keys() - of_task.keys()}
+        composed = composition.composed()
+    else:
+        composed = compose([f"recipe={name}", *_words(chosen), *others])
+    explicit = [f"recipe={name}", *dataset, *_words(chosen), *rest]
     because = "; ".join(_reasons(name, chosen, facts)) or "its own values and those of the command line"
     command = shlex.join(["train", *[verb] * (verb != "run"), *explicit])
-    for line in (f"recipe={name}: {facts}{_weights_hint(config, facts)}", because, f"the same: {command}"):
+    hint = _weights_hint(composed.config, facts)
+    for line in (f"recipe={name}: {facts}{hint}", because, f"the same: {command}"):
         print(one_line(f"auto: {line}"), file=sys.stderr)
-    return explicit
+    # note: nothing is listed if images are missing or built in
+    is_listed = inspection.splits and _images_of(composed.config) == _images_of(first.config)
+    return explicit, replace(composed, inspected=inspection if is_listed else None)
+
+
+def _images_of(config: RunConfig) -> tuple[Any, ...]:
+    """Return what decides which images a run has."""
+    dataset = replace(config.dataset, native_size=1)
+    return dataset, config.task, config.dataloader, config.seed if dataset.val_split else None
+
+
+def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that typed ones do not replace."""
+    # note: parts of a typed batch are its own
+    own = {*typed, *(["device_batch_size"] if "batch_size" in typed else [])}
+    return {
+        key: value
+        for key, value in values.items()
+        if key not in own and not ("optimizer" in typed and key.startswith("optimizer."))
+    }
+
+
+def _words(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items()]
 
 
 def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
     """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
     limits = read_mapping(paths.CONF / "auto.yaml")
     name = _recipe(facts, limits)
-    values: dict[str, Any] = dict(limits["tasks"][facts.task])
-    if values and name == _SMALL:
-        values |= limits["from_scratch"]
+    values = _of_task(name, facts.task)
     recipe, of_few = recipes.load(name), name in (_SMALL, _FINETUNE)
     if of_few:
         low, high = limits["epochs"]
@@ -116,6 +156,13 @@ def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
     if facts.size is not None and facts.size < limits["small_images"]:
         values["dataset.native_size"] = max(1, facts.size // limits["size_multiple"]) * limits["size_multiple"]
     return name, {key: value for key, value in values.items() if value != recipe.get(key)}
+
+
+def _of_task(recipe: str, task: str) -> dict[str, Any]:
+    """Return what a recipe needs for another task than classification."""
+    limits = read_mapping(paths.CONF / "auto.yaml")
+    values: dict[str, Any] = limits["tasks"].get(task, {})
+    return {**values, **(limits["from_scratch"] if values and recipe == _SMALL else {})}
 
 
 def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
@@ -147,21 +194,22 @@ def _dataset(typed: Mapping[str, Any]) -> str:
     raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
 
 
-def _look(verb: str, words: Sequence[str], typed: Mapping[str, Any]) -> tuple[RunConfig, Facts]:
-    """Return the config of the words, and the facts of its images and devices."""
-    weights = bool(typed.get("model.weights"))
-    composed = compose([f"recipe={_FINETUNE if weights else _SMALL}", *words])
+def _look(verb: str, composed: Composed, typed: Mapping[str, Any]) -> tuple[Inspection, Facts]:
+    """Return what a config's images are, and the facts of these and of its devices."""
+    task, launch = composed.config.task, composed.config.launch
     known = read_mapping(paths.CONF / "auto.yaml")["tasks"]
-    if (task := composed.config.task).name not in known:
+    if task.name not in known:
         raise _problem(f"chooses for task={', '.join(known)} only; set another recipe for task={task.name}")
-    data = inspect_data(composed.config, must_exist=False, skipped=())
-    config, launch = data.config, composed.config.launch
+    with progress_bars(console(sys.stderr)) as (_, report):
+        skipped = None if verb in _PREPARED else ()
+        data = inspect_data(with_absolute_paths(composed.config), must_exist=False, skipped=skipped, report=report)
+    config = data.config
     devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
     pixels = _median_size(data.splits[0], config) if data.splits and "dataset.native_size" not in typed else None
     processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
     images, labels = config.dataset.train_samples or 1, task.counted(config.dataset.classes or 1)
-    epochs = config.epochs if "epochs" in typed else None
-    return config, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs)
+    epochs, weights = config.epochs if "epochs" in typed else None, bool(typed.get("model.weights"))
+    return data, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs)
 
 
 def _median_size(images: Folder, config: RunConfig) -> int | None:
@@ -179,12 +227,7 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
 def _reasons(name: str, chosen: Mapping[str, Any], facts: Facts) -> list[str]:
     """Return the chosen values, each with its reason."""
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
-    why = {
-        "epochs": f"{facts.images * length:,} images in all",
-        "batch_size": "so that an epoch has enough steps, in equal parts per process; the learning rate follows",
-        "device_batch_size": "a GPU's images at once, as published on eight",
-        "dataset.native_size": "the size of the images",
-    }
+    why = {"epochs": f"{facts.images * length:,} images in all", **_OF_IMAGES}
     own = [f"{length} epochs, the length that {name} is for"] if name in recipes.BANDED else []
     if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in why]:
         own.append(f"{' '.join(of_task)} (for task={facts.task})")

@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    findings, config = [], compose(arguments.overrides).config
+    findings, config = [], (arguments.composed or compose(arguments.overrides)).config
     if arguments.list_bad:
         return _list_bad(config)
     with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):

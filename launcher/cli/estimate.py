@@ -41,7 +41,7 @@ def seconds(text: str) -> float:
 
 def measured_here(arguments: argparse.Namespace) -> tuple[Plan, Measurement]:
     """Return the plan of a command line's run, and its parts measured on this machine."""
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     from launcher.measure.launch import measure_steps, prepare_here
 
     prepared = prepare_here(composed)

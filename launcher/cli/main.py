@@ -177,12 +177,12 @@ def _run(words: list[str]) -> int:
     module = module_of(verb)
     parser = parser_of(verb, module)
     arguments = read(parser, verb, with_code(parser, words), list(VERBS))
-    if any(
-        word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in getattr(arguments, "overrides", ())
-    ):
+    arguments.composed = None
+    typed = getattr(arguments, "overrides", ())
+    if any(word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in typed):
         from launcher.cli.auto import with_recipe
 
-        arguments.overrides = with_recipe(verb, arguments.overrides)
+        arguments.overrides, arguments.composed = with_recipe(verb, typed)
     return int(module.main(arguments))
 
 

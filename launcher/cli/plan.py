@@ -38,7 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     options = registered(plugins.OPTIONS).get("plan")
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     here = composed.origins.get("hardware.name") != COMMAND_LINE
     is_new = here and composed.config.launch.nnodes == 1
     with progress_bars(console(sys.stderr)) as (_, report):

@@ -17,7 +17,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     from launcher.launch.start import start
     from launcher.measure.launch import measure_batch
 

@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.cfg or arguments.info:
         _print_composed(arguments.overrides, tree=arguments.info is not None)
         return 0
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     if not arguments.origin:
         print(dump(composed.config), end="")
         return 0

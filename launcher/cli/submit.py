@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     of_the_job = [word for word in arguments.overrides if word.startswith(PREFIX)]
     words = [word for word in arguments.overrides if not word.startswith(PREFIX)]
-    composed = compose(words)
+    composed = arguments.composed or compose(words)
     job = make_job(composed.config, words)
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,11 +35,15 @@ _ABSENT = object()
 
 @dataclass
 class Composed:
-    """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user."""
+    """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user.
+
+    inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
+    """
 
     config: RunConfig
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    inspected: Any = None
 
 
 def compose(words: Sequence[str]) -> Composed:
@@ -46,31 +51,7 @@ def compose(words: Sequence[str]) -> Composed:
 
     Raises UserError with all errors, each with key, value, origin and the nearest valid name.
     """
-    from launcher.config.hydra_source import composed
-
-    composition = Composition(words)
-    origin, problems, notes = composition.origin, composition.problems, composition.notes
-    with problems.collected():
-        values = composed(composition.command)
-        for group in GROUPS:
-            if TARGET in (own := values.get(group) or {}):
-                values[group] = composition.of_target(group, own)
-        values |= {
-            "code": [own.path for own in composition.code],
-            "code_sha256": [own.sha256 for own in composition.code],
-        }
-        folder = os.environ.get(DATA_FOLDER)
-        if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
-            put(values, "dataset.path", folder)
-            composition.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
-        values = resolve(values, origin, problems)
-        problems += secret_values(values, origin)
-        config = _with_installed(validate(values, origin))
-    problems.settle()
-    if composition.recipe is not None and (hint := recipes.band_hint(config.epochs, composition.recipe)):
-        notes.append(hint)
-    origins = {key: origin(key) for key, _ in leaves(values)}
-    return Composed(config, origins | dict.fromkeys(composition.switched, COMMAND_LINE), notes)
+    return Composition(words).composed()
 
 
 def _with_installed(config: RunConfig) -> RunConfig:
@@ -118,11 +99,13 @@ class Composition:
     """Hydra's `command` for the words of a command line, and the `layers` of values, highest priority first.
 
     `problems` are the errors of the words, `notes` are for the user, `switched` are the words' keys of algorithms.
+    `added` are values by dotted key as if typed, which follow from a config composed without them.
     """
 
     def __init__(self, words: Sequence[str]):
         self.problems = Problems()
         self.notes: list[str] = []
+        self.added: dict[str, Any] = {}
         self.recipe: Recipe | None = None
         self.code: list[code.Own] = []
         assignments = parse(words, self.problems)
@@ -138,11 +121,45 @@ class Composition:
                     assignments = parse(words, self.problems)
             self._compose(assignments, self.recipe or recipes.train())
 
+    def composed(self) -> Composed:
+        """Return the config; raises as `compose`."""
+        problems = self.problems
+        with problems.collected():
+            values = {**self._values}
+            for key, value in self.added.items():
+                put(values, key, value)
+            values = resolve(values, self.origin, problems)
+            problems += secret_values(values, self.origin)
+            config = _with_installed(validate(values, self.origin))
+        problems.settle()
+        hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
+        origins = {key: self.origin(key) for key, _ in leaves(values)}
+        origins |= dict.fromkeys(self.switched, COMMAND_LINE)
+        return Composed(config, origins, [*self.notes, *([hint] if hint else [])])
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        """Return the composed values with references, and with what the files do not have."""
+        from launcher.config.hydra_source import composed
+
+        values = composed(self.command)
+        for group in GROUPS:
+            if TARGET in (own := values.get(group) or {}):
+                values[group] = self._of_target(group, own)
+        values |= {"code": [own.path for own in self.code], "code_sha256": [own.sha256 for own in self.code]}
+        folder = os.environ.get(DATA_FOLDER)
+        if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
+            put(values, "dataset.path", folder)
+            self.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
+        return values
+
     def origin(self, key: str) -> str:
         """Return the origin of a dotted key: the first layer that sets it or a key inside it."""
+        if key in self.added:
+            return COMMAND_LINE
         return next((layer.origin for layer in self.layers if layer.sets(key)), DEFAULTS)
 
-    def of_target(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_target(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a group with a `_target_`: those of the layer that sets it, and of higher ones."""
         above = list(itertools.takewhile(lambda layer: not layer.sets(f"{group}.{TARGET}"), self.layers))
         own, option = self.layers[len(above)], self.options.get(group)

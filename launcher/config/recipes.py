@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -121,11 +121,16 @@ def names() -> list[str]:
 
 def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
     """Return all recipes, the banded ones first; `problems` collects the errors of invalid files."""
-    loaded, errors = [], Problems() if problems is None else problems
-    for path in _files(folder).values():
-        with errors.collected():
-            loaded.append(_load(path))
+    loaded = _loaded(_files(folder).values(), Problems() if problems is None else problems)
     return sorted(loaded, key=lambda r: (BANDED.index(r.name) if r.name in BANDED else len(BANDED), r.name))
+
+
+def _loaded(files: Iterable[Path], problems: Problems) -> list[Recipe]:
+    loaded = []
+    for path in files:
+        with problems.collected():
+            loaded.append(_load(path))
+    return loaded
 
 
 def ablations(problems: Problems | None = None) -> list[Recipe]:
@@ -139,7 +144,9 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
         return None
     low, high = recipe.about.epochs
     band = f"{low} or more" if high is None else f"{low}" if low == high else f"{low or 1} to {high}"
-    meant = [other.name for other in listing() if other.name in BANDED and other.about.covers(epochs)]
+    files = _files("")
+    banded = _loaded([files[name] for name in BANDED if name in files], Problems())
+    meant = [other.name for other in banded if other.about.covers(epochs)]
     others = f"; use recipe={meant[0]} for {epochs}" if meant else f", not {epochs}"
     return f"{recipe.name} is meant for {band} epochs{others}"
 

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -39,6 +40,11 @@ class Inspection:
     classes: list[str] | None = None
     splits: Sequence[Folder] = ()
     seen: bool = True
+
+    def of(self, config: RunConfig) -> Self:
+        """Return what was seen as that of another config of the same images."""
+        dataset = replace(self.config.dataset, native_size=config.dataset.native_size)
+        return replace(self, config=replace(config, dataset=dataset))
 
 
 def inspect_data(

@@ -88,7 +88,11 @@ def prepare_run(
     visible GPUs.
     """
     config = with_absolute_paths(composed.config)
-    data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
+    data = (
+        composed.inspected.of(config)
+        if composed.inspected
+        else inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
+    )
     devices = devices or decide(data.config.launch)
     config = data.config
     if packages:

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     path = Path(arguments.output)
     page.check_output(path)
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     if not composed.config.dataloader.reads:
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
         raise UserError(Problem(message, "dataloader", "synthetic"))

@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if not _FEWEST <= arguments.steps <= _MOST:
         raise UserError(Problem(f"must be from {_FEWEST} to {_MOST:,}", "--steps", arguments.steps))
-    composed = compose(arguments.overrides)
+    composed = arguments.composed or compose(arguments.overrides)
     prepared = prepare_here(composed)
     plan, config = prepared.plan, prepared.plan.config
     if plan.total_steps < _FEWEST:

@@ -109,6 +109,17 @@ def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
 
 
 @pytest.mark.parametrize(
+    "words", [["plan", "--json"], ["plan", "--json", "dataset.skip_bad=true"], ["show", "--origin"]]
+)
+def test_the_printed_command_shows_the_same_counts_notes_and_origins(words: list[str], images: Path) -> None:
+    (next(images.glob("train/*/")) / "broken.png").write_text("")
+    code, shown, errors = execute(*words, f"dataset.path={images}", "launch=cpu")
+    assert code == 0, errors
+    command = shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))
+    assert (code, shown) == execute(*command[1:], *words[1:2])[:2]
+
+
+@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (["task=multilabel"], {"loss": "bce", "optimizer": OTHER_TASKS["optimizer"]}),
