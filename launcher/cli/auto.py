@@ -99,7 +99,7 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
     name, values = choose(facts)
     chosen = _untyped(values, typed)
     if (name, chosen.keys() - _OF_IMAGES) == (guess.name, of_task.keys()) and not guess.lengths:
-        composition.added = {key: chosen[key] for key in chosen.keys() - of_task.keys()}
+        composition.set({key: chosen[key] for key in chosen.keys() - of_task.keys()})
         composed = composition.composed()
     else:
         composed = compose([f"recipe={name}", *_words(chosen), *others])

@@ -166,17 +166,23 @@ class _Reading:
         if name in self._verbs:
             return self._line(f"train {name}", word)
         if flag == name and name not in (*self._keys, *synonyms("keys")):
-            if may_be_verb and (verb := self._nearest_verb(word)):
-                return self._line(f"train {verb}", word)
-            similar = nearest(word, recipes.names())
-            return similar and self._line(f"{self._start} recipe={similar}", word)
+            return self._like_a_name(word, may_be_verb)
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
         if (similar := nearest(name, [*own, *self._keys])) in own:
             return f"{self._start} {own[similar]}"
-        if not self._keys or (key := "recipe" if flag in _CONFIG else nearest_key(name)) is None:
-            return None
-        if not equals:
-            value = self._value_after(key) or "VALUE"
+        key = "recipe" if flag in _CONFIG else nearest_key(name)
+        return self._with_key(word, key, value if equals else None) if self._keys and key else None
+
+    def _like_a_name(self, word: str, may_be_verb: bool) -> str | None:
+        """Return the command line with the verb or recipe that is similar to a bare word."""
+        if may_be_verb and (verb := self._nearest_verb(word)):
+            return self._line(f"train {verb}", word)
+        recipe = nearest(word, recipes.names())
+        return self._line(f"{self._start} recipe={recipe}", word) if recipe else None
+
+    def _with_key(self, word: str, key: str, value: str | None) -> str:
+        """Return the command line with a key for a word, and its value (None: the word after it)."""
+        value = self._value_after(key) or "VALUE" if value is None else value
         return self._line(f"{self._start} {shlex.quote(f'{key}={value}')}", word, value)
 
     def _nearest_verb(self, word: str) -> str | None:

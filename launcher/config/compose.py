@@ -7,19 +7,19 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from launcher import paths
 from launcher.config import code, recipes
 from launcher.config.fields import expanded
-from launcher.config.groups import files, options
-from launcher.config.keys import kinds, takes_target
-from launcher.config.layers import COMMAND_LINE, DEFAULTS, get, leaves, put, resolve, without
-from launcher.config.overrides import SEARCH_PATH, Assignment, Switches, parse, quoted
+from launcher.config.groups import files
+from launcher.config.keys import takes_target
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer, get, leaves, put, resolve, without
+from launcher.config.overrides import SEARCH_PATH, Assignment, parse, quoted, sort_words
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.secrets import secret_values
-from launcher.config.similar import did_you_mean
+from launcher.config.switches import Switches
 from launcher.config.targets import KEY as TARGET
 from launcher.config.targets import Called
 from launcher.config.validate import validate
@@ -68,44 +68,15 @@ def _with_installed(config: RunConfig) -> RunConfig:
     return replace(config, code=config.code + paths_of, code_sha256=config.code_sha256 + digests)
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """One layer of the config: its origin, the values that it sets, and the options that it chooses by group.
-
-    `path` is its file; `options` are the options of all groups that its values assume.
-    """
-
-    origin: str
-    values: dict[str, Any]
-    chosen: Mapping[str, Any] = field(default_factory=dict)
-    path: Path = Path()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def sets(self, key: str) -> bool:
-        """Return whether the layer sets a dotted key, or a key inside it."""
-        group, _, rest = key.partition(".")
-        return (rest == "name" and group in self.chosen) or get(self.values, key, _ABSENT) is not _ABSENT
-
-    def applied(self, options: Mapping[str, Any]) -> Self:
-        """Return the layer without values of replaced options, and without null algorithms, which the overrides set."""
-        replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
-        stated = {group: self.values.get(group) for group in SWITCHED}
-        by_name = {group: own for group, own in stated.items() if isinstance(own, Mapping)}
-        nulls = {f"{group}.{name}" for group, own in by_name.items() for name, value in own.items() if value is None}
-        return replace(self, values=without(self.values, replaced | nulls))
-
-
 class Composition:
     """Hydra's `command` for the words of a command line, and the `layers` of values, highest priority first.
 
     `problems` are the errors of the words, `notes` are for the user, `switched` are the words' keys of algorithms.
-    `added` are values by dotted key as if typed, which follow from a config composed without them.
     """
 
     def __init__(self, words: Sequence[str]):
         self.problems = Problems()
         self.notes: list[str] = []
-        self.added: dict[str, Any] = {}
         self.recipe: Recipe | None = None
         self.code: list[code.Own] = []
         assignments = parse(words, self.problems)
@@ -125,10 +96,7 @@ class Composition:
         """Return the config; raises as `compose`."""
         problems = self.problems
         with problems.collected():
-            values = {**self._values}
-            for key, value in self.added.items():
-                put(values, key, value)
-            values = resolve(values, self.origin, problems)
+            values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
             config = _with_installed(validate(values, self.origin))
         problems.settle()
@@ -136,6 +104,14 @@ class Composition:
         origins = {key: self.origin(key) for key, _ in leaves(values)}
         origins |= dict.fromkeys(self.switched, COMMAND_LINE)
         return Composed(config, origins, [*self.notes, *([hint] if hint else [])])
+
+    def set(self, values: Mapping[str, Any]) -> None:
+        """Set values by dotted key as if they were typed, after a config was composed without them."""
+        typed: dict[str, Any] = {}
+        for key, value in values.items():
+            put(typed, key, value)
+            put(self._values, key, value)
+        self.layers.insert(0, Layer(COMMAND_LINE, typed))
 
     @cached_property
     def _values(self) -> dict[str, Any]:
@@ -150,13 +126,11 @@ class Composition:
         folder = os.environ.get(DATA_FOLDER)
         if folder and get(values, "dataset.kind") == "folder" and get(values, "dataset.path") is None:
             put(values, "dataset.path", folder)
-            self.layers.insert(0, _Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
+            self.layers.insert(0, Layer(f"environment {DATA_FOLDER}", {"dataset": {"path": folder}}))
         return values
 
     def origin(self, key: str) -> str:
         """Return the origin of a dotted key: the first layer that sets it or a key inside it."""
-        if key in self.added:
-            return COMMAND_LINE
         return next((layer.origin for layer in self.layers if layer.sets(key)), DEFAULTS)
 
     def _of_target(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,58 +154,55 @@ class Composition:
         from launcher.config.hydra_source import Command
 
         chosen, setting = sort_words(assignments, self.problems)
-        path = next((one.value for one in reversed(setting) if one.key == "dataset.path"), os.environ.get(DATA_FOLDER))
-        option = dataset_at(str(path), str(top.options.get("dataset"))) if path else None
-        usual = top.options.get("dataset")
-        if "dataset" not in chosen and option != usual and option is not None:
-            chosen["dataset"] = option
-            # note: the built-in images are of no folder of the user's
-            keep = "" if usual == "shapes" else f"; type dataset={usual} to keep that"
-            self.notes.append(f"{path} is read as dataset={option}{keep}")
-        published, lengths, chain = self._layers(top, {one.key: one.value for one in setting})
-        below = [*reversed(chain), *reversed(lengths)]
-        parts = [(layer.chosen, layer.values) for layer in below]
-        switched = [Switches(group, [(chose.get(group), own.get(group)) for chose, own in parts]) for group in SWITCHED]
+        typed: dict[str, Any] = {one.key: one.value for one in setting}
+        self._choose_dataset(chosen, typed.get("dataset.path", os.environ.get(DATA_FOLDER)), top)
+        self.options = {**top.options, **chosen}
+        files = self._files(top, typed)
+        self._note_replaced(chosen, top)
+        switched = [Switches(group, files) for group in SWITCHED]
         for switches in switched:
             switches.apply(assignments, self.problems)
-        for group, option in chosen.items():
-            values = [leaf for layer in chain if layer.options.get(group) != option for leaf in leaves(layer.values)]
-            if replaced := [f"{key}={value}" for key, value in values if key.startswith(f"{group}.")]:
-                self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
-        typed: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for one in (*setting, *(value for switches in switched for value in switches.values())):
-            put(typed, one.key, one.value)
-        in_use = self.options = {**top.options, **chosen}
-        applied = [layer.applied(in_use) for layer in (*published, *lengths, *chain)]
-        self.layers = [_Layer(COMMAND_LINE, typed, chosen), *applied, *_own_options(in_use)]
+            put(values, one.key, one.value)
+        files = [layer.used_with(self.options) for layer in files]
+        self.layers = [Layer(COMMAND_LINE, values, chosen), *files, *_own_options(self.options)]
         words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
-        words += [f"+lengths/{layer.path.parent.name}={quoted(layer.path.stem)}" for layer in reversed(lengths)]
-        if published:
-            words.append(f"+published=[{','.join(quoted(layer.path.stem) for layer in reversed(published))}]")
+        words += recipes.words_of(files)
         words += [word for switches in switched for word in switches.words()]
-        words += [f"++recipe={quoted(top.name)}"] * (self.recipe is not None)
+        if self.recipe is not None:
+            words.append(f"++recipe={quoted(top.name)}")
         words += [one.word for one in setting if one.key != "recipe"]
-        by_path = {layer.path: layer.values for layer in applied}
+        by_path = {layer.path: layer.values for layer in files}
         self.command = Command(top.name, words, paths.search_path(), top.path, by_path)
 
-    def _layers(self, top: Recipe, typed: Mapping[str, Any]) -> tuple[list[_Layer], list[_Layer], list[_Layer]]:
-        """Return the layers of published variants, of the length, and of the recipes, highest priority first."""
+    def _choose_dataset(self, chosen: dict[str, str], path: Any, top: Recipe) -> None:
+        """Choose the option of `dataset` that reads a path, unless one is typed, and note it."""
+        usual = str(top.options.get("dataset"))
+        if "dataset" in chosen or not path or (option := dataset_at(str(path), usual)) == usual:
+            return
+        chosen["dataset"] = option
+        # note: the built-in images are of no folder of the user's
+        keep = "" if usual == "shapes" else f"; type dataset={usual} to keep that"
+        self.notes.append(f"{path} is read as dataset={option}{keep}")
+
+    def _files(self, top: Recipe, typed: Mapping[str, Any]) -> list[Layer]:
+        """Return the layers of a recipe's files, highest priority first, and note a variant that it does not have."""
         epochs = typed.get("epochs")
         epochs = epochs if type(epochs) is int else top.get("epochs")
         as_published = (typed.get("fidelity") or top.get("fidelity")) == "published"
-        published, lengths, chain = [], [], []
-        for recipe in top.chain():
-            base = f", base of {top.name}" if recipe is not top else ""
-            origin = f"recipe {recipe.name}{base}" if recipe.base else DEFAULTS
-            chain.append(_Layer(origin, recipe.values, recipe.chosen, recipe.path, recipe.options))
-            if file := recipe.changes_at(epochs):
-                lengths.append(_Layer(origin, read_mapping(file), {}, file, recipe.options))
-            if as_published and (file := recipe.published):
-                published.append(_Layer("fidelity=published", read_mapping(file), {}, file, recipe.options))
-        if as_published and not published:
+        if as_published and not any(recipe.published for recipe in top.chain()):
             whose = f"recipe={top.name} has no" if self.recipe else "without a recipe there is no"
             self.notes.append(f"fidelity=published has no effect: {whose} published variant")
-        return published, lengths, chain
+        return top.layers(epochs, as_published=as_published)
+
+    def _note_replaced(self, chosen: Mapping[str, str], top: Recipe) -> None:
+        """Note the values of recipes that are of other options than the chosen ones."""
+        for group, option in chosen.items():
+            others = [recipe.values for recipe in top.chain() if recipe.options.get(group) != option]
+            values = [f"{key}={value}" for own in others for key, value in leaves({group: own.get(group, {})})]
+            if replaced := [one for one in values if one.startswith(f"{group}.")]:
+                self.notes.append(f"{group}={option} replaces the recipe's {', '.join(replaced)}")
 
 
 def _names_of_code(assignments: Sequence[Assignment], recipe: Recipe | None) -> list[str]:
@@ -241,11 +212,11 @@ def _names_of_code(assignments: Sequence[Assignment], recipe: Recipe | None) -> 
     return [str(name) for name in names if name is not None]
 
 
-def _own_options(chosen: Mapping[str, Any]) -> list[_Layer]:
+def _own_options(chosen: Mapping[str, Any]) -> list[Layer]:
     """Return the values in the user's own files of the options chosen by group."""
     of_groups = {(group, str(chosen[group])): files(group) for group in GROUPS if group in chosen}
     return [
-        _Layer(f"{group}={option}", {group: without(_own_values(names[option], group), {"defaults"})})
+        Layer(f"{group}={option}", {group: without(_own_values(names[option], group), {"defaults"})})
         for (group, option), names in of_groups.items()
         if option in names and paths.CONF not in names[option].parents
     ]
@@ -280,34 +251,3 @@ def dataset_at(path: str, usual: str) -> str:
         if folder.is_dir():
             return "image_folder"
     return "imagenet" if usual == "imagenet" else "image_folder"
-
-
-def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
-    """Split words into the options that they choose by group and those that set values; report invalid ones."""
-    chosen: dict[str, str] = {}
-    setting = []
-    for one in assignments:
-        key, value, problem = one.key, one.value, None
-        head, _, rest = key.partition(".")
-        if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
-            problem = "no such key"
-        elif head in GROUPS and rest == "name":
-            wrong = _no_option(head, value)
-            problem = f"cannot be set; {wrong or f'type {head}={value} to choose an option'}"
-        elif key in GROUPS and not isinstance(value, Mapping):
-            problem = _no_option(key, value)
-            chosen |= {key: value} if problem is None else {}
-        elif head not in SWITCHED and key != SEARCH_PATH:
-            setting.append(one)
-        if problem is not None:
-            problems.append(Problem(problem, key, value, COMMAND_LINE))
-    return chosen, setting
-
-
-def _no_option(group: str, value: Any) -> str | None:
-    """Return what is wrong with a group's option, and what to type instead; None if it exists."""
-    names = options(group)
-    if value in names:
-        return None
-    hints = [hint for kind in kinds(group) if (hint := getattr(kind, "instead_of", lambda word: None)(str(value)))]
-    return f"no such {group}; {hints[0] if hints else did_you_mean(str(value), names)}"

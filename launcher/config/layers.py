@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
 
 from launcher.config.keys import nearest_key
+from launcher.config.schema import GROUPS, SWITCHED
 from launcher.errors import Problem, Problems, shown
 
 DEFAULTS = "defaults"
@@ -14,6 +17,41 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
 NOT_PLAIN = "cannot be resolved: a reference must be ${key}, with the key of another value"
 # The longest text that a reference may insert.
 _LONGEST = 1000
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the config: its origin, the values that it sets, and the options that it chooses by group.
+
+    `path` is its file; `options` are the options of all groups that its values assume. `kind` is the folder of recipes/
+    of values that change a recipe.
+    """
+
+    origin: str
+    values: dict[str, Any]
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    path: Path = Path()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+    def sets(self, key: str) -> bool:
+        """Return whether the layer sets a dotted key, or a key inside it."""
+        group, _, rest = key.partition(".")
+        return (rest == "name" and group in self.chosen) or get(self.values, key, _ABSENT) is not _ABSENT
+
+    def used_with(self, options: Mapping[str, Any]) -> Self:
+        """Return the layer without values of replaced options, and without null algorithms, which the overrides set."""
+        replaced = {group for group in GROUPS if self.options.get(group) != options.get(group)}
+        own = {f"{group}.{name}": value for group in SWITCHED for name, value in mapping(self.values, group).items()}
+        nulls = {key for key, value in own.items() if value is None}
+        return replace(self, values=without(self.values, replaced | nulls))
+
+
+def mapping(values: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the mapping at a key; empty if another value is there."""
+    value = values.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

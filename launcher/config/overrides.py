@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from launcher.config.groups import files
-from launcher.config.keys import is_text, lists_text, nearest_key
+from launcher.config.groups import options
+from launcher.config.keys import is_text, kinds, lists_text, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
-from launcher.config.similar import did_you_mean, nearest
-from launcher.config.targets import KEY as TARGET
+from launcher.config.similar import did_you_mean
 from launcher.config.validate import ON_OFF
-from launcher.config.yaml_file import package
 from launcher.errors import Problem, Problems, UserError, shown
 
 if TYPE_CHECKING:
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 ON, OFF = ON_OFF
 NULL = "null"
+# Keys of a composed config that are not values of the run.
+_NOT_OF_A_RUN = ("about", "hydra")
 # Hydra's key of folders with more recipes and options.
 SEARCH_PATH = "hydra.searchpath"
 
@@ -143,86 +143,32 @@ def read_override(word: str) -> Override | None:
         return None
 
 
-class Switches:
-    """The active algorithms, or callbacks or metrics, after applying config files in order, and then words.
+def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
+    """Split words into the options that they choose by group and those that set values; report invalid ones."""
+    chosen: dict[str, str] = {}
+    setting = []
+    for one in assignments:
+        key, value, problem = one.key, one.value, None
+        head, _, rest = key.partition(".")
+        if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
+            problem = "no such key"
+        elif head in GROUPS and rest == "name":
+            wrong = _no_option(head, value)
+            problem = f"cannot be set; {wrong or f'type {head}={value} to choose an option'}"
+        elif key in GROUPS and not isinstance(value, Mapping):
+            problem = _no_option(key, value)
+            chosen |= {key: value} if problem is None else {}
+        elif head not in SWITCHED and key != SEARCH_PATH:
+            setting.append(one)
+        if problem is not None:
+            problems.append(Problem(problem, key, value, COMMAND_LINE))
+    return chosen, setting
 
-    Each file gives the options of its defaults list (None: no list) and its body's values of the group: values turn one
-    on, null turns it off. `active` maps each to the option of its values, which may have no file but a `_target_`.
-    """
 
-    def __init__(self, group: str, parts: Iterable[tuple[Any, Any]]):
-        self.active: dict[str, str] = {}
-        self._group, self._files = group, files(group)
-        self._inline: set[str] = set()
-        self._of_recipe: list[str] = []
-        self._stated: set[str] = set()
-        self._values: list[Assignment] = []
-        for listed, stated in parts:
-            if isinstance(listed, list):
-                self._of_recipe = [str(option) for option in listed]
-                self._choose(self._of_recipe)
-            for name, value in stated.items() if isinstance(stated, Mapping) else ():
-                self._stated.add(str(name))
-                self._inline |= {str(name)} if isinstance(value, Mapping) and TARGET in value else set()
-                self._turn(str(name), on=value is not None)
-
-    def apply(self, assignments: Sequence[Assignment], problems: Problems) -> None:
-        """Apply assignments in order; add a problem for each unknown one or invalid value."""
-        own = [one for one in assignments if one.key.partition(".")[0] == self._group]
-        for _, name, *rest in (one.key.split(".") for one in own if "." in one.key):
-            self._inline |= {name} if rest == [TARGET] else set()
-        for assignment in own:
-            with problems.collected():
-                self._follow(assignment)
-
-    def values(self) -> list[Assignment]:
-        """Return the assignments of values of active ones."""
-        return [one for one in self._values if self._algorithm(one.key.split(".")[1]) in self.active]
-
-    def words(self) -> list[str]:
-        """Return Hydra's overrides: the list of options if the recipe's lacks some, nulls to turn off, and values."""
-        options = [option for option in self.active.values() if option in self._files]
-        choice = [] if {*options} <= {*self._of_recipe} else [f"{self._group}=[{','.join(options)}]"]
-        stated = self._stated | {self._algorithm(option) for option in self._of_recipe}
-        off = [f"++{self._group}.{name}=null" for name in sorted(stated - self.active.keys())]
-        return [*choice, *off, *(one.word for one in self.values())]
-
-    def _follow(self, assignment: Assignment) -> None:
-        _, *names = assignment.key.split(".")
-        value = assignment.value
-        options = names[:1] or ([] if value in (OFF, False, None, {}) else [value] if isinstance(value, str) else value)
-        if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-            message = "must be a list such as [ema,blurpool]; set values by algorithms.sam.rho=0.1"
-            raise UserError(Problem(message, self._group, value, COMMAND_LINE))
-        if unknown := [option for option in options if option not in {*self._files, *self._inline}]:
-            what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
-            hints = {f"{self._group}.{option}": did_you_mean(option, known) for option in unknown}
-            raise UserError(*(Problem(f"no such {what}; {hints[key]}", key, value, COMMAND_LINE) for key in hints))
-        if not names:
-            self._choose(options)
-            return
-        if names[1:] or isinstance(value, Mapping):
-            self._values.append(assignment)
-        elif value not in (ON, OFF, True, False, None):
-            like = nearest(str(value), ON_OFF)
-            message = f"must be on, off, or a mapping of values{f'; did you mean {like}?' if like else ''}"
-            raise UserError(Problem(message, assignment.key, value, COMMAND_LINE))
-        self._turn(names[0], on=bool(names[1:]) or value not in (OFF, False, None))
-
-    def _choose(self, options: Sequence[str]) -> None:
-        """Turn on exactly these options."""
-        self.active = {self._algorithm(option): option for option in options}
-
-    def _turn(self, option: str, *, on: bool) -> None:
-        """Turn one off, or on with the values of the option, which may be a variant."""
-        algorithm = self._algorithm(option)
-        if not on:
-            self.active.pop(algorithm, None)
-        elif algorithm != option or algorithm not in self.active:
-            self.active[algorithm] = option
-
-    def _algorithm(self, option: str) -> str:
-        """Return the algorithm of an option: the package of its `# @package` line, or its file name."""
-        path = self._files.get(option)
-        at = package(path) if path is not None else None
-        return (at or option).removeprefix(f"{self._group}.")
+def _no_option(group: str, value: Any) -> str | None:
+    """Return what is wrong with a group's option, and what to type instead; None if it exists."""
+    names = options(group)
+    if value in names:
+        return None
+    hints = [hint for kind in kinds(group) if (hint := getattr(kind, "instead_of", lambda word: None)(str(value)))]
+    return f"no such {group}; {hints[0] if hints else did_you_mean(str(value), names)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +15,8 @@ from pydantic.dataclasses import dataclass as typed_dataclass
 
 from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive, expanded
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer
+from launcher.config.overrides import quoted
 from launcher.config.similar import nearest
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
@@ -101,6 +102,20 @@ class Recipe:
         nearest, own = (min(lengths, key=lambda n: abs(n - to)) for to in (epochs, self.get("epochs")))
         return None if nearest == own else self.lengths[nearest]
 
+    def layers(self, epochs: Any, *, as_published: bool) -> list[Layer]:
+        """Return the layers of its files, highest priority first: published variants, changes at a length, recipes."""
+        published, lengths, chain = [], [], []
+        for recipe in self.chain():
+            base = f", base of {self.name}" if recipe is not self else ""
+            origin = f"recipe {recipe.name}{base}" if recipe.base else DEFAULTS
+            chain.append(Layer(origin, recipe.values, recipe.chosen, recipe.path, recipe.options))
+            if file := recipe.changes_at(epochs):
+                lengths.append(Layer(origin, read_mapping(file), {}, file, recipe.options, _LENGTHS))
+            if as_published and (file := recipe.published):
+                values = read_mapping(file)
+                published.append(Layer("fidelity=published", values, {}, file, recipe.options, _PUBLISHED))
+        return [*published, *lengths, *chain]
+
     def get(self, key: str) -> Any:
         """Return a top-level key's value from the first recipe of the chain that has it; None without one."""
         return next((recipe.values[key] for recipe in self.chain() if key in recipe.values), None)
@@ -112,6 +127,14 @@ def load(name: str) -> Recipe:
     Raises UserError if the recipe does not exist or is invalid.
     """
     return _load(_find(name, COMMAND_LINE))
+
+
+def words_of(layers: Sequence[Layer]) -> list[str]:
+    """Return Hydra's words for the files of a recipe's lengths and published variants."""
+    lengths, published = ([one.path for one in reversed(layers) if one.kind == kind] for kind in (_LENGTHS, _PUBLISHED))
+    words = [f"+{_LENGTHS}/{file.parent.name}={quoted(file.stem)}" for file in lengths]
+    names = ",".join(quoted(file.stem) for file in published)
+    return [*words, f"+{_PUBLISHED}=[{names}]"] if published else words
 
 
 def names() -> list[str]:

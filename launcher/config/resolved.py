@@ -12,14 +12,15 @@ from typing import Any
 from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import use_recorded
-from launcher.config.compose import compose, sort_words
+from launcher.config.compose import compose
 from launcher.config.formats import completed, is_old_behaviour
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
-from launcher.config.layers import COMMAND_LINE, get, leaves, put, resolve, without
-from launcher.config.overrides import OFF, ON, Switches, parse
+from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
+from launcher.config.overrides import OFF, ON, parse, sort_words
 from launcher.config.schema import LOGGER, SWITCHED, RunConfig
 from launcher.config.secrets import secret_values
+from launcher.config.switches import Switches
 from launcher.config.validate import MISSING, NO_SUCH_KEY, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
@@ -175,7 +176,7 @@ def continued(
     assignments = parse(words, problems)
     chosen, setting = sort_words(assignments, problems)
     for group in SWITCHED:
-        switches = Switches(group, [(None, before[group])])
+        switches = Switches(group, [Layer(COMMAND_LINE, before)])
         switches.apply(assignments, problems)
         for name in sorted(switches.active.keys() ^ before[group].keys()):
             if name in values[group] and is_free(group, free):
