@@ -159,7 +159,8 @@ class Composition:
         self.options = {**top.options, **chosen}
         files = self._files(top, typed)
         self._note_replaced(chosen, top)
-        switched = [Switches(group, files) for group in SWITCHED]
+        # note: a published variant changes values, also those of what a recipe on its recipe turns off
+        switched = [Switches(group, [one for one in files if one.kind != recipes.PUBLISHED]) for group in SWITCHED]
         for switches in switched:
             switches.apply(assignments, self.problems)
         values: dict[str, Any] = {}

@@ -28,7 +28,7 @@ TRAIN = "train"
 # The word that chooses one for the images and the machine.
 AUTO = "auto"
 
-_LENGTHS, _PUBLISHED = "lengths", "published"
+LENGTHS, PUBLISHED = "lengths", "published"
 _MOST_BASES = 10
 
 
@@ -110,10 +110,10 @@ class Recipe:
             origin = f"recipe {recipe.name}{base}" if recipe.base else DEFAULTS
             chain.append(Layer(origin, recipe.values, recipe.chosen, recipe.path, recipe.options))
             if file := recipe.changes_at(epochs):
-                lengths.append(Layer(origin, read_mapping(file), {}, file, recipe.options, _LENGTHS))
+                lengths.append(Layer(origin, read_mapping(file), {}, file, recipe.options, LENGTHS))
             if as_published and (file := recipe.published):
                 values = read_mapping(file)
-                published.append(Layer("fidelity=published", values, {}, file, recipe.options, _PUBLISHED))
+                published.append(Layer("fidelity=published", values, {}, file, recipe.options, PUBLISHED))
         return [*published, *lengths, *chain]
 
     def get(self, key: str) -> Any:
@@ -131,10 +131,10 @@ def load(name: str) -> Recipe:
 
 def words_of(layers: Sequence[Layer]) -> list[str]:
     """Return Hydra's words for the files of a recipe's lengths and published variants."""
-    lengths, published = ([one.path for one in reversed(layers) if one.kind == kind] for kind in (_LENGTHS, _PUBLISHED))
-    words = [f"+{_LENGTHS}/{file.parent.name}={quoted(file.stem)}" for file in lengths]
+    lengths, published = ([one.path for one in reversed(layers) if one.kind == kind] for kind in (LENGTHS, PUBLISHED))
+    words = [f"+{LENGTHS}/{file.parent.name}={quoted(file.stem)}" for file in lengths]
     names = ",".join(quoted(file.stem) for file in published)
-    return [*words, f"+{_PUBLISHED}=[{names}]"] if published else words
+    return [*words, f"+{PUBLISHED}=[{names}]"] if published else words
 
 
 def names() -> list[str]:
@@ -222,8 +222,8 @@ def _load(path: Path, trail: tuple[Path, ...] = ()) -> Recipe:
     about = About(epochs=base.about.epochs) if header is None else typed(About, header, lambda key: str(path), "about.")
     name = path.stem if find(path.stem) in (None, path) else f"{path.parent.name}-{path.stem}"
     folder = path.parent.parent if path.parent.name == paths.ABLATIONS else path.parent
-    lengths = {int(file.stem): file for file in (folder / _LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
-    published = folder / _PUBLISHED / f"{name}.yaml"
+    lengths = {int(file.stem): file for file in (folder / LENGTHS / name).glob("*.yaml") if file.stem.isdecimal()}
+    published = folder / PUBLISHED / f"{name}.yaml"
     return Recipe(name, path, about, values, base, lengths, published if published.is_file() else None)
 
 
