@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from launcher import atomic, paths
 
@@ -23,15 +23,16 @@ def cached(name: str, facts: Any, kind: type[ValueT], compute: Callable[[], Valu
         with suppress(OSError):
             path = _path(name, facts)
             path.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(path, TypeAdapter(kind).dump_json(value).decode())
+            # note: Python's JSON can state names that are not UTF-8
+            atomic.write_text(path, json.dumps(TypeAdapter(kind).dump_python(value)))
     return value
 
 
 def stored(name: str, facts: Any, kind: type[ValueT]) -> ValueT | None:
     """Return the value for some facts, plain values; None if there is none."""
     try:
-        return TypeAdapter(kind).validate_json(_path(name, facts).read_bytes())
-    except (OSError, ValidationError):
+        return TypeAdapter(kind).validate_python(json.loads(_path(name, facts).read_bytes()))
+    except (OSError, ValueError, RecursionError):
         return None
 
 

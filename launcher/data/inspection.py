@@ -18,7 +18,10 @@ from launcher.data.loaders.base import loader_of
 from launcher.data.shapes import FIGURES, NUMBERS
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
+from launcher.data.sources.path_tables import table_of
 from launcher.data.sources.pieces import Listed
+from launcher.data.sources.shards import archives_in
+from launcher.data.sources.source import Files
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -233,6 +236,9 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
         notes.append(f"{message} on it")
     if others := unread_folders(DiskTree(path), train.place.rstrip("/")):
         notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
+    tables = [str(table) for one in ("train", "val") if (table := table_of(str(path), one))]
+    if beside := [*archives_in(Files(str(path)), str(path))[0], *tables]:
+        notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
     if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
         notes.append(f"{len(deep):,} images lie in folders below their class folder, such as {deep[0]}")
     return notes

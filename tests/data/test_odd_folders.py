@@ -117,6 +117,8 @@ LAYOUTS = [
     case("a flat folder", [remove("train"), remove("val"), image("0.png")], f"{NO_TRAIN}{SPLIT}"),
     case("flat splits", [remove("train"), image("train/0.png")], NO_CLASSES.format("train")),
     case("splits in capitals", CAPITALS, f"{NO_TRAIN}; rename Train to train"),
+    case("a validation split in capitals", [move("val", "Val")], f"{NO_VAL}; rename Val to val"),
+    case("a validation split of another name", [move("val", "Testing")], f"{NO_VAL}; rename Testing to val"),
     case(
         "splits in capitals as classes",
         CAPITALS,

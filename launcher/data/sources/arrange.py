@@ -118,7 +118,8 @@ class Archives:
                     rows.add(label, path_in_class(file, label), (number, *place), mark)
             elif wanted in ("train", "all") and not file.startswith(read) and is_image(PurePosixPath(file).name):
                 rows.drop(_ELSEWHERE, file)
-        for listing in self.listings:
+        # note: an archive of both splits is listed for each, and counts for training
+        for listing in self.listings if self.is_divided or wanted != "val" else ():
             for reason, (count, name) in listing.dropped.items():
                 rows.drop(reason, name, count)
         return [] if samples else in_order(map(composed, tree.folders(root) if root else visible(tree, root)))

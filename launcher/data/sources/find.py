@@ -18,10 +18,13 @@ from launcher.data.sources.layout import FFCV, Wanted, class_root, is_no_folder,
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.shards import (
+    COMPRESSED,
     FOLDERS,
+    PACKED,
     archives_in,
     format_of,
     formats,
+    no_split,
     packed_source,
     split_of,
 )
@@ -29,10 +32,9 @@ from launcher.data.sources.source import Files, below
 from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 
 _PLAIN = SourceOptions()
-_COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 
 
 def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Folder, Folder]:
@@ -124,21 +126,25 @@ def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
 def is_in_class_folders(path: str) -> bool:
     """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder.
 
-    Raises UserError if it is a file of another kind.
+    Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
     if is_no_folder(path) or not is_folder(Path(path)):
         if not is_remote(path) and is_file(Path(path)) and format_of(path) not in (*formats(), *TABLES):
-            first = "decompress it, or " if format_of(path) in _COMPRESSED else ""
+            first = "decompress it, or " if format_of(path) in COMPRESSED else ""
             message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
             raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
         return not (is_remote(path) or format_of(path) in (*formats(), *TABLES))
     if any(map(is_folder, Path(path, "train").glob("[!.]*"))):
         return True
-    archives = archives_in(Files(path), path)
-    if not any(split_of(file.removeprefix(path)) for file in archives):
-        others = (entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry))
-        archives = [] if {*others}.difference((*FOLDERS, FFCV)) else archives
-    return not archives and not any(table_of(path, one) for one in ("train", "val"))
+    archives, unread = archives_in(Files(path), path)
+    others = {entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry)}.difference((*FOLDERS, FFCV))
+    if others and not any(split_of(file.removeprefix(path)) for file in archives):
+        archives = []
+    if archives or any(table_of(path, one) for one in ("train", "val")):
+        return False
+    if (compressed := unread.get(PACKED)) and not others:
+        raise problem(path, f"holds {first_few(compressed)}, which are compressed; decompress them")
+    return True
 
 
 def open_source(
@@ -159,6 +165,8 @@ def open_source(
         return source
     if (source := packed_source(files, path, wanted, report, options)) is not None:
         return source
+    if not is_remote(path):
+        raise no_split(path, wanted)
     source = _remote_folders(files, wanted, report, options)
     if not is_prepared and None in sizes(source):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"

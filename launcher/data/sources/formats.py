@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+import stat
 import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +34,8 @@ _IMAGE, LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("lab
 _USUAL = {"image": _IMAGE, "label": LABEL}
 # A name in a tar file as WebDataset reads it: the key, which ends at the first dot of the base name, and the field.
 _SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)[.]([^/]*)")
-_NO_FILE = "links, pipes or devices in a tar file"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_FILE = "links, pipes or devices in an archive"
 _NO_IMAGE = "samples without an image"
 _OTHER_FIELD = "images of other fields of a sample"
 
@@ -85,16 +87,24 @@ class Listing:
         drop(self.dropped, reason, name)
 
 
-def label_text(values: Sequence[object], columns: Columns) -> str:
+def label_text(values: Sequence[object], columns: Columns, where: str) -> str:
     """Return the text of a label from the values of its columns; several, and those of a list, are joined.
 
-    A missing value, or NaN, is an empty text.
+    A missing value, or NaN, is an empty text. Raises UserError about the row `where` it is, if one is no class.
     """
-    return columns.separator.join(
-        "" if one is None or (isinstance(one, float) and math.isnan(one)) else class_name(one)
-        for value in values
-        for one in (value if isinstance(value, list) else [value])
-    )
+    flat = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    for one in flat:
+        # note: JSON may have objects, and halves of surrogate pairs
+        if not isinstance(one, str | int | float | None) or (isinstance(one, str) and _SURROGATE.search(one)):
+            raise no_class(where, one, columns)
+    missing = (one is None or (isinstance(one, float) and math.isnan(one)) for one in flat)
+    return columns.separator.join("" if lacks else class_name(one) for one, lacks in zip(flat, missing, strict=True))
+
+
+def no_class(where: str, value: object, columns: Columns) -> UserError:
+    """Return an error about the label of a row."""
+    message = f"{where} has the label {value}, which is no class; remove such rows or set dataset.columns.label"
+    return UserError(Problem(message, "dataset.columns.label", columns.label))
 
 
 def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[str]:
@@ -175,7 +185,7 @@ def _json_label(content: bytes, archive: str, name: str, columns: Columns) -> st
     keys = [next((key for key in ([one] if one else LABEL) if key in values), None) for one in several]
     if None in keys:
         return None
-    label, folders = label_text([*map(values.get, keys)], columns), PurePosixPath(name).parts[:-1]
+    label, folders = label_text([*map(values.get, keys)], columns, f"{archive}: {name}"), PurePosixPath(name).parts[:-1]
     others = [one for one in folders if one.casefold() not in SPLIT_NAMES]
     if columns.label is None and others and label not in others:
         message = f"{name} has the {keys[0]} {label}, but lies in the folder {others[-1]}; set "
@@ -245,6 +255,10 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
         name = tidy(member.filename.replace("\\", "/") if of_windows else member.filename)
         if member.is_dir() or not is_image(PurePosixPath(name).name):
             listing.others.append(name)
+            continue
+        # note: the upper half is the mode of a Unix file, or zero
+        if (mode := member.external_attr >> 16) and stat.S_IFMT(mode) not in (0, stat.S_IFREG):
+            listing.drop(_NO_FILE, name)
             continue
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise problem(archive, f"{member.filename} is encrypted, or not deflated; write another zip file")

@@ -174,9 +174,10 @@ def _undivided(tree: Tree, top: str, folders: list[str], held_out: list[str], pa
 
 def _remedy(tree: Tree, top: str, split: str, path: str, folders: list[str]) -> str:
     """Return what to do about a missing split, by the folders that exist."""
-    similar = [name for name in folders if name.casefold().startswith(split) and name.casefold() in SPLIT_NAMES]
-    if split == "train" and similar:
-        return f"; rename {similar[0]} to train"
+    of_train = ("train", "training")
+    similar = [name for name in folders if name.casefold() in SPLIT_NAMES and name not in VAL]
+    if similar := [name for name in similar if (name.casefold() in of_train) == (split == "train")]:
+        return f"; rename {similar[0]} to {split}"
     inner = [one for one in (join(top, name) for name in folders) if "train" in tree.folders(one)]
     if split == "train" and inner:
         return f"; set dataset.path={_shown(path, inner[0])}"

@@ -11,7 +11,7 @@ import numpy as np
 
 from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
-from launcher.data.sources.formats import Listing, column_of, label_columns, label_text
+from launcher.data.sources.formats import Listing, column_of, label_columns, label_text, no_class
 from launcher.data.sources.layout import is_remote, problem
 from launcher.errors import Problem, UserError
 
@@ -74,14 +74,13 @@ def _pyarrow(module: str, archive: str) -> Any:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a file: the columns of images and labels, and the names of the classes if the schema has them."""
+    """The rows of a file: the columns of images, and of labels with the names of their classes, if there are any."""
 
     listing: Listing
     archive: str
     columns: Columns
     image: str
-    labels: list[str]
-    classes: list[str]
+    labels: dict[str, list[str]]
 
     @classmethod
     def of(cls, schema: Any, archive: str, columns: Columns) -> "_Rows":
@@ -90,10 +89,8 @@ class _Rows:
         labels = label_columns(schema.names, columns, archive)
         _check_images(schema.field(image).type, image, archive)
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        feature = features.get(labels[0], {})
-        # note: those of a list are one level deeper
-        names = feature.get("names") or feature.get("feature", {}).get("names") or []
-        return cls(Listing(image=image, is_table=True), archive, columns, image, labels, names)
+        names = {label: _names(features.get(label)) for label in labels}
+        return cls(Listing(image=image, is_table=True), archive, columns, image, names)
 
     def add(self, batch: Any, starts: np.ndarray, sizes: np.ndarray) -> None:
         """Add the rows of a batch, whose images have these places.
@@ -110,29 +107,33 @@ class _Rows:
         values = zip(*(batch.column(label).to_pylist() for label in self.labels), strict=True)
         for path, cells, start, size in zip(paths, values, starts.tolist(), sizes.tolist(), strict=True):
             number = len(listing.names)
-            named = [
-                self._named(value, f"row {number + 1} ({path})" if path else f"row {number + 1}") for value in cells
-            ]
-            listing.add(path or f"{number:06d}", label_text(named, self.columns), start, size)
+            where = f"{self.archive}: row {number + 1}{f' ({path})' * bool(path)}"
+            pairs = zip(cells, self.labels.values(), strict=True)
+            named = [self._named(value, names, where) for value, names in pairs]
+            listing.add(path or f"{number:06d}", label_text(named, self.columns, where), start, size)
 
     def all(self) -> Listing:
         """Return the listed rows, with the order of the classes; lists of labels have other texts."""
-        names = [*map(class_name, self.classes)]
+        names = [*map(class_name, next(iter(self.labels.values())))]
         self.listing.order[:] = names if {*names, ""}.issuperset(self.listing.classes) else []
         return self.listing
 
-    def _named(self, value: Any, row: str) -> Any:
-        """Return a label, or a list of them, with the names of classes if there are any."""
+    def _named(self, value: Any, names: Sequence[str], where: str) -> Any:
+        """Return a label, or a list of them, by the names of its column's classes if there are any."""
         if isinstance(value, list):
-            return [self._named(one, row) for one in value]
-        if value is None or (isinstance(value, float) and math.isnan(value)):
-            return None
-        if isinstance(value, str) or (isinstance(value, int | float) and not self.classes):
+            return [self._named(one, names, where) for one in value]
+        if not names or value is None or isinstance(value, str) or (isinstance(value, float) and math.isnan(value)):
             return value
-        if isinstance(value, int) and 0 <= value < len(self.classes):
-            return self.classes[value]
-        message = f"{self.archive}: {row} has the label {value}, which is no class; remove such rows or set"
-        raise UserError(Problem(f"{message} dataset.columns.label", "dataset.columns.label", self.columns.label))
+        if isinstance(value, int) and 0 <= value < len(names):
+            return names[value]
+        raise no_class(where, value, self.columns)
+
+
+def _names(feature: Any) -> list[str]:
+    """Return the names of the classes of a ClassLabel, or of a list of them, which has several forms."""
+    while isinstance(feature, list) or "feature" in (feature or {}):
+        feature = feature[0] if isinstance(feature, list) else feature["feature"]
+    return (feature or {}).get("names") or []
 
 
 def _check_images(kind: Any, image: str, archive: str) -> None:

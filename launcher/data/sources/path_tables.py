@@ -9,19 +9,20 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.class_names import in_order
-from launcher.data.dropped import Dropped, Drops, drop
+from launcher.data.dropped import Dropped, Drops, drop, drops_of
 from launcher.data.folder import Folder, counted
 from launcher.data.listing import is_file, unreadable_path
 from launcher.data.sources.arrange import path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
 from launcher.data.sources.layout import VAL, Wanted, problem
 from launcher.data.sources.pieces import Listed, Paths
-from launcher.data.sources.shards import format_of
-from launcher.errors import Problem, UserError
+from launcher.data.sources.shards import check_undivided, format_of, of_split, unread
+from launcher.errors import Problem, UserError, first_few
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*_DELIMITERS, ".jsonl")
 _SPLIT = "split"
+_NO_SPLIT = "tables of no split that is read"
 _REPEATED = "rows that repeat an image and its label"
 
 # The number of a row, from 1 on, and its values by column.
@@ -43,16 +44,16 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
     head = [*first[1]]
     image = column_of(head, "image", options.columns, str(table))
     labels = label_columns(head, options.columns, str(table))
-    column, value, dropped = options.columns.split or _SPLIT, "", Drops()
-    if str(table) == path and wanted != "all":
-        value, dropped = _of_split(table, head, wanted, column)
+    column = options.columns.split or _SPLIT
+    value, dropped = _of_split(table, head, wanted, column) if str(table) == path else ("", _beside(path, wanted))
     images, seen = _Images(), sum(one.rows for one in dropped.values())
     for number, row in _rows(table):
         if value and _split_in(row, column) != value:
             continue
         seen += 1
         file = _file(table, number, row, image)
-        label = label_text([row.get(name) for name in labels], options.columns)
+        where = f"{table}: row {number} ({row[image]})"
+        label = label_text([row.get(name) for name in labels], options.columns, where)
         if options.lacks_label(label):
             raise problem(
                 table, f"row {number} ({row[image]}) has no {' and '.join(labels)}; add it, or remove the row"
@@ -75,10 +76,25 @@ def table_of(path: str, wanted: Wanted) -> Path | None:
     return next(filter(is_file, (Path(path, f"{name}{one}") for name in names for one in TABLES)), None)
 
 
+def _beside(path: str, wanted: Wanted) -> Drops:
+    """Return the tables of a folder that no split reads: they count for training.
+
+    Raises UserError if a split has two, or validation images exist besides those to divide.
+    """
+    files = {str(Path(path, f"{name}{one}")): name for name in ("train", *VAL) for one in TABLES}
+    tables = {file: name for file, name in files.items() if is_file(Path(file))}
+    if len(chosen := of_split(path, tables, wanted)) > 1:
+        raise problem(path, f"holds two tables of one split, {first_few(chosen)}; keep one")
+    return drops_of({_NO_SPLIT: unread(tables, chosen, wanted)})
+
+
 def _of_split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, Drops]:
-    """Return the value of a split in its column, empty for all rows, and dropped rows: they count for training."""
+    """Return the value of a split in its column, empty for all rows, and dropped rows: they count for training.
+
+    Raises UserError if it has no rows, or validation images exist besides those to divide.
+    """
     if column not in head:
-        if wanted == "evaluation":
+        if wanted in ("all", "evaluation"):
             return "", {}
         message = f"{table} has no such column; set dataset.val_split=0.1, or write train.csv and val.csv"
         raise UserError(Problem(message, "dataset.columns.split", column))
@@ -86,11 +102,16 @@ def _of_split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> 
     for number, row in _rows(table):
         drop(rows, _split_in(row, column), f"row {number}")
     val = next((name for name in VAL if name in rows), None)
-    chosen = "train" if wanted == "train" else val
+    if wanted == "all":
+        if val is None and "train" not in rows:
+            return "", {}
+        check_undivided(str(table), rows)
+    chosen = "train" if wanted in ("train", "all") else val
     if chosen is None or chosen not in rows:
-        split = "train" if wanted == "train" else "val"
+        split = "train" if wanted in ("train", "all") else "val"
         raise problem(table, f"has no rows whose {column} is {split}; add some, or set dataset.val_split=0.1")
-    others = {value: one for value, one in rows.items() if wanted == "train" and value not in ("train", val)}
+    read = {"train", *([val] if wanted == "train" else ())}
+    others = {value: one for value, one in rows.items() if chosen == "train" and value not in read}
     return chosen, {f"rows whose {column} is {value}": one for value, one in others.items()}
 
 
@@ -155,12 +176,26 @@ def _file(table: Path, number: int, row: Mapping[str, object], column: str) -> s
     return str(table.parent / str(value))
 
 
+def _object(line: str) -> Mapping[str, object]:
+    """Return the values of a line of JSONL; raises ValueError if it is no object, or has a key twice."""
+
+    def values(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if len(keys := dict(pairs)) < len(pairs):
+            raise ValueError(f"a row has a key twice: {', '.join(name for name, _ in pairs)}")
+        return keys
+
+    row = json.loads(line, object_pairs_hook=values)
+    if not isinstance(row, dict):
+        raise ValueError('each line must be an object, such as {"path": "0.jpg", "label": "cat"}')
+    return row
+
+
 def _rows(table: Path) -> Iterator[Row]:
     """Yield the rows that are not blank; raises UserError if the file is no table."""
     try:
         with table.open(encoding="utf-8-sig", newline="") as file:
             if format_of(str(table)) == ".jsonl":
-                yield from enumerate((dict(json.loads(line)) for line in file if line.strip()), 1)
+                yield from enumerate((_object(line) for line in file if line.strip()), 1)
                 return
             cells = csv.reader(file, delimiter=_DELIMITERS[format_of(str(table))], strict=True)
             rows = ([*map(str.strip, row)] for row in cells if any(map(str.strip, row)))

@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
@@ -36,7 +36,12 @@ _VERSION = 2
 # Folders of a data set that may contain its archives.
 FOLDERS = ("", "data", "train", *VAL)
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
+# Files of the package datasets beside those of a data set: results of map and filter.
+_CACHE = re.compile(r"cache-[^/]*\.arrow")
+COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 _NO_SPLIT = "archives of no split that is read"
+PACKED = "compressed files, which are not read"
+_CACHES = "caches of the package datasets"
 
 
 class ArchiveFormat(Complete, ABC):
@@ -65,16 +70,20 @@ def format_of(path: str) -> str:
     return PurePosixPath(path).suffix.lower()
 
 
-def archives_in(files: Files, path: str) -> list[str]:
-    """Return the archives of a data set's path, sorted: the path itself, or files in its folders.
+def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the archives of a data set's path: itself, or files in its folders, and others by why they are not read.
 
     Raises UserError if a bucket cannot be listed.
     """
     known = formats()
     if format_of(path) in known:
-        return [path]
-    names = [name for folder in FOLDERS for name in files.names(below(path, folder) if folder else path)]
-    return sorted({name for name in names if format_of(name) in known})
+        return [path], {}
+    names = sorted({name for folder in FOLDERS for name in files.names(below(path, folder) if folder else path)})
+    others = {
+        PACKED: [name for name in names if format_of(name) in COMPRESSED],
+        _CACHES: [name for name in names if _CACHE.fullmatch(PurePosixPath(name).name)],
+    }
+    return [name for name in names if format_of(name) in known and name not in others[_CACHES]], others
 
 
 def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Folder | None:
@@ -82,22 +91,23 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
 
     Raises UserError if an archive cannot be read, a label is missing, or no images exist.
     """
-    present = archives_in(files, path)
+    present, others = archives_in(files, path)
     if not present:
         return None
     if not files.holds(present[0]):
         raise problem(path, "no such file; set a tar, zip or Parquet file, a table of images, or a folder")
-    of_split = {file: split_of(file.removeprefix(path)) for file in present} if present != [path] else {}
-    is_divided = any(of_split.values())
-    archives = _of_split(path, of_split, wanted) if is_divided else present
+    splits = {file: split_of(file.removeprefix(path)) for file in present} if present != [path] else {}
+    is_divided = any(splits.values())
+    archives = of_split(path, splits, wanted) if is_divided else present
     if len(kinds := sorted({*map(format_of, archives)})) > 1:
         raise problem(path, f"holds archives of several formats, {first_few(kinds)}; keep those of one format")
     what = f"listing {wanted} images"
     listed = [*in_threads(partial(_listing, files, options.columns), archives, report=report, what=what)]
     listings = [listing for listing, _ in listed]
     rows, order = Rows(), [*listings[0].order] if all(one.order == listings[0].order for one in listings) else []
-    if unread := _unread(of_split, archives, wanted):
-        rows.drop(_NO_SPLIT, unread[0], len(unread))
+    for reason, names in {_NO_SPLIT: unread(splits, archives, wanted), **others}.items():
+        if names and wanted != "val":
+            rows.drop(reason, names[0], len(names))
     if any(one.is_table for one in listings):
         for number, (file, listing) in enumerate(zip(archives, listings, strict=True)):
             rows.add_table(number, file, listing, options)
@@ -115,35 +125,43 @@ def split_of(file: str) -> str:
     return match[1] if match else ""
 
 
-def _of_split(path: str, of_split: dict[str, str], wanted: Wanted) -> list[str]:
-    """Return the archives of a split by their names; of all images: those to train on, or of no split.
+def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
+    """Return the files of a split by their names; of all images: those to train on, or of no split.
 
     Raises UserError if it is missing, or validation images exist besides those to divide.
     """
-    present = {*of_split.values()}
+    present = {*splits.values()}
     if wanted == "all":
-        if held_out := present.intersection(VAL[:-1]):
-            message = f"{path} holds {held_out.pop()} images already; remove the key"
-            raise UserError(Problem(message, "dataset.val_split", path))
+        check_undivided(path, present)
         name = "train" if "train" in present else ""
     else:
         names = ("train",) if wanted == "train" else VAL
         name = next((name for name in names if name in present), "")
         if not name:
-            split = "train" if wanted == "train" else "val"
-            message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
-            raise problem(path, message + (", or set dataset.val_split=0.1" if wanted == "val" else ""))
-    return [file for file in of_split if of_split[file] == name]
+            raise no_split(path, wanted)
+    return [file for file in splits if splits[file] == name]
 
 
-def _unread(of_split: dict[str, str], archives: Sequence[str], wanted: Wanted) -> list[str]:
-    """Return the archives that no split reads; they count for the training images."""
-    val = next((name for name in VAL if name in of_split.values()), None)
-    return (
-        [file for file in of_split if file not in archives and of_split[file] != val]
-        if wanted in ("train", "all")
-        else []
-    )
+def check_undivided(path: str, splits: Collection[str]) -> None:
+    """Raise a UserError if there are validation images besides those to divide; some to test on may be there."""
+    if held_out := [name for name in VAL[:-1] if name in splits]:
+        raise UserError(
+            Problem(f"{path} holds {held_out[0]} images already; remove the key", "dataset.val_split", path)
+        )
+
+
+def no_split(path: str, wanted: Wanted) -> UserError:
+    """Return an error about a split that is missing."""
+    split = "train" if wanted == "train" else "val"
+    message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
+    return problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
+
+
+def unread(splits: Mapping[str, str], read: Collection[str], wanted: Wanted) -> list[str]:
+    """Return the files that no split reads; they count for the training images."""
+    val = next((name for name in VAL if name in splits.values()), None)
+    others = [file for file in splits if file not in read and splits[file] != val]
+    return others if wanted in ("train", "all") else []
 
 
 def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:

@@ -151,6 +151,47 @@ def drawn_folder(seed: int, to: Path, deep: str = "deep") -> Path:
     return to
 
 
+def test_caches_beside_a_saved_data_set_are_no_images(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
+    rows = {"image": table(random.Random(0), ["cat"])["image"][:2], "label": [0, 1]}
+    made = datasets.Dataset.from_dict(rows, features=features)
+    datasets.DatasetDict(train=made, test=made).save_to_disk(tmp_path / "d")
+    made.save_to_disk(tmp_path / "s")
+    before = ours(tmp_path / "d"), ours(tmp_path / "s")
+    for saved in (datasets.load_from_disk(tmp_path / "d")["train"], datasets.load_from_disk(tmp_path / "s")):
+        saved.map(lambda row: {"label": 1 - row["label"]}, features=features)
+        saved.filter(lambda row: row["label"])
+    assert len([*tmp_path.rglob("cache-*.arrow")]) == 4
+    assert (ours(tmp_path / "d"), ours(tmp_path / "s")) == before
+    assert len(before[0] or ()) == len(before[1] or ()) == 2
+    (one,) = open_source(str(tmp_path / "d"), "train", quiet).dropped.items()
+    assert (one[0], one[1].rows) == ("caches of the package datasets", 2)
+
+
+@pytest.mark.parametrize("form", ["parquet", "save_to_disk"])
+def test_each_column_has_the_names_of_its_own_classes(form: str, tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    animals, colours = (datasets.ClassLabel(names=names) for names in (["cat", "dog"], ["red", "blue"]))
+    features = {"image": datasets.Image(), "animal": animals, "colour": colours, "all": datasets.Sequence(animals)}
+    rows = {"image": table(random.Random(0), ["cat"])["image"][:2], "animal": [0, 1], "colour": [1, 0]}
+    made = datasets.Dataset.from_dict(rows | {"all": [[1, 0], [0]]}, features=datasets.Features(features))
+    made.to_parquet(tmp_path / "x.parquet") if form == "parquet" else made.save_to_disk(tmp_path / "d")
+    path = tmp_path / "x.parquet" if form == "parquet" else tmp_path / "d"
+    assert sorted(label for label, _ in ours(path, label=["animal", "colour"]) or ()) == ["cat|blue", "dog|red"]
+    assert sorted(label for label, _ in ours(path, label="all") or ()) == ["cat", "dog|cat"]
+
+
+def test_names_of_a_list_as_earlier_versions_of_datasets_wrote_them(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = {"info": {"features": {"label": [{"names": ["cat", "dog"], "_type": "ClassLabel"}]}}}
+    photos = [{"bytes": image(random.Random(0), "png"), "path": None} for _ in range(2)]
+    rows = pyarrow.table({"image": photos, "label": [[1, 0], [0]]})
+    rows = rows.replace_schema_metadata({b"huggingface": json.dumps(names).encode()})
+    parquet.write_table(rows, tmp_path / "x.parquet")
+    assert sorted(label for label, _ in ours(tmp_path / "x.parquet") or ()) == ["cat", "dog|cat"]
+
+
 @pytest.mark.parametrize("links", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_class_folders_as_torchvision_and_timm(seed: int, links: bool, tmp_path: Path) -> None:
