@@ -124,7 +124,13 @@ class Printable:
 
 def first_few(items: Sequence[str], most: int = 5) -> str:
     """Join the first items and add the number of the others."""
-    return ", ".join(items[:most]) + f" and {len(items) - most:,} more" * (len(items) > most)
+    others = f" and {len(items) - most:,} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + others
+
+
+def plural(count: int, noun: str, ending: str = "s") -> str:
+    """Return a count with its noun: `1 GPU`, `2 GPUs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
 
 
 def shown(value: Any) -> str:

@@ -30,7 +30,7 @@ def image(pixels: np.ndarray, about: str) -> str:
     small, file = max(pixels.shape[:2]) <= _SMALL, io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", quality=_QUALITY)
     kind, data = "png" if small else "jpeg", base64.b64encode(file.getvalue()).decode()
-    return f'<img{" class=small" * small} src="data:image/{kind};base64,{data}" alt="{text(about)}">'
+    return f'<img{" class=small" if small else ""} src="data:image/{kind};base64,{data}" alt="{text(about)}">'
 
 
 def figures(images: Iterable[tuple[np.ndarray, str, str]]) -> str:
@@ -44,7 +44,7 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: Collec
     """Return a table of cells of markup; the columns `numbers` are right-aligned."""
 
     def row(tag: str, cells: Iterable[str]) -> str:
-        kinds = ((' class="number"' * (place in numbers), cell) for place, cell in enumerate(cells))
+        kinds = ((' class="number"' if place in numbers else "", cell) for place, cell in enumerate(cells))
         return f"<tr>{''.join(f'<{tag}{kind}>{cell}</{tag}>' for kind, cell in kinds)}</tr>"
 
     body = "".join(row("td", cells) for cells in rows)

@@ -25,7 +25,7 @@ from launcher.data.folder import Folder
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
-from launcher.errors import Problem, Problems, UserError, one_line
+from launcher.errors import Problem, Problems, UserError, one_line, plural
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
 from launcher.models.resnet import TorchvisionModel
@@ -67,7 +67,7 @@ class Facts:
 
     def __str__(self) -> str:
         pixels = f" with a median of {self.size} px" if self.size else ""
-        devices = f"{self.processes} GPU{'s' * (self.processes > 1)}" if self.on_gpus else "the CPU"
+        devices = plural(self.processes, "GPU") if self.on_gpus else "the CPU"
         weights = "" if self.weights else "no "
         return f"{self.images:,} training images of {self.labels}{pixels}, {devices}, {weights}model.weights"
 
@@ -105,7 +105,7 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
         composed = compose([f"recipe={name}", *_words(chosen), *others])
     explicit = [f"recipe={name}", *dataset, *_words(chosen), *rest]
     because = "; ".join(_reasons(name, chosen, facts)) or "its own values and those of the command line"
-    command = shlex.join(["train", *[verb] * (verb != "run"), *explicit])
+    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *explicit])
     hint = _weights_hint(composed.config, facts)
     for line in (f"recipe={name}: {facts}{hint}", because, f"the same: {command}"):
         print(one_line(f"auto: {line}"), file=sys.stderr)

@@ -70,7 +70,7 @@ def _facts(plan: Plan) -> Table:
         else ""
     )
     sizes = f"{plan.config.scaled_size(config.image.eval_resize):g} -> {plan.evaluation_view} px"
-    curve = f"{config.schedule.name}{', by whole epochs' * (config.schedule.granularity == 'epoch')}"
+    curve = f"{config.schedule.name}{', by whole epochs' if config.schedule.granularity == 'epoch' else ''}"
     held_out = f" and {val:,} validation images" if (val := config.dataset.val_samples) else ""
     rows = (
         ("recipe", config.recipe or "none"),

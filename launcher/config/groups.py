@@ -73,4 +73,5 @@ def price_age(machine: Hardware, today: datetime.date | None = None) -> str:
         since = datetime.date.fromisoformat((machine.price_date + "-01-01")[:10])
     except ValueError:  # note: the user's own text, such as last week
         return machine.price_date
-    return machine.price_date + ", over a year old" * ((today or datetime.date.today()) - since > _YEAR)
+    is_old = (today or datetime.date.today()) - since > _YEAR
+    return f"{machine.price_date}, over a year old" if is_old else machine.price_date

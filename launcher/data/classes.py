@@ -93,7 +93,7 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
         times = counts.sum() / len(counts) / counts[low]
         used.append(f"dataset.sampling=balanced draws an image of {classes[low]} {times:.2g} times an epoch")
     if weights is not None and len(weights) == len(counts):
-        name = "loss.class_weights" + f"={kind}" * (not isinstance(kind, list))
+        name = "loss.class_weights" if isinstance(kind, list) else f"loss.class_weights={kind}"
         used.append(f"{name} weighs {classes[high]} by {weights[high]:.2g} and {classes[low]} by {weights[low]:.2g}")
     if not used:
         used = ["loss.class_weights=auto weighs rare classes more", "dataset.sampling=balanced draws them more often"]
@@ -101,7 +101,7 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
         if config.task.labelled == "classes":
             used, end = used[:1], ""
         return [f"{facts}, {counts[low]:,}: {', '.join(used)}{end}"]
-    return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' * (len(used) == 2)}"]
+    return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' if len(used) == 2 else ''}"]
 
 
 def check_labels(

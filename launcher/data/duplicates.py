@@ -58,7 +58,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
     compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
     total = sum(len(split.files) for split in splits)
-    notes = _notes(same, splits, "at least " * (compared < total))
+    notes = _notes(same, splits, "at least " if compared < total else "")
     partly = f"looked for duplicates among {compared:,} of {total:,} images; train doctor compares all"
     return [*notes, partly] if compared < total else notes
 

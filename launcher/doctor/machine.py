@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from launcher.config.choices import LoaderConfig
 from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
-from launcher.errors import UserError
+from launcher.errors import UserError, plural
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers of a rank
@@ -49,7 +49,7 @@ ok, warning, problem = Finding, partial(Finding, status="warning"), partial(Find
 
 def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
     """Judge the `usable` cores by affinity; a container's quota limits them to the time of `allowed` cores."""
-    name, observation = "cores", f"{usable} for {ranks} process{'es' * (ranks > 1)}"
+    name, observation = "cores", f"{usable} for {plural(ranks, 'process', 'es')}"
     if allowed is not None and allowed < usable:
         advice = "give the container all its cores (docker run without --cpus), or pin them with --cpuset-cpus"
         return warning(name, f"{observation}, but the container is limited to the time of {allowed:g}", advice)
@@ -118,7 +118,7 @@ def judge_torch(result: ProbeResult) -> Finding:
 
 
 def judge_pillow(version: str) -> Finding:
-    simd = "-SIMD" * (".post" in version)
+    simd = "-SIMD" if ".post" in version else ""
     if tuple(map(int, version.split(".")[:2])) >= _SAFE_PILLOW:
         return ok("Pillow", f"Pillow{simd} {version}")
     advice = "it writes out of bounds on some files; use it for images that you trust, or pip install -U pillow"
@@ -178,7 +178,7 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
         advice = "no recipe has been tested on AMD GPUs: compare a short run with one on the CPU"
         return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
     if not gpus and cards:
-        observation = f"{cards} NVIDIA card{'s' * (cards > 1)} found, but no working driver"
+        observation = f"{plural(cards, 'NVIDIA card')} found, but no working driver"
         return [problem("GPUs", observation, "install NVIDIA's driver; in a container: docker run --gpus all")]
     if not gpus:
         return [warning("GPUs", "none", "training on the CPU suits only small images and short runs")]
@@ -220,7 +220,7 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
         return [problem("CUDA", f"a GPU fails: {error}", "run nvidia-smi to see which, or set launch.device=cpu")]
     runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
-    observation = [ok("CUDA", f"{runtime}, torch detects {len(seen)} GPU{'s' * (len(seen) > 1)}, {precision}")]
+    observation = [ok("CUDA", f"{runtime}, torch detects {plural(len(seen), 'GPU')}, {precision}")]
     if values["nccl"] is None:
         return [*observation, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*observation, ok("NCCL", values["nccl"])]
@@ -231,8 +231,9 @@ def judge_compiler(value: str, headers: Path | None = None) -> Finding:
     headers = headers or Path(sysconfig.get_path("include"))
     chosen = [os.environ["CC"].split()[0]] if os.environ.get("CC", "").strip() else ["cc", "gcc", "clang"]
     compiler = next(filter(None, map(shutil.which, chosen)), None)
-    missing = ["no C compiler"] * (compiler is None)
-    missing += [f"no Python.h in {headers}"] * (not (headers / "Python.h").is_file())
+    missing = ["no C compiler"] if compiler is None else []
+    if not (headers / "Python.h").is_file():
+        missing.append(f"no Python.h in {headers}")
     if not missing:
         return ok("compiler", f"{compiler}, with Python.h")
     advice = "for Triton install both, on Debian: apt-get install gcc libpython3-dev; compile=off does not need them"

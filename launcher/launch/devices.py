@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from launcher.config.schema import Launch
-from launcher.errors import MachineError, Problem, UserError
+from launcher.errors import MachineError, Problem, UserError, plural
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe, visible_gpus
 
@@ -27,7 +27,7 @@ class Devices:
     def __str__(self) -> str:
         if self.kind == "cuda":
             return "1 GPU" if self.processes == 1 else f"{self.processes} GPUs"
-        return f"{self.processes} process{'es' * (self.processes > 1)} on the CPU"
+        return f"{plural(self.processes, 'process', 'es')} on the CPU"
 
 
 def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
@@ -45,7 +45,7 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
         cards = 0 if hidden else cards_on_the_bus()
-        unused = f"{cards} NVIDIA card{'s' * (cards > 1)} on the bus, but torch detects none; {_ADVICE}"
+        unused = f"{plural(cards, 'NVIDIA card')} on the bus, but torch detects none; {_ADVICE}"
         notes = [unused] if cards else [_APPLE] if sys.platform == "darwin" and not hidden else []
         return Devices("cpu", processes_of_node(launch, 0), notes)
     text, notes = _visible(visible), []

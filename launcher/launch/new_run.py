@@ -70,7 +70,8 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
         yield f"checkpoint.mirror={config.checkpoint.mirror}"
     if launch.nnodes > 1:
         missing = [key for key, value in (("run_name", config.run_name), ("launch.rdzv", launch.rdzv)) if value is None]
-        yield f"the connection of {launch.nnodes} nodes{' by ' * bool(missing)}{' and '.join(missing)}"
+        how = f" by {' and '.join(missing)}" if missing else ""
+        yield f"the connection of {launch.nnodes} nodes{how}"
     if prepared.devices.kind == "cuda":
         required = [f"{key}=require" for key in ("compile", "cuda_graphs") if getattr(config, key) == "require"]
         yield " and ".join(["the GPUs, their memory", *required])

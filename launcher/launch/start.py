@@ -22,7 +22,7 @@ from launcher.console import console, plain, progress_bars
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
-from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.errors import DONE, FAILED, Problem, UserError, one_line, plural
 from launcher.launch.devices import Devices
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
@@ -239,7 +239,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     nodes = config.launch.nnodes
     ranks = f"{nodes} nodes with {devices} each; that of rank 0 shows the progress" if nodes > 1 else str(devices)
     where = one_line(str(folder.path))
-    length = f"{plan.epochs} epoch{'s' * (plan.epochs > 1)} of {plan.steps_per_epoch:,} steps"
+    length = f"{plural(plan.epochs, 'epoch')} of {plan.steps_per_epoch:,} steps"
     log = folder.logs / "rank-0.log"
     view = ProgressView(
         folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log

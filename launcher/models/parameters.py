@@ -101,22 +101,21 @@ def layer_depths(network: nn.Module) -> dict[str, int]:
 
 
 def _kind(module: nn.Module, name: str, parameter: Tensor, is_head: bool) -> Kind:
-    """Return the kind of a layer's parameter, by the first of these rules that holds."""
-    is_kernel = name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding)
+    """Return the kind of a layer's parameter."""
+    if name == "weight" and parameter.ndim > 1 and not isinstance(module, nn.Embedding):
+        if is_head:
+            return "head"
+        return "convolution" if hasattr(module, "kernel_size") else "matrix"
     # note: those of nn.MultiheadAttention and recurrent layers
-    is_named_kernel = parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_"))
+    if parameter.ndim == 2 and (name.endswith("_weight") or name.startswith("weight_")):
+        return "matrix"
+    if _is_norm(module):
+        return "norm"
+    if parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")):
+        return "bias"
     # note: scales of channels or heads end in dimensions of one
     is_table = parameter.ndim == 2 or (parameter.ndim > 2 and parameter.shape[-1] > 1)
-    rules: dict[Kind, bool] = {
-        "head": is_kernel and is_head,
-        "convolution": is_kernel and hasattr(module, "kernel_size"),
-        "matrix": is_kernel or is_named_kernel,
-        "norm": _is_norm(module),
-        "bias": parameter.ndim == 1 and (name.endswith("bias") or name.startswith("bias_")),
-        "embedding": is_table,
-        "scale": True,
-    }
-    return next(kind for kind, holds in rules.items() if holds)
+    return "embedding" if is_table else "scale"
 
 
 def _is_norm(module: nn.Module) -> bool:

@@ -109,7 +109,7 @@ def _weights(plan: Plan) -> Iterator[Problem]:
     factors = {"backbone_lr": rates.backbone_lr, "layer_decay": rates.layer_decay}
     needing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
     if config.model.weights is None and needing:
-        needs = f"{' and '.join(needing)} need{'s' * (len(needing) == 1)} pretrained weights"
+        needs = f"{' and '.join(needing)} need{'s' if len(needing) == 1 else ''} pretrained weights"
         yield Problem(f"{needs}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)
 
 

@@ -60,7 +60,7 @@ def _stopped_early(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     if patience is None or not ends or ends[-1].get("ended_by") != "stop.patience":
         return []
     length = next((f" of {row['epochs']}" for row in rows if row["kind"] == "start"), "")
-    least = f" of more than {patience.min_delta:g}" * (patience.min_delta > 0)
+    least = f" of more than {patience.min_delta:g}" if patience.min_delta > 0 else ""
     why = f"{patience.evaluations} evaluations in a row without a gain{least} in {patience.metric.title}"
     epoch = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0)
     return [("stopped early", f"at epoch {epoch:g}{length}: {why}")]

@@ -139,8 +139,9 @@ def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str)
     axes.set_yticks(range(len(chosen)), names, fontsize=7)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
-    more = f"\nthe {len(chosen)} most confused of {len(classes):,} classes" * (len(chosen) < len(classes))
-    axes.set_title(title + more, loc="left", weight="bold", fontsize=9)
+    if len(chosen) < len(classes):
+        title += f"\nthe {len(chosen)} most confused of {len(classes):,} classes"
+    axes.set_title(title, loc="left", weight="bold", fontsize=9)
     if len(chosen) <= _MOST_NUMBERED:
         for row, column in zip(*counts.nonzero(), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "black"

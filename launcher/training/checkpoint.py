@@ -89,7 +89,7 @@ def newest_valid(folder: Path, *, accept_loss: bool = True) -> dict[str, Any] | 
     run = RunFolder(folder.parent)
     files = [path for _, path in reversed(checkpoint_files(folder))]
     state, path, damaged = None, None, 0
-    for path in [*files, *[run.best] * is_there(run.best)]:
+    for path in [*files, run.best] if is_there(run.best) else files:
         try:
             state = load(path)
             break
@@ -140,7 +140,7 @@ def prune(folder: Path, keep: int, step: int) -> None:
     for path in [
         *[path for number, path in files if number <= step][:-keep],
         *(path for number, path in checkpoint_files(folder, VOID) if number <= step),
-        *[_void(best)] * is_there(best),
+        *([_void(best)] if is_there(best) else []),
         *folder.glob(".step-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:

@@ -96,7 +96,7 @@ def _message(reasons: list[str], seconds: float, count: int) -> str:
         return f"compile=on: compilation failed ({reasons[0]}); training uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
     cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
-    return f"compiled {count} graphs in {seconds:.0f} s{' from the cache' * bool(cached)} (outside training time)"
+    return f"compiled {count} graphs in {seconds:.0f} s{' from the cache' if cached else ''} (outside training time)"
 
 
 def _set_up(sizes: int) -> None:

@@ -243,7 +243,8 @@ def _seconds(size: int) -> float:
 def _parts(folder: RunFolder) -> dict[str, Part]:
     """Return the parts of a copy by name, the config last."""
     newest = [path for _, path in checkpoint_files(folder.checkpoints)][-1:]
-    files = [*newest, *[folder.best] * is_there(folder.best), *folder.of_resume()]
+    best = [folder.best] if is_there(folder.best) else []
+    files = [*newest, *best, *folder.of_resume()]
     parts = {}
     for path in files:
         name, status = path.relative_to(folder.path).as_posix(), path.stat()

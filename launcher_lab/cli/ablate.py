@@ -57,7 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
     commands = {
-        variant: ["train", *["curve"] * (len(row) > 1), *arguments.overrides, *variant.words]
+        variant: ["train", *(["curve"] if len(row) > 1 else []), *arguments.overrides, *variant.words]
         for variant, row in cells.items()
     }
     if arguments.json:

@@ -90,9 +90,10 @@ def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> st
     without = [name for name in names if name not in seen]
     size = f"images of {plan.view(step)} px, loaded at {plan.loaded_view(step)} px"
     hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
-    hint += f". Not visible at this step: {', '.join(without)}" * bool(without)
-    near = {one.step for one in images} - {step}
-    hint += ". Classes without an image in this step are shown at the nearest one with such an image" * bool(near)
+    if without:
+        hint += f". Not visible at this step: {', '.join(without)}"
+    if {one.step for one in images} - {step}:
+        hint += ". Classes without an image in this step are shown at the nearest one with such an image"
     rows = (
         [_about(plan, train, one, step), *(page.image(one.versions[name], name) for name in seen)] for one in images
     )
@@ -108,7 +109,9 @@ def _about(plan: Plan, train: Reader, one: Example, step: int) -> str:
         return [f"{train.names[n]} {v:.6g}" if numbers else f"{v:.2f} {train.names[n]}" for n, v in of.items()]
 
     label = ", ".join(values(one.label) if numbers else (train.names[n] for n in one.label)) or "no label"
-    lines = [train.name(one.index), *[f"step {one.step:,}"] * (one.step != step)]
+    lines = [train.name(one.index)]
+    if one.step != step:
+        lines.append(f"step {one.step:,}")
     if sorted(target := values(one.target)) != sorted(values(one.label)):
         lines += [f"target {value}" for value in target]
     about = "".join(f"<br>{page.text(line)}" for line in lines)

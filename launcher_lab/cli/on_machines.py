@@ -249,7 +249,7 @@ def _table(candidates: Sequence[Offer]) -> Table:
             cells.add_row("", *what, "-", verbatim(offer.problem))
             continue
         cells.add_row(
-            "*" * offer.front, *what, duration(offer.wall.seconds),
+            "*" if offer.front else "", *what, duration(offer.wall.seconds),
             f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
             f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
             f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",

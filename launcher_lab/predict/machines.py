@@ -128,11 +128,11 @@ def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
         if trains and loader.decode == "gpu":
             return "torchvision_gpu"
         fastest = loader.decoder in ("auto", "simplejpeg")
-        return "torchvision" + ("_scaled" * (trains and loader.dct_scaling) if fastest else "_other")
+        return "torchvision" + ("_other" if not fastest else "_scaled" if trains and loader.dct_scaling else "")
     assert isinstance(loader, FFCVLoader)
     if loader.files.jpeg_share == 0:
         return "ffcv_pixels"
-    scaled = "_scaled" * loader.dct_scaling
+    scaled = "_scaled" if loader.dct_scaling else ""
     if loader.decode == "crop":
         return "ffcv_jpeg_crop" + scaled
     return "ffcv" + ("_jpeg" if loader.files.jpeg_share == 1 and not scaled else scaled)

@@ -99,7 +99,8 @@ class _Shapes(TorchDispatchMode):
         if result.of is None:
             return Shape(result.form, next(_new_storages))
         whole = tensors[result.of]
-        self._kept += [whole] * (not isinstance(whole, Shape))
+        if not isinstance(whole, Shape):
+            self._kept.append(whole)
         return Shape(result.form, storage_of(whole))
 
 

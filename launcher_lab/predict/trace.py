@@ -232,7 +232,7 @@ def _read(signature: _Signature, name: str, arguments: dict[str, Any]) -> list[T
         unread.append("self")
     elif name == "convolution_backward":
         for_input, for_weight, _ = arguments["output_mask"]
-        unread += ["weight"] * (not for_input) + ["input"] * (not for_weight)
+        unread += [name for name, is_read in (("weight", for_input), ("input", for_weight)) if not is_read]
     return _tensors([value for argument, value in arguments.items() if argument not in unread])
 
 

@@ -80,7 +80,9 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
         name = algoperfs_workload(run.values)
         if target is not None:
             activation = run.values.get("model.activation", "relu")
-            name = " ".join([names[run.identity], run.model, *[str(activation)] * (activation != "relu")])
+            name = f"{names[run.identity]} {run.model}"
+            if activation != "relu":
+                name += f" {activation}"
         if name is None:
             notes.append(f"skipped {run.path}: not an AlgoPerf workload; set --target to score it")
             continue

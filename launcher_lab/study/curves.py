@@ -114,7 +114,9 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
     for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.mixed]):
         # note: other metrics are not compared with top-1
-        dataset = ", ".join([datasets[run.identity], *[run.metric] * (run.metric != TOP1)])
+        dataset = datasets[run.identity]
+        if run.metric != TOP1:
+            dataset += f", {run.metric}"
         groups[StudySetting(dataset, run.model, run.hardware), key].append(run)
     names = _names(groups)
     curves = [

@@ -221,10 +221,11 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
 def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str) -> None:
     points = curve.on(axis)
     published = curve.source is not None
+    label = f"{name} (published)" if published else name
     costs, qualities = [point.cost(axis) or 0.0 for point in points], [point.quality for point in points]
     xerr = [deviation(point.costs[axis]) or 0.0 for point in points]
     yerr = [deviation(point.top1) or 0.0 for point in points]
     axes.errorbar(
         costs, qualities, yerr, xerr, color=colour, marker=marker, markerfacecolor="white" if published else colour,
-        markersize=5, linewidth=1.0 if published else 1.6, capsize=2, label=name + " (published)" * published,
+        markersize=5, linewidth=1.0 if published else 1.6, capsize=2, label=label,
     )  # fmt: skip

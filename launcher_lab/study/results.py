@@ -79,7 +79,8 @@ def notes(results: Results, axis: Cost) -> list[str]:
         lines.append(f"skipped the curves on {', '.join(unknown)} in the comparisons: they have no {what}")
     if axis == "money":
         currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
-        lines += [f"prices in {' and '.join(sorted(currencies))} are not converted"] * (len(currencies) > 1)
+        if len(currencies) > 1:
+            lines.append(f"prices in {' and '.join(sorted(currencies))} are not converted")
     if "datasets" in results.across:
         lines.append("the data sets differ, so easier images look like a better recipe")
     return lines

@@ -204,7 +204,7 @@ def comparable(start: Row) -> tuple[str, float]:
     if (metric := metrics.get(str(start.get("primary")))) is None:
         return TOP1, 100.0
     is_lower = metric.better == "lower"
-    title = "-" * is_lower + metric.title + " %" * metric.is_share
+    title = f"{'-' if is_lower else ''}{metric.title}{' %' if metric.is_share else ''}"
     return title, (100.0 if metric.is_share else 1.0) * (-1 if is_lower else 1)
 
 

@@ -146,9 +146,9 @@ def _with_deviation(values: Sequence[float], form: str) -> str:
 def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
     several = len({one.setting for one in comparisons}) > 1
     columns = ("curve", "baseline", "at", "result", "95 % interval", "runs", "p", "corrected p", "details")
-    cells = table(*["data set, model, hardware"] * several, *columns, numbers=["result", "runs"])
+    cells = table(*(["data set, model, hardware"] if several else []), *columns, numbers=["result", "runs"])
     for one in _informative(comparisons):
-        where = [escape(", ".join(asdict(one.setting).values()))] * several
+        where = [escape(", ".join(asdict(one.setting).values()))] if several else []
         names, equal_quality = (escape(one.curve), escape(one.baseline)), one.kind == "equal quality"
         at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
