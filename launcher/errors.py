@@ -12,7 +12,7 @@ from launcher.credentials import redacted
 EXIT_USER_ERROR = 2
 _NO_MEMORY = re.compile(r"out of memory|OutOfMemory|allocate memory|MemoryError|map segment")
 # Of Python, of fork in Python, and of OpenMP; with too little memory threads fail too.
-_NO_PROCESS = re.compile(r"start \w+ thread|BlockingIOError.*temporarily unavailable|Thread creation")
+_NO_PROCESS = re.compile(r"start \w+ thread|(BlockingIO|Runtime)Error.*temporarily unavailable|Thread creation")
 MORE_PROCESSES = "use fewer processes and workers, or raise the limits of processes and memory (ulimit -u, ulimit -v)"
 _MACHINE = re.compile(
     rf"{_NO_MEMORY.pattern}|{_NO_PROCESS.pattern}|AcceleratorError|Dist\w*Error|(CUDA|HIP|NCCL)\w* error|While copying"

@@ -26,7 +26,7 @@ from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.sources.reading import read
 from launcher.data.workers import Reading, clean_processes, follow_parent
 from launcher.disk import DiskError
-from launcher.errors import MachineError, Problem, UserError
+from launcher.errors import MORE_PROCESSES, MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
 _SECONDS_TO_DIE = 1.0
@@ -170,6 +170,9 @@ def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
             code = worker.exitcode
             ending = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
             return MachineError(f"loader worker {number} (process {worker.pid}) {ending}{_ADVICE.get(-code, '')}")
+    if isinstance(error, EOFError | ConnectionError):
+        # note: the process that forks the workers has ended
+        return MachineError(f"no loader worker can start ({type(error).__name__}: {error}); {MORE_PROCESSES}")
     return error
 
 

@@ -23,7 +23,7 @@ from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4
 _READERS = 16
-_WORKER = "launcher.data.worker_processes"
+_SERVER = "launcher.data.fork_server"
 _NOTHING = -1
 
 # Called with (description, done, total) to show progress.
@@ -174,7 +174,7 @@ def clean_processes() -> BaseContext:
     A rank runs threads (gradients, collectives, pinning); its fork could inherit a held lock and hang.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([_WORKER])
+    context.set_forkserver_preload([_SERVER])
     return context
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -103,6 +104,27 @@ def test_a_small_limit_of_open_files_is_raised_or_named(train: Train, files: int
     limited = replace(train, around=(*train.around, limit))
     output, errors = limited.start(*SHORTEST, "dataloader.workers=4", "launch.max_restarts=0").communicate(timeout=400)
     assert "training time" in output if most > files else "raise the limit of open files (ulimit -n)" in errors
+
+
+@pytest.mark.parametrize("most", [6, 12, 32])
+def test_a_small_limit_of_processes_is_named_without_a_traceback(tmp_path: Path, most: int) -> None:
+    # note: root and its capabilities have no such limit; files remain readable
+    another = ["setpriv", "--reuid=54399", "--inh-caps=-all,+dac_override", "--ambient-caps=-all,+dac_override"]
+    if (
+        shutil.which("setpriv") is None
+        or subprocess.run([*another, "true"], check=False, capture_output=True).returncode
+    ):
+        pytest.skip("limits of processes need root, setpriv and capabilities")
+    images = write_images(tmp_path / "images", {"train": 8, "val": 4})
+    words = [*TINY, f"dataset.path={images}", "dataloader.workers=2", "launch.nproc=2", "launch.max_restarts=0"]
+    command = [*another, sys.executable, "-m", "launcher", *words, "launch.hang_timeout=60"]
+    limit = partial(resource.setrlimit, resource.RLIMIT_NPROC, (most, most))
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, preexec_fn=limit)
+    if done.returncode:
+        assert (done.returncode, done.stderr[:7]) == (1, "error: "), done.stderr
+        # note: with more processes torch's threads or a loader worker may end first
+        assert "ulimit -u" in done.stderr or most > 6
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("words", ["train {} <&- >log", "train {} >&- 2>log", "train {} >&- 2>&- <&-"])
