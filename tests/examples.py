@@ -19,7 +19,7 @@ def train(words: list[str]) -> None:
         words = words[1:]
     verb = words[0] if words and words[0] in cli.VERBS else "run"
     rest = words[1:] if words and words[0] in cli.VERBS else words
-    arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, rest, list(cli.VERBS))
+    arguments = read(verb, rest, cli.parsers())
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
     if verb in ("curve", "ablate"):
         for variant in grid([], getattr(arguments, "more", [])):

@@ -78,12 +78,15 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or compose([]).config.runs)
-    if not (runs := list_runs(folder)):
-        raise UserError(f"{folder} contains no run folder; type train ls runs FOLDER")
+    if arguments.folder and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
+    runs = list_runs(folder)
     if arguments.json:
         print(json.dumps({"runs": list(map(asdict, runs))}, indent=2))
-    else:
+    elif runs:
         console().print(runs_table(folder, runs))
+    else:
+        console().print(verbatim(f"no run in {folder} yet; type train ls runs FOLDER for those of another folder"))
     return 0
 
 

@@ -8,8 +8,9 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
@@ -175,8 +176,7 @@ def _run(words: list[str]) -> int:
     )
 
     module = module_of(verb)
-    parser = parser_of(verb, module)
-    arguments = read(parser, verb, with_code(parser, words), list(VERBS))
+    arguments = read(verb, with_code(parser_of(verb, module), words), parsers())
     arguments.composed = None
     typed = getattr(arguments, "overrides", ())
     if any(word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in typed):
@@ -239,6 +239,11 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     if (options := registered(plugins.OPTIONS).get(verb)) is not None:
         options.configure(parser)
     return parser
+
+
+def parsers() -> dict[str, Callable[[], argparse.ArgumentParser]]:
+    """Return what builds the parser of each verb; it imports the verb's module."""
+    return {verb: partial(lambda name: parser_of(name, module_of(name)), verb) for verb in VERBS}
 
 
 def _overview() -> str:

@@ -4,7 +4,8 @@ import argparse
 import re
 import shlex
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from launcher import paths
@@ -17,27 +18,65 @@ from launcher.errors import Problem, UserError, shown
 
 KEYS = "key="  # the start of the metavar of key=value words
 
+Parsers = Mapping[str, Callable[[], argparse.ArgumentParser]]  # of all verbs
+
 _NUMBER = re.compile(r"-\.?\d")
 # Flags of other programs, and the verb that replaces them.
 _ELSEWHERE = {
-    **dict.fromkeys(("--dry-run", "--dryrun", "--dry", "-n"), "train plan"),
-    **dict.fromkeys(("--multirun", "-m"), "train curve"),
+    **dict.fromkeys(("--dry-run", "--dryrun", "--dry", "-n"), "plan"),
+    **dict.fromkeys(("--multirun", "-m"), "curve"),
 }
+_CFG, _PARTS_OF_CFG = ("--cfg", "-c"), ("job", "hydra", "all")  # Hydra's flag that prints the config, and its values
 _CONFIG, _QUIET = ("--config", "--config-name", "--config-file", "-c"), ("--quiet", "--silent", "-q")
 
 
-def read(parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True)
+class _Correction:
+    """What replaces a wrong word, and the words of the corrected line after `train`, with its end in a shell."""
+
+    instead: str
+    words: list[str]
+    end: str = ""
+
+
+@dataclass(frozen=True)
+class _Wrong:
+    """A wrong word: the error, its remedy where there is no correction, and the correction."""
+
+    text: str
+    otherwise: str
+    correction: _Correction | None = None
+
+
+def read(verb: str, words: Sequence[str], parsers: Parsers) -> argparse.Namespace:
     """Parse the arguments of a verb.
 
     `--key value` is `key=value` for every key, `key = value` too, and the bare name of a recipe is `recipe=NAME`.
 
     Raises UserError with every other word, and the command line to type instead.
     """
-    reading = _Reading(parser, verb, words, verbs)
+    reading = _Reading(verb, words, parsers)
     positional = [*reading.positional()]
-    if reading.problems:
-        raise UserError(*reading.problems)
-    return parser.parse_args([*reading.own, *(["--"] if positional else []), *positional])
+    if reading.wrong:
+        raise UserError(*(Problem(f"{one.text}; {_remedy(one, parsers)}") for one in reading.wrong))
+    return parsers[verb]().parse_args([*reading.own, *(["--"] if positional else []), *positional])
+
+
+def _remedy(wrong: _Wrong, parsers: Parsers) -> str:
+    """Return what to type instead: a line that is read without errors, or else what replaces the word alone."""
+    if wrong.correction is None:
+        return wrong.otherwise
+    words, end = wrong.correction.words, wrong.correction.end
+    for _ in range(len(words) + 1):
+        verb, rest = (words[0], words[1:]) if words[0] in parsers else ("run", words)
+        reading = _Reading(verb, rest, parsers)
+        deque(reading.positional(), maxlen=0)
+        if not reading.wrong:
+            return f"did you mean {shlex.join(['train', *words])}{end}?"
+        if (other := reading.wrong[0].correction) is None:
+            break
+        words, end = other.words, other.end + end
+    return f"did you mean {wrong.correction.instead}?"
 
 
 def takes_keys(parser: argparse.ArgumentParser) -> bool:
@@ -66,13 +105,13 @@ def _fixed(parser: argparse.ArgumentParser) -> int:
 
 
 class _Reading:
-    """One pass over the words: a verb's `own` options, the positional words, and the `problems`."""
+    """One pass over the words: a verb's `own` options, the positional words, and the `wrong` ones."""
 
-    def __init__(self, parser: argparse.ArgumentParser, verb: str, words: Sequence[str], verbs: Sequence[str]):
+    def __init__(self, verb: str, words: Sequence[str], parsers: Parsers):
         self.own: list[str] = []
-        self.problems: list[Problem] = []
+        self.wrong: list[_Wrong] = []
         self._config_dirs: list[Path] = []
-        self._verb, self._words, self._verbs, self._parser = verb, words, verbs, parser
+        self._verb, self._words, self._parsers, self._parser = verb, words, parsers, (parser := parsers[verb]())
         self._left, self._options = deque(words), parser._option_string_actions
         self._keys = (*all_keys(), SEARCH_PATH) if takes_keys(parser) else ()
         self._start = "train" if verb == "run" else f"train {verb}"
@@ -110,7 +149,8 @@ class _Reading:
         elif (following := self._value_after(key)) is not None:
             yield self._assigned(key, following)
         else:
-            self.problems.append(Problem(f"{word} needs a value; type {self._start} {word} VALUE, or {key}=VALUE"))
+            remedy = f"type {self._start} {word} VALUE, or {key}=VALUE"
+            self.wrong.append(_Wrong(f"{word} needs a value", remedy))
 
     def _value_after(self, key: str) -> str | None:
         """Take the value that follows a flag; of a switch without one return the first, of another key None."""
@@ -148,51 +188,54 @@ class _Reading:
 
     def _refuse(self, word: str, reason: str) -> None:
         is_start = self._verb == "run" and word == self._words[0]
-        line = self._corrected(word, is_start)
-        if is_start or word in self._verbs:
+        otherwise = f"see `{self._start} --help` and `train ls`"
+        self.wrong.append(_Wrong(f"{shown(word)} {reason}", otherwise, self._corrected(word, is_start)))
+        if is_start or word in self._parsers:
             # note: the remaining words belong to that verb
             self._left.clear()
-        instead = f"did you mean {line}?" if line else f"see `{self._start} --help` and `train ls`"
-        self.problems.append(Problem(f"{shown(word)} {reason}; {instead}"))
 
-    def _corrected(self, word: str, may_be_verb: bool) -> str | None:
-        """Return the corrected command line for a wrong word, with the value after it; None without a similar word."""
+    def _corrected(self, word: str, may_be_verb: bool) -> _Correction | None:
+        """Return the correction of the word read last, with the value after it; None without a similar word."""
+        before = self._words[: len(self._words) - len(self._left) - 1]
+        flag = word.partition("=")[0]
+        name = flag.lstrip("-").replace("-", "_")
+        if (verb := self._verb_instead(flag, name, may_be_verb)) is not None:
+            return _Correction(f"train {verb}", [verb, *before, *self._left])
+        start = [] if self._verb == "run" else [self._verb]
+        if flag in _QUIET:
+            return _Correction("> run.log", [*start, *before, *self._left] or ["run"], " > run.log")
+        instead = self._word_instead(word)
+        return _Correction(shlex.quote(instead), [*start, *before, instead, *self._left]) if instead else None
+
+    def _word_instead(self, word: str) -> str | None:
+        """Return the flag, the `key=value` with the value after it, or the recipe that a wrong word means."""
         flag, equals, value = word.partition("=")
         name = flag.lstrip("-").replace("-", "_")
-        if flag in _ELSEWHERE and self._verb in ("run", "plan"):
-            return self._line(_ELSEWHERE[flag], word)
-        if flag in _QUIET:
-            return f"{self._line(self._start, word)} > run.log"
-        if name in self._verbs:
-            return self._line(f"train {name}", word)
         if flag == name and name not in (*self._keys, *synonyms("keys")):
-            return self._like_a_name(word, may_be_verb)
+            recipe = nearest(word, recipes.names())
+            return recipe and f"recipe={recipe}"
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
         if (similar := nearest(name, [*own, *self._keys])) in own:
-            return f"{self._start} {own[similar]}"
+            return f"{own[similar]}{equals}{value}"
         key = "recipe" if flag in _CONFIG else nearest_key(name)
-        return self._with_key(word, key, value if equals else None) if self._keys and key else None
+        if not self._keys or key is None:
+            return None
+        return f"{key}={value if equals else self._value_after(key) or 'VALUE'}"
 
-    def _like_a_name(self, word: str, may_be_verb: bool) -> str | None:
-        """Return the command line with the verb or recipe that is similar to a bare word."""
-        if may_be_verb and (verb := self._nearest_verb(word)):
-            return self._line(f"train {verb}", word)
-        recipe = nearest(word, recipes.names())
-        return self._line(f"{self._start} recipe={recipe}", word) if recipe else None
-
-    def _with_key(self, word: str, key: str, value: str | None) -> str:
-        """Return the command line with a key for a word, and its value (None: the word after it)."""
-        value = self._value_after(key) or "VALUE" if value is None else value
-        return self._line(f"{self._start} {shlex.quote(f'{key}={value}')}", word, value)
-
-    def _nearest_verb(self, word: str) -> str | None:
-        meant = {verb: verb for verb in self._verbs}
+    def _verb_instead(self, flag: str, name: str, may_be_verb: bool) -> str | None:
+        """Return the verb that a wrong word means; None if it means none."""
+        if flag in _CFG and self._left and self._left[0] in _PARTS_OF_CFG:
+            self._left.popleft()
+            return "show"
+        if flag in _ELSEWHERE and self._verb in ("run", "plan"):
+            return _ELSEWHERE[flag]
+        if name in self._parsers:
+            return name
+        if flag != name or not may_be_verb or name in (*self._keys, *synonyms("keys")):
+            return None
+        meant = {verb: verb for verb in self._parsers}
         meant |= {other: verb for other, verb in synonyms("verbs").items() if verb in meant}
-        return meant.get(nearest(word, meant) or "")
-
-    def _line(self, start: str, *without: str) -> str:
-        """Return the command line with another start and without some words."""
-        return shlex.join([*shlex.split(start), *(word for word in self._words if word not in without)])
+        return meant.get(nearest(name, meant) or "")
 
 
 def _switch(key: str) -> list[str]:

@@ -11,7 +11,7 @@ from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
 from launcher.config.options import ByName, Options
 from launcher.config.schema import RunConfig
-from launcher.config.similar import nearest
+from launcher.config.similar import ALIKE, ALMOST_EQUAL, nearest
 from launcher.config.yaml_file import read_mapping
 
 _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
@@ -129,7 +129,8 @@ def synonyms(kind: Literal["verbs", "keys"]) -> dict[str, str]:
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     """Return the valid key nearest to a wrong one; None if none is close.
 
-    In this order: another tool's word for a key, the same leaf elsewhere, a similar sibling, leaf or whole key.
+    In this order: another tool's word for a key, the same leaf elsewhere, a similar sibling, an almost equal leaf or
+    whole key.
     """
     keys = all_keys(schema)
     parent, _, leaf = key.rpartition(".")
@@ -138,7 +139,7 @@ def nearest_key(key: str, schema: type = RunConfig) -> str | None:
     leaves |= {word: known for word, known in synonyms("keys").items() if known in keys}
     if leaf in leaves:
         return leaves[leaf]
-    for by_word in (siblings, leaves):
-        if like := nearest(leaf, by_word):
+    for by_word, most in ((siblings, ALIKE), (leaves, ALMOST_EQUAL)):
+        if like := nearest(leaf, by_word, most):
             return by_word[like]
-    return nearest(key, keys)
+    return nearest(key, keys, ALMOST_EQUAL)

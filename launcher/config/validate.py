@@ -11,10 +11,12 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest_key
+from launcher.config.layers import leaves
 from launcher.config.schema import SWITCHED, RunConfig
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _ABSENT = ("missing", "union_tag_not_found")
 MISSING, NO_SUCH_KEY = "is missing", "no such key"
 ON_OFF = ("on", "off")
@@ -61,10 +63,10 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
     except ValidationError as error:
         mismatches: dict[str, tuple[Any, list[str]]] = {}
         for details in error.errors(include_url=False):
-            key, value = _located(dict(details), values)
-            expected = mismatches.setdefault(key, (value, []))[1]
-            if (message := _message(kind, prefix, key, dict(details))) not in expected:
-                expected.append(message)
+            for key, value in _wrong(dict(details), values):
+                expected = mismatches.setdefault(key, (value, []))[1]
+                if (message := _message(kind, prefix, key, dict(details) | {"input": value})) not in expected:
+                    expected.append(message)
     for key, (value, (first, *others)) in mismatches.items():
         path = f"{prefix}{key}".removesuffix(".")
         message = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
@@ -89,6 +91,13 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
         yield Problem("is too large; the limit is 2^63", key, value, origin(key))
     elif _NO_TEXT.search(f"{key}{value}"):
         yield Problem("is not UTF-8 text; rename it", key, value, origin(key))
+
+
+def _wrong(details: Mapping[str, Any], values: Any) -> list[tuple[str, Any]]:
+    """Return the dotted key and value of an error; of an unknown section all its keys."""
+    key, value = _located(details, values)
+    is_section = details["type"] in _UNKNOWN and isinstance(value, Mapping)
+    return [*leaves({key: value})] if is_section else [(key, value)]
 
 
 def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
@@ -124,7 +133,7 @@ def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
 def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:
     """Translate one of pydantic's errors."""
     kind, context = details["type"], details.get("ctx", {})
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+    if kind in _UNKNOWN:
         return _no_such_key(schema, prefix, key, details.get("input"))
     if kind in _ABSENT:
         return MISSING

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import inspect
 import re
@@ -16,7 +15,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config import code
 from launcher.config.choices import ModelConfig, Setting
 from launcher.config.fields import STRICT, Count, Probability
-from launcher.config.similar import nearest
+from launcher.config.similar import ALMOST_EQUAL, nearest
 from launcher.errors import Problem, UserError, one_line
 from launcher.later import nn
 
@@ -68,8 +67,8 @@ def _known(architecture: str) -> str:
     names, (plain, _, tag) = timm_architectures(), architecture.partition(".")
     is_timms = plain in names and (not tag or architecture in _tagged())
     if not is_timms and not _is_registered(plain):
-        like = difflib.get_close_matches(architecture.lower(), names, n=4, cutoff=0.5)
-        hint = f"; did you mean {', '.join(like)}?" if like else "; timm.list_models() lists them"
+        like = nearest(architecture, names, ALMOST_EQUAL)
+        hint = f"; did you mean {like}?" if like else "; timm.list_models() lists them"
         raise ValueError(f"is not a timm model{hint}")
     return architecture
 

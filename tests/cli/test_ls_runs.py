@@ -100,6 +100,14 @@ def test_each_run_is_a_line(runs: Path) -> None:
     assert all(line.endswith(f"train resume {runs}/{line.split()[0]}") for line in lines)
 
 
-def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
-    assert f"{tmp_path} contains no run folder; type train ls runs FOLDER" in refused("ls", "runs", str(tmp_path))
+def test_where_no_run_is_yet_the_list_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    another = "type train ls runs FOLDER for those of another folder"
+    assert output_of("ls", "runs") == f"no run in runs yet; {another}\n"
+    assert output_of("ls", "runs", str(tmp_path)) == f"no run in {tmp_path} yet; {another}\n"
+    assert json.loads(output_of("ls", "runs", "--json")) == {"runs": []}
+
+
+def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
+    assert f"{tmp_path}/x is no folder; type train ls runs FOLDER" in refused("ls", "runs", str(tmp_path / "x"))
     assert "only train ls runs takes a folder" in refused("ls", "recipes", str(tmp_path))

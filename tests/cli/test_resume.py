@@ -53,7 +53,7 @@ def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     monkeypatch.chdir(tmp_path)
     complete(make_run("runs/a", finished=None))
     (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
-    arguments = read(cli.parser_of("resume", resume), "resume", words, list(cli.VERBS))
+    arguments = read("resume", words, cli.parsers())
     resume.main(arguments)
     named = [word for word in words if "b=1" in word]
     path, step = Path(named[0] if named else "runs/a"), 20 if "from_step=20" in words else None
@@ -69,7 +69,7 @@ def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
     monkeypatch.chdir(tmp_path)
     for name in ("other/a", "runs/b"):
         complete(make_run(name, finished=None))
-    resume.main(read(cli.parser_of("resume", resume), "resume", ["runs=other"], list(cli.VERBS)))
+    resume.main(read("resume", ["runs=other"], cli.parsers()))
     assert resumed == [Path("other/a")]
     assert "from_step=x: must be the step of a checkpoint" in refused("resume", "runs/b", "from_step=x")
 

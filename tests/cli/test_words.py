@@ -24,7 +24,7 @@ FIRST = {"resume": ["runs/a"], "eval": ["runs/a"], "tune": ["adamw_narrow"], "su
 
 
 def read_as(verb: str, *words: str) -> list[str]:
-    arguments = read(cli.parser_of(verb, cli.module_of(verb)), verb, words, list(cli.VERBS))
+    arguments = read(verb, words, cli.parsers())
     return list(vars(arguments).get("overrides", vars(arguments).get("words")))
 
 
@@ -80,8 +80,7 @@ def test_every_key_has_a_flag() -> None:
 
 
 def test_options_of_a_verb_may_be_anywhere_on_the_line() -> None:
-    parser = cli.parser_of("estimate", cli.module_of("estimate"))
-    arguments = read(parser, "estimate", ["hot", "--seconds", "3", "--epochs", "9", "--json"], list(cli.VERBS))
+    arguments = read("estimate", ["hot", "--seconds", "3", "--epochs", "9", "--json"], cli.parsers())
     assert (arguments.overrides, arguments.seconds, arguments.json) == (["recipe=hot", "epochs=9"], 3.0, True)
 
 
@@ -116,6 +115,12 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("imgsz 640 hot", "did you mean train image.train_size=640 hot?"),
         ("-b 64 hot", "did you mean train batch_size=64 hot?"),
         ("--model-ema hot", "did you mean train algorithms.ema=on hot?"),
+        ("--config-name mine --cfg job", "did you mean train show recipe=mine?"),
+        ("--cfg job --config-name mine", "did you mean train show recipe=mine?"),
+        ("--cfg job", "did you mean train show?"),
+        ("hot -q --epoch 3", "did you mean train hot epochs=3 > run.log?"),
+        ("--epoch 3 --seed 3 frobnicate", "did you mean epochs=3?"),
+        ("--seed 3 --epoch 3 --lr 3", "did you mean train --seed 3 epochs=3 optimizer.lr=3?"),
         ("frobnicate", "frobnicate is neither a verb nor key=value"),
         ("''", "'' is neither a verb"),
     ],
@@ -147,10 +152,26 @@ def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
     assert {word: nearest_key(word) for word in keys} == keys
 
 
-@pytest.mark.parametrize("word", ["bananas", "patience_is_a_virtue", "frobnicate"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("bananas", "patience_is_a_virtue", "frobnicate", "stop.max_time", "kfold", "calibration", "crops", "resume"),
+        *("stop.max_steps", "folds", "max_memory", "debug"),
+    ],
+)
 def test_a_word_similar_to_no_key_gets_no_suggestion(word: str) -> None:
     with pytest.raises(UserError, match=f"^{word}=1 .command line.: no such key$"):
         compose([f"{word}=1"])
+
+
+def test_each_key_of_an_unknown_section_is_refused() -> None:
+    with pytest.raises(UserError) as caught:
+        compose(["+trainer.max_epochs=3", "trainer.loops=2", "foo.bar={a: 1}"])
+    assert sorted(str(caught.value).splitlines()) == [
+        "foo.bar.a=1 (command line): no such key",
+        "trainer.loops=2 (command line): no such key",
+        "trainer.max_epochs=3 (command line): no such key; did you mean epochs?",
+    ]
 
 
 def test_all_wrong_words_are_reported_at_once() -> None:
@@ -177,7 +198,7 @@ def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis?"),
+        (["compare", "--axiss", "time"], "is not an option of train compare; did you mean train compare --axis time?"),
         (["compare", "--axis", "tme"], "'tme'"),
         (["diff", "hot"], "B"),
         (["eval", ""], "'' is not a run folder: it has no config.yaml; pass one such as runs/"),
