@@ -128,11 +128,6 @@ def first_few(items: Sequence[str], most: int = 5) -> str:
     return ", ".join(items[:most]) + others
 
 
-def plural(count: int, noun: str, ending: str = "s") -> str:
-    """Return a count with its noun: `1 GPU`, `2 GPUs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}{ending}"
-
-
 def shown(value: Any) -> str:
     """Format a value for a message: at most 80 characters, and visible if empty."""
     if value == "":

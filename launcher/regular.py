@@ -6,6 +6,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
+from launcher.counts import count_of
 from launcher.errors import UserError
 
 _MOST_BYTES = 1 << 26
@@ -32,7 +33,7 @@ def read_regular(path: Path, most: int = _MOST_BYTES) -> bytes:
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise _refused(path, f"larger than {most:,} bytes")
+        raise _refused(path, f"larger than {count_of(most, 'byte')}")
     return content
 
 

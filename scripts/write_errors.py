@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from launcher.counts import plural
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "errors.md"
 _RAISED = {"UserError", "Problem", "MachineError"}
@@ -135,6 +137,8 @@ def _text(node: ast.expr, names: dict[str, ast.expr]) -> str:
             return "".join(_text(part, names) for part in parts)
         case ast.FormattedValue(value=value):
             return _text(value, names)
+        case ast.Call(func=ast.Name(id="count_of"), args=[_, ast.Constant(value=str(noun))]):
+            return f"... {plural(noun)}"
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             return _text(left, names) + _text(right, names)
         case ast.IfExp(body=body):

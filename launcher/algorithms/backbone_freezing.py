@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
+from launcher.counts import count_of
 from launcher.data.batch import Moment
 from launcher.errors import Problem
 from launcher.later import nn
@@ -28,7 +29,9 @@ class BackboneFreezingConfig(
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if 0 < plan.total_steps <= plan.every(self.until):
-            message = f"must be less than the run's {plan.total_steps} steps, such as 0.1dur, or train longer"
+            message = (
+                f"must be less than the run's {count_of(plan.total_steps, 'step')}, such as 0.1dur, or train longer"
+            )
             yield Problem(message, "until", self.until)
 
 

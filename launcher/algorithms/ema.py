@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
+from launcher.counts import count_of
 from launcher.data.batch import Moment
 from launcher.foreach import Snapshot, by_dtype
 from launcher.later import nn, no_grad, torch
@@ -39,7 +40,7 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
             shorter = f"algorithms.ema.half_life={tenth}ba, a tenth of the steps"
             yield (
                 f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
-                f"{remaining:.0%} of the weights of step {first} after {plan.total_steps} steps; set "
+                f"{remaining:.0%} of the weights of step {first} after {count_of(plan.total_steps, 'step')}; set "
                 f"{shorter if tenth < half_life else 'algorithms.ema=off'}"
             )
 

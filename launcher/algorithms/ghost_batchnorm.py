@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Count
+from launcher.counts import count_of
 from launcher.errors import Problem
 from launcher.later import nn, torch
 
@@ -24,7 +25,9 @@ class GhostBatchNormConfig(AlgorithmConfig, change_model=40):
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if plan.rank_batch and self.ghost_batch_size > plan.rank_batch // plan.accumulation:
-            message = f"must be at most the {plan.rank_batch // plan.accumulation} images of one forward pass"
+            message = (
+                f"must be at most the {count_of(plan.rank_batch // plan.accumulation, 'image')} of one forward pass"
+            )
             yield Problem(message, "ghost_batch_size", self.ghost_batch_size)
 
 

@@ -20,12 +20,13 @@ from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console, progress_bars
+from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
-from launcher.errors import Problem, Problems, UserError, one_line, plural
+from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
 from launcher.models.resnet import TorchvisionModel
@@ -67,9 +68,9 @@ class Facts:
 
     def __str__(self) -> str:
         pixels = f" with a median of {self.size} px" if self.size else ""
-        devices = plural(self.processes, "GPU") if self.on_gpus else "the CPU"
+        devices = count_of(self.processes, "GPU") if self.on_gpus else "the CPU"
         weights = "" if self.weights else "no "
-        return f"{self.images:,} training images of {self.labels}{pixels}, {devices}, {weights}model.weights"
+        return f"{count_of(self.images, 'training image')} of {self.labels}{pixels}, {devices}, {weights}model.weights"
 
 
 def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | None]:
@@ -227,8 +228,8 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
 def _reasons(name: str, chosen: Mapping[str, Any], facts: Facts) -> list[str]:
     """Return the chosen values, each with its reason."""
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
-    why = {"epochs": f"{facts.images * length:,} images in all", **_OF_IMAGES}
-    own = [f"{length} epochs, the length that {name} is for"] if name in recipes.BANDED else []
+    why = {"epochs": f"{count_of(facts.images * length, 'image')} in all", **_OF_IMAGES}
+    own = [f"{count_of(length, 'epoch')}, the length that {name} is for"] if name in recipes.BANDED else []
     if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in why]:
         own.append(f"{' '.join(of_task)} (for task={facts.task})")
     return [*own, *(f"{key}={value} ({why[key]})" for key, value in chosen.items() if key in why)]

@@ -11,6 +11,7 @@ from rich.console import Console
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
+from launcher.counts import count_of
 from launcher.doctor.examine import bad_images, examine
 from launcher.doctor.machine import Finding
 from launcher.errors import DONE, EXIT_USER_ERROR, first_few
@@ -53,7 +54,10 @@ def _list_bad(config: RunConfig) -> int:
         if piece.size is None:
             print(shlex.quote(piece.file))
     if inside := [str(piece) for piece in bad if piece.size is not None]:
-        print(f"note: {len(inside):,} images in archives cannot be decoded: {first_few(inside)}", file=sys.stderr)
+        print(
+            f"note: {count_of(len(inside), 'image')} in archives cannot be decoded: {first_few(inside)}",
+            file=sys.stderr,
+        )
     return DONE
 
 

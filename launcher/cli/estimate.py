@@ -12,6 +12,7 @@ from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
 from launcher.console import console, facts, table, verbatim
+from launcher.counts import count_of
 from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, estimate, prices
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
@@ -76,8 +77,8 @@ def hardware(chosen: Hardware, device: str) -> list[Hardware]:
 def _times(result: Estimate) -> Table:
     spans = {
         "training": (result.training, f"{result.images_per_second:,.0f} images/s"),
-        "evaluation": (result.evaluation, f"{result.evaluations} times"),
-        "saving": (result.saving, f"{result.checkpoints} checkpoints"),
+        "evaluation": (result.evaluation, count_of(result.evaluations, "time")),
+        "saving": (result.saving, count_of(result.checkpoints, "checkpoint")),
         "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),
     }
     return facts(

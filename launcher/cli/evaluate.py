@@ -15,6 +15,7 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
+from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
 from launcher.disk import reason
@@ -70,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps({"step": checkpoint.step, **vars(result), **classes}))
     else:
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
-        print(f"{result.samples:,} images{f' of {other}' if other else ''} on {devices}")
+        print(f"{count_of(result.samples, 'image')}{f' of {other}' if other else ''} on {devices}")
         if arguments.by_class:
             _print(checkpoint)
     if arguments.by_class:

@@ -14,6 +14,7 @@ from launcher.config.declaration import POINTS
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, progress_bars, table, verbatim
+from launcher.counts import count_of
 from launcher.launch.new_run import left_to_the_start, prepare_new
 from launcher.launch.prepare_run import planned_here
 from launcher.plan.plan import Plan
@@ -65,20 +66,21 @@ def main(arguments: argparse.Namespace) -> int:
 def _facts(plan: Plan) -> Table:
     config = plan.config
     micro = (
-        f" in {plan.accumulation} micro-batches of {plan.rank_batch // plan.accumulation}"
+        f" in {count_of(plan.accumulation, 'micro-batch')} of {plan.rank_batch // plan.accumulation}"
         if plan.accumulation > 1
         else ""
     )
     sizes = f"{plan.config.scaled_size(config.image.eval_resize):g} -> {plan.evaluation_view} px"
     curve = f"{config.schedule.name}{', by whole epochs' if config.schedule.granularity == 'epoch' else ''}"
-    held_out = f" and {val:,} validation images" if (val := config.dataset.val_samples) else ""
+    held_out = f" and {count_of(val, 'validation image')}" if (val := config.dataset.val_samples) else ""
+    per_epoch = count_of(plan.steps_per_epoch, "step")
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
-        ("data set", f"{config.dataset.name}, {plan.train_samples:,} training images{held_out}"),
-        ("length", f"{plan.epochs} epochs x {plan.steps_per_epoch:,} steps = {plan.total_steps:,} steps"),
+        ("data set", f"{config.dataset.name}, {count_of(plan.train_samples, 'training image')}{held_out}"),
+        ("length", f"{count_of(plan.epochs, 'epoch')} x {per_epoch} = {count_of(plan.total_steps, 'step')}"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
-        ("learning rate", f"{plan.peak_lr:g} after {plan.warmup_steps:,} steps of warmup, then {curve}"),
+        ("learning rate", f"{plan.peak_lr:g} after {count_of(plan.warmup_steps, 'step')} of warmup, then {curve}"),
         ("evaluation", f"every {config.eval_every}, {sizes}"),
     )
     return facts(rows)

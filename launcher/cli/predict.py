@@ -14,6 +14,7 @@ from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import csv_cell
+from launcher.counts import count_of
 from launcher.data.dropped import notes_on
 from launcher.data.listing import image_files, is_file
 from launcher.errors import DONE, FAILED, Problem, UserError, first_few, one_line
@@ -75,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
             print(f"error: {one_line(reason)}", file=sys.stderr)
         show(prediction, *titles)
     if failed:
-        print(f"error: {failed:,} of {len(files):,} files cannot be read", file=sys.stderr)
+        print(f"error: {failed:,} of {count_of(len(files), 'file')} cannot be read", file=sys.stderr)
     return FAILED if failed else DONE
 
 

@@ -5,6 +5,7 @@ import argparse
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars, verbatim
+from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.errors import DONE, Problem, UserError
@@ -45,7 +46,7 @@ def _prepare(config: RunConfig, *, check: bool) -> None:
         for path, manifest in written:
             converted = "".join(f"; {count:,} converted from {mode}" for mode, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
-            facts = f"{manifest.samples:,} images, {manifest.bytes / 1e6:,.1f} MB"
+            facts = f"{count_of(manifest.samples, 'image')}, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", checksums match" if check else ""
             out.print(verbatim(f"{path}: {facts}{converted}{skipped}{checked}"))
         for note in inspect_data(config, must_exist=True).notes:

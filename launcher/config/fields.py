@@ -8,6 +8,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field
 
+from launcher.counts import count_of
+
 # note: deferred, because classes inside the run config need no validator of their own
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
@@ -121,7 +123,7 @@ def _folder_name(text: str) -> str:
     if odd := next((character for character in text if not character.isprintable()), None):
         raise ValueError(f"has the character U+{ord(odd):04X}, which is not printable; remove it")
     if len(text.encode()) > _MOST_BYTES:
-        raise ValueError(f"has {len(text.encode())} bytes; shorten it to {_MOST_BYTES}")
+        raise ValueError(f"has {count_of(len(text.encode()), 'byte')}; shorten it to {_MOST_BYTES}")
     return text
 
 

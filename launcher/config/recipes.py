@@ -171,7 +171,7 @@ def band_hint(epochs: int, recipe: Recipe) -> str | None:
     banded = _loaded([files[name] for name in BANDED if name in files], Problems())
     meant = [other.name for other in banded if other.about.covers(epochs)]
     others = f"; use recipe={meant[0]} for {epochs}" if meant else f", not {epochs}"
-    return f"{recipe.name} is meant for {band} epochs{others}"
+    return f"{recipe.name} is meant for {band} {'epoch' if low == high == 1 else 'epochs'}{others}"
 
 
 def _files(*subfolders: str) -> dict[str, Path]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from launcher import page, randomness
+from launcher.counts import count_of
 from launcher.data.classes import class_counts
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import ImageReader, Reader
@@ -38,8 +39,8 @@ def images_section(train: ImageReader, val: Reader, notes: Iterable[str], seed: 
         sizes.append((width, height))
         if (left := left - size) < 0:
             break
-    checked = f"{len(sizes) + len(bad):,} of {train.samples:,} training images"
-    hint = f"{train.samples:,} training and {val.samples:,} validation images; sizes are those of {checked}"
+    checked = f"{len(sizes) + len(bad):,} of {count_of(train.samples, 'training image')}"
+    hint = f"{train.samples:,} training and {count_of(val.samples, 'validation image')}; sizes are those of {checked}"
     widths, heights = np.array(sizes, np.int64).reshape(-1, 2).T
     rows = []
     for name, values in ("width", widths), ("height", heights), ("width / height", widths / heights):
@@ -57,7 +58,7 @@ def images_section(train: ImageReader, val: Reader, notes: Iterable[str], seed: 
 def classes_section(train: Reader, val: Reader, classes: Sequence[int], seed: int) -> str:
     """Return a section of the numbers of images of some classes."""
     trained, evaluated = (class_counts(one.labels, len(train.names)) for one in (train, val))
-    some = f"{len(classes)} of {len(train.names):,} classes, drawn by seed={seed}; "
+    some = f"{len(classes)} of {count_of(len(train.names), 'class')}, drawn by seed={seed}; "
     hint = some * (len(classes) < len(train.names)) + "training images per class: "
     hint += f"{trained.min():,} to {trained.max():,}, median {np.median(trained):,.0f}"
     rows = []

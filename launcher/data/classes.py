@@ -8,6 +8,7 @@ import numpy as np
 from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
 
 # Note classes if the largest has so many times the images of the smallest.
@@ -87,7 +88,8 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
     low, high = int(counts.argmin()), int(counts.argmax())
     if counts[high] < _UNEQUAL * counts[low]:
         return []
-    facts = f"the largest class, {classes[high]}, has {counts[high]:,} training images and the smallest, {classes[low]}"
+    facts = f"the largest class, {classes[high]}, has {count_of(counts[high], 'training image')}"
+    facts += f" and the smallest, {classes[low]}"
     used, weights, kind = [], config.loss.weights(counts), getattr(config.loss, "class_weights", "none")
     if config.dataset.sampling == "balanced":
         times = counts.sum() / len(counts) / counts[low]
@@ -158,10 +160,10 @@ def _same_but_for_case(classes: Sequence[str]) -> list[str]:
 
 
 def _number(labels: Sequence[object]) -> str:
-    return "1 class has" if len(labels) == 1 else f"{len(labels):,} classes have"
+    return f"{count_of(len(labels), 'class')} {'has' if len(labels) == 1 else 'have'}"
 
 
 def named(classes: Sequence[str], labels: Sequence[int], counts: np.ndarray, split: str) -> str:
     """Return the first names of classes with their numbers of images."""
-    images = f" {split} images" if split else " images"
-    return first_few([f"{classes[label]} ({counts[label]:,}{images})" for label in labels])
+    image = f"{split} image".strip()
+    return first_few([f"{classes[label]} ({count_of(counts[label], image)})" for label in labels])

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from launcher.counts import count_of
+
 NO_IMAGE = "files without an image extension"
-LOOSE = "images that lie beside the class folders, not in one"
+LOOSE = "images beside the class folders, not in one"
 LINKS = "links out of the split's folder or to a folder below a class"
-BROKEN = "broken or looping links, pipes or devices"
+BROKEN = "names of a broken or looping link, a pipe or a device"
 REPLACED = "images that a later one of the same name replaces, as when unpacking"
 UNREADABLE = "images that cannot be decoded"
 _REMEDIES = {LINKS: "; set dataset.links=follow to read them"}
@@ -41,6 +43,12 @@ def notes_on(*several: Mapping[str, Dropped]) -> list[str]:
         for reason, (count, example) in drops.items():
             drop(total, reason, example, count)
     return [
-        f"skipping {one.rows:,} {reason}, such as {one.example}{_REMEDIES.get(reason, '')}"
+        f"skipping {_counted(one.rows, reason)}, such as {one.example}{_REMEDIES.get(reason, '')}"
         for reason, one in total.items()
     ]
+
+
+def _counted(rows: int, reason: str) -> str:
+    """Return a number of entries with their reason, which starts with a plural in `s`."""
+    noun, _, rest = reason.partition(" ")
+    return f"{count_of(rows, noun.removesuffix('s'))} {rest}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
+from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
@@ -59,7 +60,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
     total = sum(len(split.files) for split in splits)
     notes = _notes(same, splits, "at least " if compared < total else "")
-    partly = f"looked for duplicates among {compared:,} of {total:,} images; train doctor compares all"
+    partly = f"looked for duplicates among {compared:,} of {count_of(total, 'image')}; train doctor compares all"
     return [*notes, partly] if compared < total else notes
 
 
@@ -131,16 +132,18 @@ def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_leas
     for split in splits[1:]:
         shared = [(image, group[0]) for group in groups for image in group if image.split == split.split]
         shared = [(image, other) for image, other in shared if other.split == "train"]
-        what = f"of {len(split.files):,} {_TITLES[split.split]} images are training images too, so accuracy is too high"
-        notes += _line(shared, at_least, what)
+        of_all = f"of {count_of(len(split.files), f'{_TITLES[split.split]} image')}"
+        are = "is a training image too" if len(shared) == 1 else "are training images too"
+        notes += _line(shared, at_least, f"{len(shared):,} {of_all} {are}, so accuracy is too high")
     for split in splits:
         ours = ([image for image in group if image.split == split.split] for group in groups)
         copies = [(image, same[0]) for same in ours for image in same[1:]]
-        notes += _line(copies, at_least, f"{_TITLES[split.split]} images are copies of others")
+        are = "is a copy of another" if len(copies) == 1 else "are copies of others"
+        notes += _line(copies, at_least, f"{count_of(len(copies), f'{_TITLES[split.split]} image')} {are}")
     mixed = [(image, group[0]) for group in groups for image in group if image.label != group[0].label]
-    return notes + _line(mixed, at_least, "images have a copy in another class")
+    return notes + _line(mixed, at_least, f"{count_of(len(mixed), 'image')} with a copy in another class")
 
 
 def _line(pairs: Sequence[tuple[_Image, _Image]], at_least: str, what: str) -> list[str]:
-    """Return a note with the number of pairs, and the first."""
-    return [f"{at_least}{len(pairs):,} {what}: {one.piece} = {other.piece}" for one, other in pairs[:1]]
+    """Return a note on pairs with the first; none without pairs."""
+    return [f"{at_least}{what}: {one.piece} = {other.piece}" for one, other in pairs[:1]]

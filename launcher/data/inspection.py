@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from launcher.config.schema import Dataset, RunConfig
+from launcher.counts import count_of
 from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
 from launcher.data.dropped import notes_on
@@ -66,7 +67,7 @@ def inspect_data(
     must_exist = must_exist or (folder is not None and _exists(folder))
     inspection = loader.inspect(config, must_exist, skipped, report)
     if not must_exist and folder is not None:
-        used = f"using the counts of dataset={config.dataset.name}, {config.dataset.train_samples:,} training images"
+        used = f"using the counts of dataset={dataset.name}, {count_of(dataset.train_samples or 0, 'training image')}"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
         inspection = replace(inspection, seen=False)
     if must_exist and config.dataset.test_path is not None:
@@ -130,12 +131,11 @@ def match_images(
         message += f", the run's {first_few(classes)}; set other images"
         raise UserError(Problem(message, "dataset.path", path))
     if others:
-        count = "1 class" if len(others) == 1 else f"{len(others):,} classes"
         shown = named(names, others, class_counts(labels, len(names)), "")
-        notes.append(f"skipping {count} that the run does not have: {shown}")
+        notes.append(f"skipping {count_of(len(others), 'class')} that the run does not have: {shown}")
     if missing := np.flatnonzero(class_counts(matched.labels, len(classes)) == 0).tolist():
         shown = first_few([classes[number] for number in missing])
-        notes.append(f"no images of {len(missing):,} of the run's {len(classes):,} classes: {shown}")
+        notes.append(f"no images of {len(missing):,} of the run's {count_of(len(classes), 'class')}: {shown}")
     return matched, notes
 
 
@@ -182,12 +182,14 @@ def _check_files(config: RunConfig, splits: Sequence[Folder]) -> None:
     total = sum(len(split.files) for split in splits)
     listed = [split for split in splits if isinstance(split.stored, Listed)]
     if missing := [file for split in listed for file in missing_files(split)]:
-        message = f"{len(missing):,} of the {total:,} images that it lists do not exist: {first_few(missing, 10)}; "
+        message = (
+            f"{len(missing):,} of the {count_of(total, 'image')} that it lists do not exist: {first_few(missing, 10)}; "
+        )
         remedy = "restore them, remove their rows, or set dataset.skip_bad=true"
         raise problem(listed[0].root, f"{message}{remedy}")
     for suffixes, package in lacking().items():
         if files := [file for split in splits for file in split.files if file.lower().endswith(suffixes)]:
-            message = f"{len(files):,} of the {total:,} images, such as {files[0]}, need {package}; "
+            message = f"{len(files):,} of the {count_of(total, 'image')}, such as {files[0]}, need {package}; "
             raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
 
@@ -240,14 +242,16 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
     if beside := [*archives_in(Files(str(path)), str(path))[0], *tables]:
         notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
     if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
-        notes.append(f"{len(deep):,} images lie in folders below their class folder, such as {deep[0]}")
+        notes.append(f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}")
     return notes
 
 
 def _unreadable_notes(bad: dict[str, str]) -> list[str]:
     """Return a note on what `dataset.skip_bad` skips, if anything."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
-    return [f"dataset.skip_bad=true: skipping {len(bad):,} images that cannot be decoded: {shown}"] * bool(bad)
+    return [f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"] * bool(
+        bad
+    )
 
 
 def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
@@ -277,10 +281,12 @@ def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], 
     dataset = config.dataset
     classes, train, val = counts
     if dataset.classes is not None and classes != dataset.classes:
-        message = f"{where} has {classes} classes; set dataset.classes={classes}, or null to count them"
+        message = f"{where} has {count_of(classes, 'class')}; set dataset.classes={classes}, or null to count them"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
-        drawn = f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {train + val:,} images, drawn "
+        drawn = (
+            f"dataset.val_split={dataset.val_split:g}: holding out {val:,} of {count_of(train + val, 'image')}, drawn "
+        )
         each = "from each class " * (config.task.labelled == "class")
         notes = [f"{drawn}{each}by seed={config.seed}", *notes]
     return Inspection(

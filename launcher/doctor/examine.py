@@ -9,6 +9,7 @@ from pathlib import Path
 import PIL
 
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
@@ -70,11 +71,11 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         return
     dataset = inspection.config.dataset
     classes, train, val = config.task.counted(dataset.classes), dataset.train_samples, dataset.val_samples
-    counts = f"{classes}, {train:,} training and {val:,} validation"
+    counts = f"{classes}, {train:,} training and {count_of(val or 0, 'validation image')}"
     in_files = not isinstance(config.dataloader, TorchvisionLoader)
     where = loader_of(config).reads_from(config)
     now = "" if in_files else "; decoding all of them now"
-    yield ok("data set", f"{name} in {where}: {counts} images{now}")
+    yield ok("data set", f"{name} in {where}: {counts}{now}")
     yield from (warning("data set", note, "") for note in inspection.notes)
     if not in_files:
         images = splits(config.dataset, config.seed, config.task.labelled)

@@ -14,9 +14,10 @@ from typing import Literal
 from rich.filesize import decimal
 
 from launcher.config.choices import LoaderConfig
+from launcher.counts import count_of
 from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
-from launcher.errors import UserError, plural
+from launcher.errors import UserError
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers of a rank
@@ -49,7 +50,7 @@ ok, warning, problem = Finding, partial(Finding, status="warning"), partial(Find
 
 def cores(usable: int, allowed: float | None, ranks: int) -> Finding:
     """Judge the `usable` cores by affinity; a container's quota limits them to the time of `allowed` cores."""
-    name, observation = "cores", f"{usable} for {plural(ranks, 'process', 'es')}"
+    name, observation = "cores", f"{usable} for {count_of(ranks, 'process')}"
     if allowed is not None and allowed < usable:
         advice = "give the container all its cores (docker run without --cpus), or pin them with --cpuset-cpus"
         return warning(name, f"{observation}, but the container is limited to the time of {allowed:g}", advice)
@@ -178,7 +179,7 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
         advice = "no recipe has been tested on AMD GPUs: compare a short run with one on the CPU"
         return [warning("GPUs", f"{len(others)} x {others[0]}, through ROCm", advice)]
     if not gpus and cards:
-        observation = f"{plural(cards, 'NVIDIA card')} found, but no working driver"
+        observation = f"{count_of(cards, 'NVIDIA card')} found, but no working driver"
         return [problem("GPUs", observation, "install NVIDIA's driver; in a container: docker run --gpus all")]
     if not gpus:
         return [warning("GPUs", "none", "training on the CPU suits only small images and short runs")]
@@ -220,7 +221,7 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
         return [problem("CUDA", f"a GPU fails: {error}", "run nvidia-smi to see which, or set launch.device=cpu")]
     runtime = f"ROCm {values['hip']}" if values["hip"] else values["cuda"]
     precision = "bfloat16" if values["bf16"] else "float16 only"
-    observation = [ok("CUDA", f"{runtime}, torch detects {plural(len(seen), 'GPU')}, {precision}")]
+    observation = [ok("CUDA", f"{runtime}, torch detects {count_of(len(seen), 'GPU')}, {precision}")]
     if values["nccl"] is None:
         return [*observation, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*observation, ok("NCCL", values["nccl"])]

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from launcher.config.schema import Launch
-from launcher.errors import MachineError, Problem, UserError, plural
+from launcher.counts import count_of
+from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe, visible_gpus
 
@@ -26,8 +27,8 @@ class Devices:
 
     def __str__(self) -> str:
         if self.kind == "cuda":
-            return "1 GPU" if self.processes == 1 else f"{self.processes} GPUs"
-        return f"{plural(self.processes, 'process', 'es')} on the CPU"
+            return count_of(self.processes, "GPU")
+        return f"{count_of(self.processes, 'process')} on the CPU"
 
 
 def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
@@ -45,7 +46,7 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
         cards = 0 if hidden else cards_on_the_bus()
-        unused = f"{plural(cards, 'NVIDIA card')} on the bus, but torch detects none; {_ADVICE}"
+        unused = f"{count_of(cards, 'NVIDIA card')} on the bus, but torch detects none; {_ADVICE}"
         notes = [unused] if cards else [_APPLE] if sys.platform == "darwin" and not hidden else []
         return Devices("cpu", processes_of_node(launch, 0), notes)
     text, notes = _visible(visible), []
@@ -74,7 +75,7 @@ def _usable(visible: int) -> int:
 
 
 def _visible(count: int) -> str:
-    return "1 GPU is visible" if count == 1 else f"{count} GPUs are visible"
+    return f"{count_of(count, 'GPU')} {'is' if count == 1 else 'are'} visible"
 
 
 def planned(launch: Launch, gpus: int | None) -> Devices:
@@ -85,7 +86,9 @@ def planned(launch: Launch, gpus: int | None) -> Devices:
     if gpus is None:
         return decide(launch, probe_cuda=False)
     if launch.device != "cpu" and launch.nproc != "auto" and launch.nproc > gpus:
-        raise UserError(Problem(f"hardware has {gpus} GPUs; set launch.nproc={gpus}", "launch.nproc", launch.nproc))
+        raise UserError(
+            Problem(f"hardware has {count_of(gpus, 'GPU')}; set launch.nproc={gpus}", "launch.nproc", launch.nproc)
+        )
     gpus = 0 if launch.device == "cpu" else gpus
     return Devices("cuda" if gpus else "cpu", processes_of_node(launch, gpus))
 

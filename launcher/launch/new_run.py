@@ -6,6 +6,7 @@ from pathlib import Path
 from launcher.config.choices import LIBRARIES
 from launcher.config.compose import Composed
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import Devices
@@ -71,7 +72,7 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
     if launch.nnodes > 1:
         missing = [key for key, value in (("run_name", config.run_name), ("launch.rdzv", launch.rdzv)) if value is None]
         how = f" by {' and '.join(missing)}" if missing else ""
-        yield f"the connection of {launch.nnodes} nodes{how}"
+        yield f"the connection of {count_of(launch.nnodes, 'node')}{how}"
     if prepared.devices.kind == "cuda":
         required = [f"{key}=require" for key in ("compile", "cuda_graphs") if getattr(config, key) == "require"]
         yield " and ".join(["the GPUs, their memory", *required])

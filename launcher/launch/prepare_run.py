@@ -17,6 +17,7 @@ from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.data.folder import Folder
 from launcher.data.index import write_index
 from launcher.data.inspection import inspect_data
@@ -194,7 +195,9 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
 def _measured_note(plan: Plan) -> str:
     scaled = plan.config.optimizer.scale_lr == "linear"
     follows = "is scaled with it" if scaled else "stays as it is (optimizer.scale_lr=linear scales it)"
-    most = f"{plan.rank_batch} images per GPU, the largest power of two that fits and leaves an epoch ten steps"
+    most = (
+        f"{count_of(plan.rank_batch, 'image')} a GPU, the largest power of two that fits and leaves an epoch ten steps"
+    )
     return f"batch_size=auto is {plan.batch_size}: {most}; the learning rate {follows}"
 
 

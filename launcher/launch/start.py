@@ -19,10 +19,11 @@ from launcher.config.compose import Composed
 from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, plain, progress_bars
+from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
-from launcher.errors import DONE, FAILED, Problem, UserError, one_line, plural
+from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
@@ -139,7 +140,7 @@ def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
     if done < dilated_epochs(config.epochs, config.schedule.dilate):
         word, note = "target=null" if config.target else "stop.patience=null", ""
     where = one_line(str(folder.path))
-    return f"{where} is finished after {done:g} epochs; to train longer: train resume {where} {word}{note}"
+    return f"{where} is finished after {count_of(done, 'epoch')}; to train longer: train resume {where} {word}{note}"
 
 
 def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
@@ -188,8 +189,8 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
     start = next((row for row in rows if row["kind"] == "start"), None)
     if start and start["epochs"] != (epochs := prepared.plan.epochs):
         notes.append(
-            f"the run started with {start['epochs']} epochs and continues to {epochs}, which changes its schedule; "
-            "train compare does not count it"
+            f"the run started with {count_of(start['epochs'], 'epoch')} and continues to {epochs}, which changes "
+            "its schedule; train compare does not count it"
         )
     if devices.kind == "cpu" and start and start["device"] != "cpu":
         notes.append(
@@ -198,7 +199,7 @@ def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images:
     ranks = _last_ranks(rows)
     if ranks not in (None, world_size):
         notes.append(
-            f"the run had {ranks} processes and resumes with {world_size}: global batch, data and schedule "
+            f"the run had {count_of(ranks, 'process')} and resumes with {world_size}: global batch, data and schedule "
             f"stay the same; the weights differ by rounding and batch-norm statistics"
         )
     for note in notes:
@@ -237,9 +238,10 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     # note: the names of millions of images take memory
     prepared = replace(prepared, images=())
     nodes = config.launch.nnodes
-    ranks = f"{nodes} nodes with {devices} each; that of rank 0 shows the progress" if nodes > 1 else str(devices)
+    several = f"{count_of(nodes, 'node')} with {devices} each; that of rank 0 shows the progress"
+    ranks = several if nodes > 1 else str(devices)
     where = one_line(str(folder.path))
-    length = f"{plural(plan.epochs, 'epoch')} of {plan.steps_per_epoch:,} steps"
+    length = f"{count_of(plan.epochs, 'epoch')} of {count_of(plan.steps_per_epoch, 'step')}"
     log = folder.logs / "rank-0.log"
     view = ProgressView(
         folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log

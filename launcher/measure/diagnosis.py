@@ -11,6 +11,7 @@ import psutil
 
 from launcher.config.algorithms import declarations
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage, size
 from launcher.data.folder import Folder
 from launcher.data.loaders.base import DecodingLoader
@@ -104,7 +105,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     loader = config.dataloader
     most = max(1, measured.cores // measured.world_size)
     if 0 <= measured.workers < most:
-        yield f"dataloader.workers={most}: {measured.workers} of {most} cores per process load images"
+        yield f"dataloader.workers={most}: {measured.workers} of {count_of(most, 'core')} per process load images"
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
         yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"

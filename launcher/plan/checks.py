@@ -11,6 +11,7 @@ from launcher.config.layers import leaves
 from launcher.config.options import code_of
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import LOSSES
+from launcher.counts import count_of
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import Plan
 
@@ -53,7 +54,7 @@ def _batch(plan: Plan) -> Iterator[Problem]:
     if batch % world:
         below = batch // world * world
         choices = f"{below} or {below + world}" if below else f"{world}"
-        yield Problem(f"not divisible by {world} processes; set {choices}", "batch_size", batch)
+        yield Problem(f"not divisible by {count_of(world, 'process')}; set {choices}", "batch_size", batch)
     if batch > plan.train_samples:
         message = f"larger than the data set (dataset.train_samples={plan.train_samples}); set a smaller batch"
         yield Problem(message, "batch_size", batch)
@@ -90,8 +91,8 @@ def _warmup(plan: Plan) -> Iterator[Problem]:
     number, unit = parse_duration(schedule.warmup)
     if plan.total_steps and 0 < plan.total_steps <= plan.warmup_steps:
         message = (
-            f"the warmup takes the whole run ({plan.epochs} epochs, {plan.total_steps} steps); shorten it, for example "
-            f"schedule.warmup=0.1dur, or scale the whole schedule with schedule.dilate"
+            f"the warmup takes the whole run ({count_of(plan.epochs, 'epoch')}, {count_of(plan.total_steps, 'step')}); "
+            f"shorten it, for example schedule.warmup=0.1dur, or scale the whole schedule with schedule.dilate"
         )
         yield Problem(message, "schedule.warmup", f"{number:g}{unit}")
 
@@ -119,7 +120,8 @@ def _class_weights(plan: Plan) -> Iterator[Problem]:
     if value != "none" and not task.weighs_classes:
         yield Problem(f"task={task.name} has no weights of classes; set {key}=none", key, value)
     elif isinstance(value, list) and len(value) != (classes := plan.config.dataset.classes):
-        message = f"has {len(value)} numbers for {classes} classes; set one per class, in the order of their names"
+        has = f"has {count_of(len(value), 'number')} for {task.counted(classes)}"
+        message = f"{has}; set one per class, in the order of their names"
         yield Problem(message, key, value)
 
 
@@ -187,7 +189,7 @@ def _fitted(plan: Plan) -> Iterator[str]:
     if plan.shortened:
         values = dict(leaves(as_mapping(plan.config)))
         changed = [f"{key}={_text(before)} to {_text(values[key])}" for key, before in plan.shortened.items()]
-        yield f"schedule.fit=on shortens the schedule for {plan.total_steps:,} steps: {', '.join(changed)}"
+        yield f"schedule.fit=on shortens the schedule for {count_of(plan.total_steps, 'step')}: {', '.join(changed)}"
 
 
 def _text(value: str | list[str]) -> str:
@@ -197,13 +199,13 @@ def _text(value: str | list[str]) -> str:
 def _partial_batch(plan: Plan) -> Iterator[str]:
     dropped = plan.train_samples - plan.steps_per_epoch * plan.batch_size
     if dropped > _MANY_DROPPED * plan.train_samples:
-        yield f"each epoch drops {dropped} of {plan.train_samples} images, its last partial batch"
+        yield f"each epoch drops {dropped:,} of {count_of(plan.train_samples, 'image')}, its last partial batch"
 
 
 def _batch_norm(plan: Plan) -> Iterator[str]:
     images = plan.rank_batch // plan.accumulation
     if images < _FEW_IMAGES and plan.config.model.has_batch_norm:
-        yield f"batch norm uses only {images} images per forward pass"
+        yield f"batch norm uses only {count_of(images, 'image')} per forward pass"
 
 
 def _of_declarations(plan: Plan) -> Iterator[str]:

@@ -11,6 +11,7 @@ from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.console import facts
+from launcher.counts import count_of
 from launcher.errors import UserError
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
@@ -61,7 +62,7 @@ def _stopped_early(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
         return []
     length = next((f" of {row['epochs']}" for row in rows if row["kind"] == "start"), "")
     least = f" of more than {patience.min_delta:g}" if patience.min_delta > 0 else ""
-    why = f"{patience.evaluations} evaluations in a row without a gain{least} in {patience.metric.title}"
+    why = f"{count_of(patience.evaluations, 'evaluation')} in a row without a gain{least} in {patience.metric.title}"
     epoch = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0)
     return [("stopped early", f"at epoch {epoch:g}{length}: {why}")]
 

@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.choices import Clock, ScheduleConfig
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Duration, Probability, Within
+from launcher.counts import count_of
 from launcher.errors import Problem
 
 
@@ -23,5 +24,6 @@ class MultiStep(ScheduleConfig):
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         late = [m for m in self.milestones if plan.schedule_steps(m) >= plan.total_steps > 0]
         if late:
-            message = f"{', '.join(late)} is past the end of the run ({plan.epochs} epochs); remove it or train longer"
+            end = f"the end of the run ({count_of(plan.epochs, 'epoch')})"
+            message = f"{', '.join(late)} is past {end}; remove it or train longer"
             yield Problem(message, "schedule.milestones", self.milestones)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from launcher import atomic, page
+from launcher.counts import count_of
 from launcher.data.batch import START
 from launcher.data.loading import EvaluationLoader
 from launcher.data.sampling import Request
@@ -77,7 +78,7 @@ class Confusion(Details):
     def sections(self, loader: EvaluationLoader) -> str:
         wrong = sorted((one for one in self._judged if one.prediction != one.label), key=lambda one: -one.probability)
         right = sorted((one for one in self._judged if one.prediction == one.label), key=lambda one: one.probability)
-        of_all = f"of {len(self._judged):,} images are predicted as"
+        of_all = f"of {count_of(len(self._judged), 'image')} are predicted as"
         return page.section(
             "Most confident errors",
             f"{len(wrong):,} {of_all} another class; shown are those with the highest probability",
@@ -140,7 +141,7 @@ def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str)
     axes.set_xlabel("predicted class")
     axes.set_ylabel("true class")
     if len(chosen) < len(classes):
-        title += f"\nthe {len(chosen)} most confused of {len(classes):,} classes"
+        title += f"\nthe {len(chosen)} most confused of {count_of(len(classes), 'class')}"
     axes.set_title(title, loc="left", weight="bold", fontsize=9)
     if len(chosen) <= _MOST_NUMBERED:
         for row, column in zip(*counts.nonzero(), strict=True):

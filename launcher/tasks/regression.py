@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from launcher import atomic
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.later import torch
 from launcher.tasks import Details, Row
@@ -51,7 +52,7 @@ class RegressionConfig(ImageTaskConfig):
                 raise UserError(Problem(message, key, name)) from None
             width = len(name) if isinstance(name, list) else len(rows[0])
             if len(rows[-1]) != width or not all(map(math.isfinite, rows[-1])):
-                message = f"has {text!r}, but needs {width} finite numbers; add them, or remove the row"
+                message = f"has {text!r}, but needs {count_of(width, 'finite number')}; add them, or remove the row"
                 raise UserError(Problem(message, key, name))
         if isinstance(name, list):
             return name, rows

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from launcher.algorithms.engine import Engine
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.optimizers.base import MaskedOptimizer
 
@@ -110,7 +111,8 @@ class CapturedSteps:
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""
-        return f"cuda_graphs: captured {self.captures} graphs and replayed them in {self.replays} of {self.count} steps"
+        steps = f"{self.replays} of {count_of(self.count, 'step')}"
+        return f"cuda_graphs: captured {count_of(self.captures, 'graph')}, replayed in {steps}"
 
     def forget(self) -> None:
         """Drop all graphs, after a change of addresses or of the view."""

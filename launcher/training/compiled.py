@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from launcher import paths
 from launcher.algorithms.base import ForwardAlgorithm, Sent
 from launcher.algorithms.engine import apply_in_turn
+from launcher.counts import count_of
 from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
@@ -96,7 +97,8 @@ def _message(reasons: list[str], seconds: float, count: int) -> str:
         return f"compile=on: compilation failed ({reasons[0]}); training uncompiled"
     inductor = torch._dynamo.utils.counters["inductor"]
     cached = inductor["fxgraph_cache_hit"] and not inductor["fxgraph_cache_miss"]
-    return f"compiled {count} graphs in {seconds:.0f} s{' from the cache' if cached else ''} (outside training time)"
+    how = f"{seconds:.0f} s{' from the cache' if cached else ''}"
+    return f"compiled {count_of(count, 'graph')} in {how} (outside training time)"
 
 
 def _set_up(sizes: int) -> None:

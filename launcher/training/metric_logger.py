@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import torch
 
+from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics
 from launcher.records.metrics import Record
@@ -110,7 +111,7 @@ class MetricLogger:
         before, (self._failures,) = self._failures, AsyncRead(optimizer.failures[None]).read()
         if self._failures > before:
             name = f"optimizer={self._trainer.config.optimizer.name}"
-            happened = f"could not compute {self._failures:,.0f} matrices so far and kept their last values"
+            happened = f"could not compute {count_of(int(self._failures), 'matrix')} so far and kept the last values"
             print(f"warning: {name} {happened}; if the number grows, set a lower optimizer.lr", flush=True)
 
     def log_end(self, *, finished: bool) -> None:

@@ -1,5 +1,6 @@
 """Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
 
+from launcher.counts import count_of
 from launcher.data.batch import Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
@@ -81,14 +82,14 @@ class NonFiniteGuard:
         if settings.policy == "skip":
             if skipped > settings.limit:
                 raise UserError(
-                    f"{event} for {skipped} steps in a row (nonfinite.limit={settings.limit}); "
+                    f"{event} for {count_of(skipped, 'step')} in a row (nonfinite.limit={settings.limit}); "
                     f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
                 )
             self._warn(f"{event}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
             return False
         self._rollbacks += 1
         if self._rollbacks > settings.limit:
-            raise UserError(f"{event} after {settings.limit} rollbacks (nonfinite.limit); {replay}")
+            raise UserError(f"{event} after {count_of(settings.limit, 'rollback')} (nonfinite.limit); {replay}")
         self._roll_back()
         factor = trainer.train_step.lr_factor
         self._warn(f"{event}; rolled back to step {trainer.next_step}, learning rate x {factor:g}; {replay}")

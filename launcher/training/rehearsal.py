@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from launcher.counts import count_of
 from launcher.data.batch import Batch
 from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
@@ -32,10 +33,8 @@ def rehearse_run(trainer: Trainer) -> None:
     if trainer.ranks.device.type == "cuda":
         torch.cuda.synchronize(trainer.ranks.device)
     if trainer.ranks.is_first:
-        print(
-            f"rehearsed {count} kinds of steps in {time.perf_counter() - start:.0f} s (outside training time)",
-            flush=True,
-        )
+        seconds = time.perf_counter() - start
+        print(f"rehearsed {count_of(count, 'kind')} of steps in {seconds:.0f} s (outside training time)", flush=True)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import torch
 
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.data.unreadable import read_skipped
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError
@@ -98,7 +99,7 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
         if "evaluate" in {frame.name for frame in traceback.extract_tb(error.__traceback__)}:
             raise  # note: another key sets its batch size
         count, reason = plan.rank_batch // plan.accumulation, str(error).partition(". ")[0]
-        samples = f"{count} samples of {plan.full_view} {plan.config.task.unit}"
+        samples = f"{count_of(count, 'sample')} of {plan.full_view} {plan.config.task.unit}"
         message = f"{samples} at a time do not fit into GPU memory ({reason})"
         half = next((images for images in range(count // 2, 0, -1) if plan.rank_batch % images == 0), None)
         message += f"; device_batch_size={half} keeps the global batch" if half else "; use a smaller model or size"

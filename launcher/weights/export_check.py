@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from launcher import randomness
 from launcher.config.code import loaded
+from launcher.counts import count_of
 from launcher.data.batch import Loaded
 from launcher.data.loading import EvaluationLoader
 from launcher.errors import UserError
@@ -140,8 +141,9 @@ def check_export(
     before, samples = recorded or (value, images)
     most = max(_MOST_DIFFERENT, 1.01 / images) * (1 if primary.is_share else abs(before))
     if samples == images and abs(value - before) > most:
+        of_all = f"{primary.title} {primary.text(value)} on the {count_of(images, 'validation image')}"
         raise UserError(
-            f"the exported model has {primary.title} {primary.text(value)} on the {images:,} validation images, but "
+            f"the exported model has {of_all}, but "
             f"the run recorded {primary.text(before)}; no file was written; if the images have changed, restore them "
             "or move them away to compare only logits, which are equal"
         )

@@ -18,6 +18,7 @@ from launcher import atomic
 from launcher.config.algorithms import Algorithms
 from launcher.config.overrides import OFF, ON
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
 from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
@@ -156,12 +157,16 @@ def _rows(
     if source.classes and classes:
         if len(source.classes) == rows and set(classes) <= set(source.classes):
             row = {name: number for number, name in enumerate(source.classes)}
-            note = "the whole head" if source.classes == classes else f"the head's rows of the same {count} classes"
+            note = (
+                "the whole head"
+                if source.classes == classes
+                else f"the head's rows of the same {count_of(count, 'class')}"
+            )
             return torch.tensor([row[name] for name in classes]), note
-        return None, f"a new head for {count} classes, since the source has others"
+        return None, f"a new head for {count_of(count, 'class')}, since the source has others"
     if rows == count:
-        return slice(None), f"the whole head, assuming that its {rows} unnamed classes are the same"
-    return None, f"a new head for {count} classes instead of {rows}"
+        return slice(None), f"the whole head, assuming the same {count_of(rows, 'unnamed class')}"
+    return None, f"a new head for {count_of(count, 'class')} instead of {rows}"
 
 
 def _check_surgery(surgery: dict[str, Any], source: SourceWeights, config: RunConfig) -> None:

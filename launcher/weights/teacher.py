@@ -12,6 +12,7 @@ from launcher import atomic
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.models.timm import timm_architectures
 from launcher.plan.plan import plan_for
@@ -74,7 +75,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
     assert values
     assert values.teacher
     theirs, ours = (one.task.outputs(one.dataset) for one in (own, config))
-    reason = f"has {theirs} outputs of task={own.task.name}, and the run {ours} of task={config.task.name}"
+    reason = f"has {count_of(theirs, 'output')} of task={own.task.name}, and the run {ours} of task={config.task.name}"
     if own.task == config.task and theirs == ours:
         pairs = zip(source.classes or (), classes or (), strict=False)
         different = ((number, *pair) for number, pair in enumerate(pairs) if pair[0] != pair[1])

@@ -14,6 +14,7 @@ import numpy as np
 from launcher import page, randomness
 from launcher.config.compose import compose
 from launcher.console import console, progress_bars, verbatim
+from launcher.counts import count_of
 from launcher.data.census import classes_section, images_section
 from launcher.errors import Problem, UserError
 from launcher.launch.prepare_run import prepare_run
@@ -64,8 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
         parts += [_step(plan, train, *step) for step in zip(steps, found, strict=True)]
     where = plan.config.dataset.path or plan.config.dataset.name
     page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
-    of_classes = "" if numbers else f" of {len(classes)} classes"
-    console().print(verbatim(f"{path}: {sum(map(len, found))} images{of_classes} at {len(steps)} steps"))
+    of_classes = "" if numbers else f" of {count_of(len(classes), 'class')}"
+    images = f"{count_of(sum(map(len, found)), 'image')}{of_classes}"
+    console().print(verbatim(f"{path}: {images} at {count_of(len(steps), 'step')}"))
     return 0
 
 

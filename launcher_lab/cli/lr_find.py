@@ -14,6 +14,7 @@ from launcher.config.choices import ScheduleConfig
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here
 from launcher.plan.plan import Plan
@@ -50,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     prepared = prepare_here(composed)
     plan, config = prepared.plan, prepared.plan.config
     if plan.total_steps < _FEWEST:
-        message = f"gives {plan.total_steps} steps, but the test needs {_FEWEST}; set more epochs"
+        message = f"gives {count_of(plan.total_steps, 'step')}, but the test needs {_FEWEST}; set more epochs"
         raise UserError(Problem(message, "epochs", config.epochs))
     rising = replace(prepared, plan=replace(plan, config=_at_constant_rate(config)))
     steps = min(arguments.steps, plan.total_steps)

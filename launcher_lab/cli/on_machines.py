@@ -14,6 +14,7 @@ from launcher.config.groups import machines, price_age
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware
 from launcher.console import console, table, verbatim
+from launcher.counts import count_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
@@ -52,14 +53,14 @@ def handle(arguments: argparse.Namespace) -> int | None:
     composed = compose(words)
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)
-        notes.append(f"{len(priced)} prices from SkyPilot's catalogue, {left} from conf/hardware")
+        notes.append(f"{count_of(len(priced), 'price')} from SkyPilot's catalogue, {left} from conf/hardware")
     elif arguments.prices == "sky":
         hardware = _priced(composed.config.hardware, priced)
         composed = replace(composed, config=replace(composed.config, hardware=hardware))
     if arguments.quality is not None:
         length, epochs = _length(arguments, composed)
         notes.append(
-            f"{epochs} epochs for {arguments.quality:g} %: {length.source}"
+            f"{count_of(epochs, 'epoch')} for {arguments.quality:g} %: {length.source}"
             + (f", {length.minutes:.1f} minutes at the throughput predicted there" if length.minutes else "")
         )
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
@@ -73,7 +74,11 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if arguments.on != ALL and candidates[0].problem:
         raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.image:
-        draw_offers(candidates, Path(arguments.image), title=f"{config.recipe or 'no recipe'}, {config.epochs} epochs")
+        draw_offers(
+            candidates,
+            Path(arguments.image),
+            title=f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}",
+        )
     if arguments.json:
         print(json.dumps({"notes": notes, "offers": list(map(_values, candidates))}, indent=2))
         return 0
@@ -116,7 +121,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
         gpu, count = gpu_of(machine), machine.gpus or 1
         if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
             key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
-            message = f"predictions use all {count} GPUs of {machine.name}; omit {key}"
+            message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
             raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
         if count not in predictors:
             prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
@@ -216,7 +221,7 @@ def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: boo
         out.print(_phases(prediction))
         estimate = prediction.estimate
         out.print(verbatim(
-            f"{estimate.evaluations} evaluations take {duration(estimate.evaluation.seconds)}, checkpoints "
+            f"{count_of(estimate.evaluations, 'evaluation')}: {duration(estimate.evaluation.seconds)}, checkpoints "
             f"{duration(estimate.saving.seconds)}; memory {prediction.memory_gigabytes:.1f} GB per GPU"
         ))  # fmt: skip
     for made_from in dict.fromkeys(offer.prediction.made_from for offer in candidates):

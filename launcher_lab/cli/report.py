@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from launcher.console import console
+from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
 from launcher_lab.cli.compare import add_axes
@@ -49,5 +50,5 @@ def main(arguments: argparse.Namespace) -> int:
             write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
         else:
             write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=arguments.title, axis=axis))
-        console().print(f"{path}: {len(results.runs):,} runs, {points:,} points")
+        console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
     return 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.schema import Hardware
+from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
@@ -123,7 +124,9 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     most = held * efficiencies()["assumed"]["memory"] * gpu.memory / prediction.memory_gigabytes
     parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
     hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
-    return f"{held} images at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+    return (
+        f"{count_of(held, 'image')} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+    )
 
 
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from launcher.counts import count_of
 from launcher_lab.study.curves import PUBLISHED, dataset_names
 from launcher_lab.study.published import published
 from launcher_lab.study.runs import RunSummary
@@ -188,7 +189,8 @@ def _on_one_machine(runs: Sequence[RunSummary], notes: list[str]) -> list[RunSum
     chosen = machines.most_common(1)[0][0] if machines else None
     others = {machine: count for machine, count in machines.items() if machine != chosen}
     notes += [
-        f"skipped {count} runs on {machine}; the scores compare runs on {chosen}" for machine, count in others.items()
+        f"skipped {count_of(count, 'run')} on {machine}; the scores compare runs on {chosen}"
+        for machine, count in others.items()
     ]
     return [run for run in runs if run.device is None or run.hardware == chosen]
 
@@ -198,5 +200,5 @@ def _deviations(submission: str, workload: str, studies: Sequence[Sequence[float
     trials = sorted({len(study) for study in studies})
     if len(studies) == required_studies and trials == [required_trials]:
         return []
-    have = f"{len(studies)} studies of {' or '.join(map(str, trials)) or 0} trials"
+    have = f"{count_of(len(studies), 'study')} of {' or '.join(map(str, trials)) or 0} trials"
     return [f"{submission} on {workload}: {have}; {ruleset} tuning needs {required_studies} of {required_trials}"]

@@ -16,6 +16,7 @@ from launcher.config.layers import leaves
 from launcher.config.recipes import find, load
 from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
+from launcher.counts import count_of
 from launcher.errors import UserError, shown
 from launcher_lab.study.runs import TOP1, RunSummary
 
@@ -252,7 +253,7 @@ def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
 
 
 def _place(run: RunSummary) -> str:
-    return run.data_path or f"{run.values.get('dataset.train_samples', '?')} training images"
+    return run.data_path or count_of(run.values["dataset.train_samples"], "training image")
 
 
 def _is_subset(run: RunSummary) -> bool:

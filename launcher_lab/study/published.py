@@ -13,6 +13,7 @@ from launcher import paths
 from launcher.config import recipes
 from launcher.config.groups import machines
 from launcher.config.yaml_file import read_mapping
+from launcher.counts import count_of
 from launcher_lab.study.curves import PUBLISHED, Cost, Curve, CurvePoint, StudySetting
 
 _FILE = Path(__file__).with_name("published.yaml")
@@ -130,7 +131,7 @@ def _number(term: Mapping[str, Any]) -> tuple[str, Decimal, str]:
         if unit in term:
             return unit, Decimal(str(term[unit])).normalize(), ""
     points = [e for e in _entries() if all(e.get(key) == value for key, value in term.items())]
-    assert len(points) == 1, f"{_FILE.name}: {term} matches {len(points)} published points"
+    assert len(points) == 1, f"{_FILE.name}: {term} matches {count_of(len(points), 'published point')}"
     return "minutes", Decimal(str(points[0]["minutes"])).normalize(), str(points[0].get("derived") or "")
 
 

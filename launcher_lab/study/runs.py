@@ -14,6 +14,7 @@ from launcher.config.resolved import typed_run
 from launcher.config.tasks import TASKS
 from launcher.config.validate import MISSING
 from launcher.config.yaml_file import read_mapping
+from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import MachineError, UserError, first_few
 from launcher.plan.plan import dilated_epochs
@@ -128,8 +129,10 @@ class RunSummary:
         if len(set(self.identities)) > 1:
             return "a resume used another data set"
         planned = _length(self.values)
-        if None not in (self.epochs, planned) and self.epochs != planned:
-            return f"a resume changed the length, and so the schedule, from {self.epochs} to {planned} epochs"
+        if self.epochs is not None and planned is not None and self.epochs != planned:
+            return (
+                f"a resume changed the length, and so the schedule, from {self.epochs} to {count_of(planned, 'epoch')}"
+            )
         return None
 
     @property

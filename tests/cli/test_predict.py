@@ -171,7 +171,7 @@ def test_each_file_has_a_row_and_others_are_counted(run: RunFolder, images: Path
     assert (code, [row["file"] for row in rows]) == (1, [f"{folder}/b.jpg", f"{folder}/deep/a.jfif"])
     assert [(row["rank"], bool(row["class"]), row["error"]) for row in rows][1:] == [("1", True, "")]
     assert rows[0]["error"].startswith("not a JPEG, PNG")
-    assert f"note: skipping 1 files without an image extension, such as {folder}/notes.txt\n" in errors
+    assert f"note: skipping 1 file without an image extension, such as {folder}/notes.txt\n" in errors
     assert errors.endswith("error: 1 of 2 files cannot be read\n")
 
 

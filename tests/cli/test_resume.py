@@ -82,7 +82,7 @@ def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, mon
     monkeypatch.setattr("launcher.launch.start.prepare_run", None)
     output = here("resume", "runs/run").stdout
     assert (
-        "runs/run is finished after 1 epochs; to train longer: train resume runs/run epochs=2; train compare" in output
+        "runs/run is finished after 1 epoch; to train longer: train resume runs/run epochs=2; train compare" in output
     )
     assert "top-1" in output
     assert "runs/run is finished" in here("resume", "runs/run", "epochs=1").stdout
@@ -90,7 +90,7 @@ def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, mon
 
 def test_a_run_that_became_longer_is_not_compared_and_prints_a_note(here: Here) -> None:
     here(*SHORT, "run_name=run")
-    note = "note: the run started with 1 epochs and continues to 2, which changes its schedule; train compare does not"
+    note = "note: the run started with 1 epoch and continues to 2, which changes its schedule; train compare does not"
     assert note in here("resume", "runs/run", "epochs=2").stdout
     assert "changed the length, and so the schedule, from 1 to 2 epochs" in here("compare", "runs").stdout
 

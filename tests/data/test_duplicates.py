@@ -65,8 +65,8 @@ def test_copies_within_a_split_and_in_other_classes_are_counted(pets: Path) -> N
     shutil.copy(pets / "val" / "dog" / "1.jpg", pets / "val" / "dog" / "2.jpg")
     expected = [
         f"2 training images are copies of others: {pets}/train/cat/copy.jpg = {pets}/train/cat/0.jpg",
-        f"1 validation images are copies of others: {pets}/val/dog/2.jpg = {pets}/val/dog/1.jpg",
-        f"1 images have a copy in another class: {pets}/train/dog/other.jpg = {pets}/train/cat/0.jpg",
+        f"1 validation image is a copy of another: {pets}/val/dog/2.jpg = {pets}/val/dog/1.jpg",
+        f"1 image with a copy in another class: {pets}/train/dog/other.jpg = {pets}/train/cat/0.jpg",
     ]
     assert quick(pets) == thorough(pets) == expected
 

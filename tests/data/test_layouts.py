@@ -48,7 +48,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     scanned = scan(folder, "train")
     assert [file for file in scanned.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
     assert scanned.labels.tolist() == [0] * 7 + [1] * 5
-    assert notes(folder) == ["3 images lie in folders below their class folder, such as train/cat/persian/1.png"]
+    assert notes(folder) == ["3 images in folders below their class folder, such as train/cat/persian/1.png"]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
     memory = fsspec.filesystem("memory")

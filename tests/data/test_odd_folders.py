@@ -21,16 +21,17 @@ Change = Callable[[Path], object]
 READ, ONE_MORE, THREE = "2 classes, 6 + 2 images", "2 classes, 7 + 2 images", "3 classes, 7 + 3 images"
 CASE = "class folders differ in case only: Cat and cat; rename them if they are one class"
 SPLIT = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
+LINK = "link out of the split's folder or to a folder below a class, such as"
 LINKS = "links out of the split's folder or to a folder below a class, such as"
 FOLLOW = "set dataset.links=follow to read them"
-BROKEN = "broken or looping links, pipes or devices, such as"
-NO_EXTENSION = "files without an image extension, such as"
-COPY = "1 training images are copies of others: /train/"
+BROKEN = "names of a broken or looping link, a pipe or a device, such as"
+ONE_NAME, NAMES = (f"{files} without an image extension, such as" for files in ("1 file", "3 files"))
+COPY = "1 training image is a copy of another: /train/"
 LEFTOVERS = [
     *("train/.git/1.png", "train/__MACOSX/1.png", "train/.ipynb_checkpoints/1.png"),
     *("train/cat/@eaDir/1.png", "train/cat/._0.png"),
 ]
-UNTRAINED = "error: 1 class has no training images: {} (1 validation images); add some, or remove it; {}"
+UNTRAINED = "error: 1 class has no training images: {} (1 validation image); add some, or remove it; {}"
 NO_CLASSES = "error: /{0} contains no class folders; expected /{0}/CLASS/*.jpg"
 NO_TRAIN = "error: has no train/ folder; expected /train/CLASS/*.jpg"
 NO_VAL = "error: has no val/ folder; expected /val/CLASS/*.jpg"
@@ -101,18 +102,18 @@ LAYOUTS = [
         "images beside the classes",
         [image("train/9.png")],
         READ,
-        "skipping 1 images that lie beside the class folders, not in one, such as 9.png",
+        "skipping 1 image beside the class folders, not in one, such as 9.png",
     ),
     case(
         "files of other programs",
         [*map(image, LEFTOVERS), file("train/cat/Thumbs.db"), file("train/.DS_Store")],
         READ,
-        f"skipping 1 {NO_EXTENSION} cat/Thumbs.db",
+        f"skipping {ONE_NAME} cat/Thumbs.db",
     ),
     case(
         "an extension that is not read",
         [move(f"train/cat/{number}.jpg", f"train/cat/{number}.cr2") for number in range(3)],
-        UNTRAINED.format("cat", f"skipping 3 {NO_EXTENSION} cat/0.cr2"),
+        UNTRAINED.format("cat", f"skipping {NAMES} cat/0.cr2"),
     ),
     case("a flat folder", [remove("train"), remove("val"), image("0.png")], f"{NO_TRAIN}{SPLIT}"),
     case("flat splits", [remove("train"), image("train/0.png")], NO_CLASSES.format("train")),
@@ -159,12 +160,12 @@ ENTRIES = [
     case(
         "a class that is a link to elsewhere",
         [move("train/dog", "dogs"), link("train/dog", "../dogs")],
-        UNTRAINED.format("dog", f"skipping 1 {LINKS} /train/dog; {FOLLOW}"),
+        UNTRAINED.format("dog", f"skipping 1 {LINK} /train/dog; {FOLLOW}"),
     ),
     case(
         "classes that are all links to elsewhere",
         [move("train", "all"), folder("train"), link("train/dog", "../all/dog")],
-        f"{NO_CLASSES.format('train')}; skipping 1 {LINKS} /train/dog; {FOLLOW}",
+        f"{NO_CLASSES.format('train')}; skipping 1 {LINK} /train/dog; {FOLLOW}",
     ),
     case("a looping link named val", [remove("val"), link("val", "val")], f"{NO_VAL}{SPLIT}"),
 ]

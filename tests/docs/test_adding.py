@@ -52,7 +52,7 @@ EXPECTED = {
     "train plan recipe=mild_gray": "grayscale",
     "train ls hardware": "cellar",
     "train show algorithms=[gray]": "gray.Gray",
-    "train steps runs/dear": "1 steps",
+    "train steps runs/dear": "steps: 1",
 }
 
 

@@ -22,8 +22,8 @@ _VERBS = (
 _REMEDY = re.compile(
     rf"(?:^|[;:,(] |\b(?:or|and) )(?:{_VERBS.replace(' ', '|')})\b|did you mean|such as|`|train (?:replay|resume)\b"
 )
-# Messages of the YAML parser, with file and line, and of Slurm.
-_QUOTED = ("...:......: ...", "...: ...")
+# Messages of the YAML parser, with file and line, of Slurm, and of words with their corrections.
+_QUOTED = ("...:......: ...", "...: ...", "...; ...")
 
 
 @pytest.mark.parametrize("name", FIGURES["PAGES"])

@@ -180,7 +180,7 @@ def test_a_scaled_learning_rate_is_noted() -> None:
 
 
 def test_images_that_each_epoch_drops_are_counted() -> None:
-    assert noted("recipe=baseline", samples=3500) == ["each epoch drops 1452 of 3500 images, its last partial batch"]
+    assert noted("recipe=baseline", samples=3500) == ["each epoch drops 1,452 of 3,500 images, its last partial batch"]
 
 
 def test_a_batch_norm_of_few_images_is_noted() -> None:

@@ -138,7 +138,7 @@ def test_a_run_that_is_stopped_in_its_last_save_has_finished(train: Train) -> No
     ended = replace(train, before=(*train.before, stop_in_last_save))(*words)
     assert "stopping after this step" in ended.stdout
     assert "to resume" not in ended.stdout
-    assert "is finished after 1 epochs" in train("resume", "runs/last").stdout
+    assert "is finished after 1 epoch" in train("resume", "runs/last").stdout
 
 
 def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Train, here: Here) -> None:

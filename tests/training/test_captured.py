@@ -44,7 +44,7 @@ def test_a_kind_of_step_is_captured_after_its_warmup_and_replayed_on_each_batch(
     assert (device.warmup_steps, device.captures) == (WARMUP_STEPS, 1)
     captured_steps("sam", step, *batch(1, 1))
     assert (device.warmup_steps, device.captures) == (WARMUP_STEPS + 1, 1)
-    assert captured_steps.summary() == "cuda_graphs: captured 1 graphs and replayed them in 5 of 9 steps"
+    assert captured_steps.summary() == "cuda_graphs: captured 1 graph, replayed in 5 of 9 steps"
 
 
 def test_graphs_of_the_next_image_size_replace_those_of_the_last() -> None:
@@ -79,9 +79,7 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
     assert float(weight) == 2 * 2 * 2 * WARMUP_STEPS
     line = "cuda_graphs=on: not capturing steps (operation not permitted); training without CUDA graphs"
     assert capsys.readouterr().out.splitlines() == [line]
-    assert (
-        captured_steps.summary() == f"cuda_graphs: captured 0 graphs and replayed them in 0 of {4 * WARMUP_STEPS} steps"
-    )
+    assert captured_steps.summary() == f"cuda_graphs: captured 0 graphs, replayed in 0 of {4 * WARMUP_STEPS} steps"
     monkeypatch.setattr(captured, "WARMUP_STEPS", 0)
     required = CapturedSteps(device, "require")
     with pytest.raises(UserError, match=r"^cuda_graphs=require: cannot capture steps \(operation not permitted\)"):

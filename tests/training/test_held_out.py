@@ -85,7 +85,7 @@ def test_unreadable_test_images_are_an_error_or_skipped(here: Here, held_out_ima
     assert f"{held_out_images}/ring/2.png cannot be read as an image" in errors
     assert "dataset.skip_bad=true skips them" in errors
     output = here(*words, "run_name=f", "dataset.skip_bad=true").stdout
-    assert "dataset.test_path: dataset.skip_bad=true: skipping 1 images that cannot be decoded: ring/2.png" in output
+    assert "dataset.test_path: dataset.skip_bad=true: skipping 1 image that cannot be decoded: ring/2.png" in output
     (held_out_images / "ring" / "2.png").write_bytes(whole)
     here("resume", str(here.folder / "runs" / "e"))
     for name, count in (("e", 40), ("f", 39)):

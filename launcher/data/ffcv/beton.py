@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import TypeAdapter
 
+from launcher.counts import count_of
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few
 
@@ -131,7 +132,9 @@ def _open(path: Path) -> Beton:
     manifest = read_manifest(path)
     if rest or pieces < samples or (manifest and (manifest.samples, manifest.bytes) != (samples, size)):
         expected = f", its manifest lists {manifest.samples:,} and {manifest.bytes:,}" if manifest else ""
-        raise ValueError(f"is truncated or changed: it has {samples:,} images and {size:,} bytes{expected}")
+        raise ValueError(
+            f"is truncated or changed: it has {count_of(samples, 'image')} and {count_of(size, 'byte')}{expected}"
+        )
     file = Beton(path, samples, size, table, manifest)
     _check_rows(file, len(manifest.classes) if manifest else _MOST_CLASSES)
     return file

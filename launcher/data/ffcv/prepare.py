@@ -12,6 +12,7 @@ from pathlib import Path
 
 from launcher import atomic
 from launcher.config.schema import Dataset
+from launcher.counts import count_of
 from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
@@ -134,8 +135,8 @@ class _Job:
             raise UserError(f"no image in {self.root} can be decoded: {shown}; set another dataset.path")
         if bad and not self.dataset.skip_bad:
             raise UserError(
-                f"{len(bad)} of {len(source.files):,} images in {self.root} cannot be decoded: {shown}; repair"
-                " them and run the same command again, or skip them with dataset.skip_bad=true (the others are done)"
+                f"{len(bad)} of {count_of(len(source.files), 'image')} in {self.root} cannot be decoded: {shown}; "
+                "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
         samples = writer.finish()
         stored = ((name, size) for name, size in listed(source) if name not in bad)

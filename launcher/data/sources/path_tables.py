@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.class_names import in_order
+from launcher.counts import count_of
 from launcher.data.dropped import Dropped, Drops, drop, drops_of
 from launcher.data.folder import Folder, counted
 from launcher.data.listing import is_file, unreadable_path
@@ -23,7 +24,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*_DELIMITERS, ".jsonl")
 _SPLIT = "split"
 _NO_SPLIT = "tables of no split that is read"
-_REPEATED = "rows that repeat an image and its label"
+_REPEATED = "rows with the image and label of an earlier one"
 
 # The number of a row, from 1 on, and its values by column.
 Row = tuple[int, Mapping[str, object]]
@@ -204,8 +205,10 @@ def _rows(table: Path) -> Iterator[Row]:
                 raise problem(table, f"has the column {max(head, key=head.count)} twice; rename one")
             for number, row in enumerate(rows, 1):
                 if len(row) < len(head) or any(row[len(head) :]):
-                    message = f"row {number} has {len(row)} cells, but the first line {len(head)}: {','.join(row)}"
-                    raise problem(table, f"{message}; quote texts with commas, or add the missing cells")
+                    message = f"{count_of(len(row), 'cell')}, but the first line {len(head)}: {','.join(row)}"
+                    raise problem(
+                        table, f"row {number} has {message}; quote texts with commas, or add the missing cells"
+                    )
                 yield number, dict(zip(head, row, strict=False))
     except OSError as error:
         raise problem(table, unreadable_path(error)) from None

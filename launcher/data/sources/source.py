@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
+from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.pieces import MOST_BYTES, Piece
@@ -172,14 +173,14 @@ class Files:
             return UnreadableImage("larger than 1 GiB")
         if piece.size in (None, len(content)):
             return bytes(content)
-        raise OSError(f"received {len(content):,} of {piece.size:,} bytes")
+        raise OSError(f"received {len(content):,} of {count_of(piece.size, 'byte')}")
 
 
 def _whole(fetch: Callable[[int, int], bytes], size: int, start: int, end: int) -> bytes:
     """Fetch the bytes [start, end) of a file of `size` bytes; raise OSError if the server sends another number."""
     content, expected = fetch(start, end), min(end, size) - start
     if len(content) != expected:
-        raise OSError(f"received {len(content):,} of {expected:,} bytes")
+        raise OSError(f"received {len(content):,} of {count_of(expected, 'byte')}")
     return content
 
 

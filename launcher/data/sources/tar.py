@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from launcher.counts import count_of
 from launcher.data.dropped import REPLACED, drops_of
 from launcher.data.folder import Folder, counted
 from launcher.data.listing import EXTENSIONS, is_image
@@ -44,7 +45,7 @@ class BoundedReads:
         """Read up to `size` bytes, or the rest; raise OSError if they are more than the most."""
         content = b"" if size > self._most else self._file.read(size if size >= 0 else self._most + 1)
         if max(size, len(content)) > self._most:
-            raise OSError(errno.EFBIG, f"a header of more than {self._most:,} bytes")
+            raise OSError(errno.EFBIG, f"a header of more than {count_of(self._most, 'byte')}")
         return content
 
     def __getattr__(self, name: str) -> Any:
@@ -151,7 +152,7 @@ def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[st
     with files.open(archive, AHEAD) as file:
         images = sorted(read_members(file, archive), key=lambda member: member.name)
     if len(images) != len(classes):
-        message = f"has {len(images):,} images, but {DEVKIT} lists {len(classes):,}; download both again"
+        message = f"has {count_of(len(images), 'image')}, but {DEVKIT} lists {len(classes):,}; download both again"
         raise problem(archive, message)
     report("listing val images", len(images), len(images))
     return list(zip(classes, images, strict=True))

@@ -1,4 +1,9 @@
 // The lists, switches and filters, and the first drawing.
+// Return a count with its noun.
+function counted(count, noun) {
+  return `${count} ${noun}${count === 1 ? "" : "s"}`;
+}
+
 function redraw() {
   findShown();
   most = MORE_ROWS;
@@ -11,7 +16,7 @@ function redraw() {
   find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
   const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
   find("filtered").textContent = off ? `(${off} hidden)` : "";
-  find("status").textContent = `${shown.points.length} points, ${shown.runs.length} runs shown`;
+  find("status").textContent = `${counted(shown.points.length, "point")}, ${counted(shown.runs.length, "run")} shown`;
 }
 
 function update() {

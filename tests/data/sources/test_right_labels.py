@@ -122,9 +122,13 @@ def test_what_is_dropped_is_counted_with_a_reason_and_an_example(tmp_path: Path)
     assert train.facts()["dropped"] == [
         {"reason": "rows whose split is holdout", "count": 1, "example": "row 15"},
         {"reason": "rows whose split is empty", "count": 1, "example": "row 16"},
-        {"reason": "rows that repeat an image and its label", "count": 2, "example": "row 13 (train/ant/0.png)"},
+        {
+            "reason": "rows with the image and label of an earlier one",
+            "count": 2,
+            "example": "row 13 (train/ant/0.png)",
+        },
     ]
-    assert "skipping 2 rows that repeat an image and its label, such as row 13 (train/ant/0.png)" in data.notes
+    assert "skipping 2 rows with the image and label of an earlier one, such as row 13 (train/ant/0.png)" in data.notes
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:
         for name in (*(row[0] for row in ROWS), "train/0.png", "train/ant/x.txt", "test/ant/0.png", "train/.x.png"):
             file.writestr(name, png(name))

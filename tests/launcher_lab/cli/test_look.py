@@ -28,7 +28,7 @@ def test_the_page_of_a_folder_escapes_names_and_loads_nothing(tmp_path: Path) ->
     text = "\n".join(page.texts)
     for expected in (classes[0], r"b\udcff", "1.jpg", "randaugment", "all together", "1 of these cannot be decoded"):
         assert expected in text, expected
-    assert "1 of 6 validation images are training images too" in text
+    assert "1 of 6 validation images is a training image too" in text
 
 
 def test_only_a_page_is_replaced(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_runs_on_another_machine_are_skipped_with_a_note(make_run: MakeRun) -> N
     metrics = paths[2] / "metrics.jsonl"
     metrics.write_text(metrics.read_text().replace('"cpu"', '"NVIDIA H100"'))
     scores = score_runs([read_run(path) for path in paths], 0.6, "self")
-    assert "skipped 1 runs on 1x NVIDIA H100; the scores compare runs on 1x cpu" in scores.notes
+    assert "skipped 1 run on 1x NVIDIA H100; the scores compare runs on 1x cpu" in scores.notes
     assert any("mild on shapes resnet18: 2 studies" in note for note in scores.notes)
 
 

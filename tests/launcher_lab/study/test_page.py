@@ -91,7 +91,7 @@ def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) 
     assert (result["own"], result["epochs"], result["money"]) == (5, True, 1)
     assert (result["withoutHot"], result["rowsWithoutHot"], result["withoutTwo"]) == (3, 7, 1)
     assert result["front"] == 1
-    assert result["status"] == "1 points, 2 runs shown"
+    assert result["status"] == "1 point, 2 runs shown"
 
 
 def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:

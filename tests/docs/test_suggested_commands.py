@@ -1,0 +1,125 @@
+"""Every command that a message of the source suggests is read and composed without an error."""
+
+import ast
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.cli import main as cli
+from launcher.config.resolved import continued, read
+from tests.commands import execute
+from tests.images import write_images
+
+from .pages import ROOT
+
+COMMAND = re.compile(rf"\btrain (?:{'|'.join(cli.VERBS)})\b[^;,:`)<\n]*")
+# The words after the verb, as they stand in the source, and words in their place; an empty text needs none.
+FILLED = {
+    "compare": "runs",
+    "compare ...": "runs",
+    "compare runs": "runs",
+    "curve": "recipe=mild,hot dataset=shapes epochs=3",
+    "doctor": "dataset=shapes",
+    "doctor or nvidia-smi": "dataset=shapes",
+    "estimate": "recipe=mild dataset=shapes",
+    "export": "runs/a --output out",
+    "export RUN": "runs/a --output out",
+    "ls": "",
+    "ls ablations": "ablations",
+    "ls hardware": "hardware",
+    "ls runs": "runs",
+    "ls runs FOLDER": "runs runs",
+    "plan recipe=auto": "recipe=auto dataset=shapes",
+    "prepare": "dataset=image_folder dataset.path=images",
+    "prepare again": "dataset=image_folder dataset.path=images",
+    "prepare dataloader.folder=FOLDER": "dataset=image_folder dataset.path=images dataloader.folder=ffcv",
+    "prepare dataset.path=FOLDER": "dataset.path=images",
+    "prepare dataset=...": "dataset=image_folder dataset.path=images",
+    "replay ... step=...": "runs/a step=3",
+    "resume": "runs/a",
+    "resume ...": "runs/a",
+    "resume ... ......": "runs/a epochs=4",
+    "resume ... from_step=...": "runs/a from_step=3",
+    "resume NEW_PATH": "runs/a",
+    "resume RUN": "runs/a",
+    "show": "",
+}
+# tests/training/test_callbacks.py runs it.
+ELSEWHERE = {"resume ... callbacks....=off"}
+# Words that follow a command in a sentence.
+PROSE = re.compile(
+    r" (?:to write it|for (?:a run|those)|takes a folder|lists all|compares all|counts it|does not count|writes|checks"
+    r"|continues).*"
+)
+
+
+class Started(Exception):
+    """Raised where a verb would start its work."""
+
+
+def start(*_: Any, **__: Any) -> Any:
+    raise Started
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a folder with images and a run, where nothing trains or measures."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "images", {"train": 4, "val": 2})
+    shutil.copytree(ROOT / "tests" / "records" / "format1" / "run", tmp_path / "runs" / "a")
+    for name in ("launch.start.replay", "measure.launch.measure_steps", "cli.prepare._prepare"):
+        monkeypatch.setattr(f"launcher.{name}", start)
+    monkeypatch.setattr("launcher_lab.cli.curve.train_all", start)
+    monkeypatch.setattr("launcher.weights.export.export_run", start)
+    monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, report: [])
+    monkeypatch.setattr(
+        "launcher.launch.start.resume", lambda run, words, step: continued(read(run.config), words) and start()
+    )
+    return tmp_path
+
+
+def suggested() -> Iterator[str]:
+    """Yield the verb and the words of each command in a text of the source, but not in examples and docstrings."""
+    for package in ("launcher", "launcher_lab"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text())
+            left_out = {id(node) for top in ast.walk(tree) for node in outside_of_messages(top)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in left_out:
+                    for command in COMMAND.findall(text_of(node)):
+                        yield PROSE.sub("", command.removeprefix("train ")).strip()
+
+
+def outside_of_messages(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes of the docstring of a node, or of its examples, or the parts of its text."""
+    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+        return [*ast.walk(node.body[0])]
+    if isinstance(node, ast.Assign) and "EXAMPLES" in ast.unparse(node.targets[0]):
+        return [*ast.walk(node.value)]
+    return [*ast.walk(node)][1:] if isinstance(node, ast.JoinedStr) else []
+
+
+def text_of(node: ast.AST) -> str:
+    """Return a text of the source, `...` for its values."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) if isinstance(part, ast.Constant) else "..." for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def test_every_suggested_command_is_listed_here() -> None:
+    assert {*suggested()} - ELSEWHERE == {*FILLED}
+
+
+@pytest.mark.parametrize("command", FILLED)
+@pytest.mark.usefixtures("folder")
+def test_each_suggested_command_works(command: str) -> None:
+    words = [command.split()[0], *FILLED[command].split()]
+    try:
+        code, _, errors = execute(*words)
+    except Started:
+        return
+    assert code == 0, errors
