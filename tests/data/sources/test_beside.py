@@ -72,7 +72,7 @@ def test_tables_of_no_split_are_counted_and_two_of_one_are_refused(tmp_path: Pat
             "path,label\n" + rows.replace("train/", "../train/").replace("val/", "../val/")
         )
     data = inspected(tmp_path / "t")
-    assert f"skipping 1 tables of no split that is read, such as {tmp_path}/t/test.csv" in data.notes
+    assert f"skipping 1 table of no split that is read, such as {tmp_path}/t/test.csv" in data.notes
     assert "holds val images already; remove the key" in error(tmp_path / "t", DIVIDED)
     (tmp_path / "t" / "val.csv").rename(tmp_path / "t" / "train.tsv")
     (tmp_path / "t" / "test.csv").unlink()
