@@ -1,4 +1,4 @@
-"""Texts say `1 image` and `2 images`: one function writes counts with their nouns."""
+"""One function writes counts with their nouns: `1 image` and `2 images`."""
 
 import ast
 import re
