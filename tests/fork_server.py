@@ -119,7 +119,7 @@ def _run_module(name: str, *words: str) -> None:
 
 def _run_code(code: str, *words: str) -> None:
     sys.argv, sys.path[0] = ["-c", *words], ""
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "tests")]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "launcher_lab", "tests")]:
         del sys.modules[name]
     sys.modules["__main__"] = ModuleType("__main__")
     exec(code, vars(sys.modules["__main__"]))

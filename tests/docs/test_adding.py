@@ -2,18 +2,25 @@
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.forked import Command
 from tests.wheels import build, install
 
 from .pages import ROOT, blocks
 
 pytestmark = pytest.mark.system
 PAGE = ROOT / "docs" / "adding.md"
+# Run the command of the wheel in a process without the checkout's modules.
+TRAIN = """
+import sys
+import launcher
+from launcher.__main__ import main
+assert launcher.__file__.startswith(sys.argv.pop(1))
+sys.exit(main())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,13 +70,13 @@ def test_each_command_of_the_page_works(site: Path, folder: Path, command: str) 
         # note: into the folder of the wheel, with the packages installed here
         install(folder / words[1], site)
         return
-    program = str(site / "bin" / "train") if program == "train" else words.pop(0)
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
-    call = [sys.executable, program, *words]
-    done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    call = ["-c", TRAIN, str(site), *words] if program == "train" else ["-c", (folder / words[0]).read_text()]
+    done = Command(call, folder, environment)
+    output, errors = done.communicate()
+    assert done.returncode == 0, errors
     expected = next((text for start, text in EXPECTED.items() if command.startswith(start)), "")
-    assert any(text in done.stdout for text in expected.split("|")), done.stdout
+    assert any(text in output for text in expected.split("|")), output
     if "run_name=mine" in words:
         assert len((folder / "runs" / "mine" / "norms.txt").read_text().splitlines()) == 2
     if "logger=diary" in words:
