@@ -14,7 +14,8 @@ from typing import Any, Literal, Self, get_origin, get_type_hints
 from launcher.errors import UserError, one_line
 
 VERBS = "train.verbs"
-# By verb; `handle` returns the exit code, or None to continue.
+# By verb; `handle` returns the exit code, or None to continue. That of plan may have `total(plan, is_spot=...)`, which
+# returns a line of a run's predicted time and cost.
 OPTIONS = "train.options"
 # By logger: the dataclass of its values.
 LOGGERS = "train.loggers"

@@ -10,10 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from launcher import plugins
 from launcher.config.compose import Composed, compose
 from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.new_run import prepare_new
+from launcher.launch.prepare_run import Prepared
+from launcher.plan.plan import Plan
+from launcher.plugins import registered
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
@@ -47,7 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
     job = make_job(composed.config, words)
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)
-    _check(composed, job, values)
+    prepared = _check(composed, job, values)
+    job = replace(job, total=_total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
     text = render(job, values)
     if arguments.run:
         secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
@@ -56,11 +61,17 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(composed: Composed, job: Job, values: Any) -> None:
+def _total(plan: Plan, *, is_spot: bool) -> str | None:
+    """Return the run's time and cost in all, as `train plan` predicts them; None where it cannot."""
+    predict = getattr(registered(plugins.OPTIONS).get("plan"), "total", None)
+    return None if predict is None else predict(plan, is_spot=is_spot)
+
+
+def _check(composed: Composed, job: Job, values: Any) -> Prepared:
     """Refuse what the start of the run on the cluster refuses, as far as this machine has its files and packages."""
     config = composed.config
     shares = isinstance(values, slurm.Slurm)
-    prepare_new(
+    return prepare_new(
         replace(composed, config=replace(config, run_name=config.run_name or job.name)),
         devices=planned(config.launch, config.hardware.gpus or job.gpus),
         must_exist=False,

@@ -22,7 +22,7 @@ from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.path_tables import table_of
 from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import archives_in
-from launcher.data.sources.source import Files
+from launcher.data.sources.source import Files, lacks_package
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -148,7 +148,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
         return Inspection(config, notes, classes=names)
     if has_counts(dataset) and not must_exist:
         return Inspection(config, [])
-    if dataset.path is None or not _exists(dataset.path):
+    if dataset.path is None or not (is_remote(dataset.path) or _exists(dataset.path)):
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
     train, val = read_splits(config, bad if skipped is None else skipped, report)
@@ -206,7 +206,9 @@ def check_counted(dataset: Dataset) -> None:
 
 
 def _exists(path: str) -> bool:
-    return is_remote(path) or is_file(Path(path)) or is_folder(Path(path))
+    if is_remote(path):
+        return not lacks_package(path)
+    return is_file(Path(path)) or is_folder(Path(path))
 
 
 def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> None:

@@ -43,6 +43,7 @@ class Job:
     """A run to submit. `words` exclude the keys that the job sets; `named`: the user set the run's name.
 
     identity: of the values of the run and of who submits it; the run folder records it. modules: the paths of `code`.
+    total: the predicted time and cost.
     """
 
     identity: str
@@ -55,6 +56,7 @@ class Job:
     runs: str
     price: str
     modules: Sequence[str] = ()
+    total: str | None = None
 
 
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
@@ -73,8 +75,9 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
 
 
 def head(job: Job, submit: str, follow: str) -> str:
-    """Return the first comments of a job: its price, and what to type to submit it and to follow its log."""
-    return f"# {job.price}\n# to submit it: {submit}\n{FOLLOW}{follow}\n"
+    """Return the first comments of a job: its price, time and cost, and how to submit it and to follow its log."""
+    total = f"# {job.total}\n" if job.total else ""
+    return f"# {job.price}\n{total}# to submit it: {submit}\n{FOLLOW}{follow}\n"
 
 
 def price_line(config: RunConfig) -> str:

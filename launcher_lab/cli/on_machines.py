@@ -26,6 +26,9 @@ from launcher_lab.predict.machines import ALL, Gpu, gpu_of, machine_named, rente
 from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
 from launcher_lab.predict.profiles import correction, read_profiles
+from launcher_lab.predict.total import total
+
+__all__ = ["configure", "handle", "total"]
 
 _MOST_PHASES = 6
 # The loading of the published curves: FFCV, eight workers per GPU.

@@ -4,8 +4,15 @@ from typing import Any
 import pytest
 
 from launcher.cli import main as cli
+from tests.counted_steps import made_up
 
 Submit = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def _counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # note: a trace of each run's steps takes seconds
+    monkeypatch.setattr("launcher_lab.predict.prediction.counted_steps", made_up)
 
 
 @pytest.fixture

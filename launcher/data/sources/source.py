@@ -205,6 +205,19 @@ def _is_denied(error: BaseException) -> bool:
     return getattr(error, "status", None) in (401, 403)
 
 
+def lacks_package(url: str) -> bool:
+    """Return whether the package of a URL's protocol, such as s3fs, is not installed."""
+    import fsspec
+
+    try:
+        fsspec.core.url_to_fs(url)
+    except ImportError:
+        return True
+    except ValueError:  # note: no protocol of fsspec, which a read reports
+        return False
+    return False
+
+
 def below(path: str, name: str) -> str:
     """Return the path or URL of a name in a folder."""
     return f"{path.rstrip('/')}/{name}"

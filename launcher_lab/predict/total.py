@@ -1,0 +1,37 @@
+"""The predicted time and cost of a run in one line."""
+
+from pathlib import Path
+
+from launcher.plan.plan import Plan
+from launcher.records.progress import duration
+from launcher_lab.predict.machines import gpu_of, gpus
+from launcher_lab.predict.offers import memory_problem, offers
+from launcher_lab.predict.prediction import Predictor, efficiencies
+from launcher_lab.predict.profiles import correction, read_profiles
+
+
+def total(plan: Plan, *, is_spot: bool) -> str | None:
+    """Return a run's time and cost on its machine, on demand or spot, with their ranges.
+
+    None where they cannot be predicted: on several nodes, on a part of a machine, or on an unknown GPU.
+    """
+    config, machine = plan.config, plan.config.hardware
+    is_whole = config.launch.nnodes == 1 and config.launch.device != "cpu" and plan.world_size == machine.gpus
+    if machine.gpu not in gpus() or not is_whole:
+        return None
+    try:
+        profiles, _ = read_profiles(Path(config.runs))
+        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+        prediction = Predictor(plan).on(
+            machine, gpu_of(machine), correction=corrected.factor, made_from=corrected.made_from
+        )
+    except Exception:  # note: a network of the user's that cannot be traced must not stop a job
+        return None
+    several = {one.spot: one for one in offers(plan, prediction, memory_problem(plan, prediction))}
+    offer = several.get(is_spot, several[False])
+    if offer.problem:
+        return None
+    wall, cost, unit = offer.wall, offer.cost, machine.currency
+    time = f"{duration(wall.seconds)} ({duration(wall.low)} to {duration(wall.high)})"
+    money = f" and {cost.seconds:,.2f} {unit} ({cost.low:,.2f} to {cost.high:,.2f})" if cost else ""
+    return f"in all {time}{money}{' on spot machines' if offer.spot else ''}, predicted: {prediction.made_from}"
