@@ -21,6 +21,8 @@ from tests.networks import tiny
 from tests.trainers import EARLY, SMALL, TASKS, VIT, steps, teacher
 from tests.two_ranks import on_ranks
 
+# note: one test waits for all runs of as many ranks
+pytestmark = pytest.mark.timeout(1800)
 RECIPES = [recipe.name for recipe in recipes.listing()]
 ALGORITHMS = options("algorithms")
 SHORT = "launch.gradient_dtype=bfloat16"
