@@ -22,6 +22,7 @@ MISSING, NO_SUCH_KEY = "is missing", "no such key"
 ON_OFF = ("on", "off")
 _LARGEST = 2**63
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
+_NUMBER = re.compile(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?")
 _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -74,6 +75,8 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
             type(one) in (bool, int, float) for one in [value, *_items(value)]
         ):
             message += "; quote it"
+        if isinstance(value, str) and _NUMBER.fullmatch(value) and "number" in first:
+            message += "; remove the quotes"
         problems.append(Problem(message, path, value, origin(path)))
     raise UserError(*problems)
 

@@ -80,6 +80,10 @@ def test_a_file_must_quote_texts_that_look_like_numbers(tmp_path: Path) -> None:
         path.write_text(f"defaults: [train, _self_]\ndataset: {{columns: {{label: {label}}}}}\n")
         with pytest.raises(UserError, match=r"must be text.*; quote it$"):
             compose([f"recipe={path}"])
+    for number in ("seed: '7'", "optimizer: {lr: '1e-3'}"):
+        path.write_text(f"defaults: [train, _self_]\n{number}\n")
+        with pytest.raises(UserError, match=r"must be a (whole )?number; remove the quotes$"):
+            compose([f"recipe={path}"])
     path.write_text("defaults: [train, _self_]\ndataset: {columns: {label: ['12', yes, 猫]}}\n")
     assert compose([f"recipe={path}"]).config.dataset.columns.label == ["12", "yes", "猫"]
 
