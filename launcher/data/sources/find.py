@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from launcher.data.listing import is_file, is_folder, is_ignored, is_image
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.layout import FFCV, Wanted, class_root, is_no_folder, is_remote, problem, visible
 from launcher.data.sources.path_tables import TABLES, table_of, table_source
 from launcher.data.sources.pieces import Remote
@@ -29,7 +30,6 @@ from launcher.data.sources.shards import (
     split_of,
 )
 from launcher.data.sources.source import Files, below
-from launcher.data.sources.tar import ARCHIVES, imagenet_source
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -189,13 +189,7 @@ class BucketTree:
         return any(kind == "file" and is_image(name) for name, kind in self._entries(path))
 
     def _entries(self, path: str) -> list[tuple[str, str]]:
-        try:
-            listed = self.files.system().ls(below(self.files.url, path) if path else self.files.url, detail=True)
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise self.files.unreachable(error) from None
-        return [(PurePosixPath(str(one["name"])).name, one["type"]) for one in listed]
+        return self.files.entries(below(self.files.url, path) if path else self.files.url)
 
 
 def _remote_folders(files: Files, wanted: Wanted, report: Report, options: SourceOptions) -> Folder:

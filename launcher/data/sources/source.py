@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeVar
 
-import numpy as np
-
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.sources.layout import is_remote, problem
@@ -67,14 +65,17 @@ class Files:
             with suppress(OSError), os.scandir(folder) as entries:
                 return [entry.path for entry in entries if entry.is_file()]
             return []
-        system = self.system()
+        return [below(folder, name) for name, kind in self.entries(folder) if kind == "file"]
+
+    def entries(self, folder: str) -> list[tuple[str, str]]:
+        """Return the names and types, `file` or `directory`, in a folder of a bucket; none if it does not exist."""
         try:
-            listed = system.ls(folder, detail=False)
+            listed = self.system().ls(folder, detail=True)
         except FileNotFoundError:
             return []
         except Exception as error:
             raise self.unreachable(error) from None
-        return [below(folder, PurePosixPath(str(name)).name) for name in listed]
+        return [(PurePosixPath(str(one["name"])).name, one["type"]) for one in listed]
 
     def version(self, file: str) -> str:
         """Return what changes with the content of a file: its size, and its checksum or time.
@@ -221,9 +222,3 @@ def lacks_package(url: str) -> bool:
 def below(path: str, name: str) -> str:
     """Return the path or URL of a name in a folder."""
     return f"{path.rstrip('/')}/{name}"
-
-
-def labelled(images: Sequence[tuple[str, str]]) -> tuple[list[str], list[str], np.ndarray]:
-    """Return the classes of sorted (class, name), the images as CLASS/NAME, and their labels int64."""
-    classes, labels = np.unique([name for name, _ in images], return_inverse=True)
-    return classes.tolist(), ["/".join(image) for image in images], labels.astype(np.int64)
