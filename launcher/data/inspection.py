@@ -11,7 +11,7 @@ from launcher.config.schema import Dataset, RunConfig
 from launcher.counts import count_of
 from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
-from launcher.data.dropped import notes_on
+from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.folder import DiskTree, Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
@@ -110,7 +110,7 @@ def match_images(
     images = evaluation_images(path, config, classes, report)
     bad = unreadable([images], report) if config.dataset.skip_bad else {}
     images = without(images, bad)
-    notes = [*_unreadable_notes(bad), *notes_on(images.dropped)]
+    notes = _skip_notes(bad, [images])
     names, labels = read_labels(config, images.classes)
     labels, places = labels[images.labels], places_in(names, classes)
     if are_places(names, classes):
@@ -153,7 +153,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
     train, val = read_splits(config, bad if skipped is None else skipped, report)
     _check_files(config, (train, val))
-    skipped_files = [*_unreadable_notes(bad), *notes_on(train.dropped, val.dropped)]
+    skipped_files = _skip_notes(bad, (train, val))
     for split in (train, val):
         if not split.files:
             message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
@@ -248,12 +248,12 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
     return notes
 
 
-def _unreadable_notes(bad: dict[str, str]) -> list[str]:
-    """Return a note on what `dataset.skip_bad` skips, if anything."""
+def _skip_notes(bad: dict[str, str], splits: Sequence[Folder]) -> list[str]:
+    """Return notes on what is not read; with reasons for images that `dataset.skip_bad` has found unreadable."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
-    return [f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"] * bool(
-        bad
-    )
+    found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"
+    drops = [{why: one for why, one in split.dropped.items() if why != UNREADABLE or not bad} for split in splits]
+    return [*([found] if bad else []), *notes_on(*drops)]
 
 
 def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:

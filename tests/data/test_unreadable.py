@@ -61,6 +61,7 @@ def test_skipped_images_are_counted_and_noted(folder: Path) -> None:
     assert inspection.notes[0].startswith(
         "dataset.skip_bad=true: skipping 3 images that cannot be decoded: train/cat/cut.jpg ("
     )
+    assert len([note for note in inspection.notes if "cannot be decoded" in note]) == 1
     plain = inspect_data(compose(words_for(folder)).config, must_exist=True)
     assert (plain.config.dataset.train_samples, plain.config.dataset.val_samples) == (14, 7)
 
