@@ -158,7 +158,7 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
 
     config, values = plan.config, as_mapping(plan.config)
     facts = {
-        **{key: values[key] for key in ("model", "algorithms", "loss")},
+        **{key: values[key] for key in ("model", "algorithms", "loss", "code_sha256")},
         "outputs": config.task.outputs(config.dataset),
         "sizes": [plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "one_image": plan.rank_batch == plan.accumulation,

@@ -62,7 +62,7 @@ class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
         dropped = torch.zeros(()) if self.found_inf is None else self.found_inf
         device = dropped.device
         *numbers, is_dropped = torch.stack([*(rate.to(device) for rate in rates), dropped]).tolist()
-        if is_dropped:
+        if is_dropped == 1:
             return
         for group, rate in zip(self.param_groups, numbers, strict=True):
             group["lr"] = rate

@@ -23,6 +23,9 @@ from launcher.data.batch import forget_constants
 _META = torch.device("meta")
 _new_storages = itertools.count(1, 2)  # note: the numbers of real tensors are addresses, which are even
 _FORWARD, _BACKWARD = torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default
+_ITEM = torch.ops.aten._local_scalar_dense.default
+# What the host reads instead of a value: a step number or learning rate of an optimizer, not 0 nor 1.
+_READ = 0.5
 _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
@@ -54,6 +57,9 @@ class Shape(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise TypeError(f"{func} of a tensor without values, outside of nothing_computed")
 
+    def tolist(self) -> list[float]:
+        return [_READ] * self.numel()
+
 
 def storage_of(tensor: Tensor) -> int:
     """Return the number of a tensor's storage; a later storage can reuse it once it is freed."""
@@ -83,6 +89,8 @@ class _Shapes(TorchDispatchMode):
             with torch._C._DisableTorchDispatch():
                 func(*args, **kwargs)
             return args[0]
+        if func is _ITEM:
+            return False if args[0].dtype == torch.bool else _READ
         changed = _changed(func)
         if changed is not None:
             outputs = [kwargs[name] if name in kwargs else args[place] for place, name in changed]

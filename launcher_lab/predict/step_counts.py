@@ -14,7 +14,7 @@ from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 from launcher_lab.predict.counted import CountedStep
 
 # The keys that determine what a step computes, besides batch and image sizes; and the packages.
-_KEYS = ("model", "loss", "optimizer", "algorithms", "image")
+_KEYS = ("model", "loss", "optimizer", "algorithms", "image", "code_sha256")
 _SOURCES = (
     *(f"launcher/{package}/*.py" for package in ("algorithms", "losses", "models", "optimizers", "tasks", "training")),
     *(f"launcher_lab/predict/{name}.py" for name in ("counted", "step_trace", "trace", "meta_tensors", "fusion")),

@@ -16,8 +16,10 @@ from torch.utils._pytree import tree_map_only
 
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
+from launcher.config.targets import reason
 from launcher.data.batch import Moment
 from launcher.data.classes import blank_labels
+from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.group import Ranks
@@ -72,10 +74,18 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         end()
         return _counted(sample, trace)
 
-    with nothing_computed():
-        # note: the first update creates the optimizer's state
-        take(samples[0])
-        return [count(sample) for sample in samples]
+    try:
+        with nothing_computed():
+            # note: the first update creates the optimizer's state
+            take(samples[0])
+            return [count(sample) for sample in samples]
+    except Exception as error:
+        # note: a `_target_` that fails is one line already
+        cause = error.__cause__ if isinstance(error, UserError) else error
+        if not config.code or not isinstance(cause, Exception):
+            raise
+        message = f"cannot be counted, because tensors have no values here: {reason(cause)}; train estimate measures it"
+        raise UserError(Problem(message, "code", config.code)) from error
 
 
 class _Float32(TorchFunctionMode):

@@ -91,6 +91,23 @@ def test_own_code_trains_resumes_to_the_same_bits_and_is_exported(stranger: Trai
     assert "nets.top2" in stranger("show", *words).stdout
 
 
+def test_changed_code_is_checked_and_counted_again(stranger: Train, tmp_path: Path) -> None:
+    plan, nets = ["plan", *words_of_own()], tmp_path / "nets.py"
+    there = [word for word in plan if not word.startswith("launch")] + ["--on", "p4d_24xlarge", "--json"]
+    stranger(*plan)
+    counted = stranger(*there).stdout
+    nets.write_text(NETS.replace("stride=2)", "stride=1)"))
+    assert stranger(*there).stdout != counted
+    nets.write_text(NETS.replace(".mean((2, 3))", ".mean((1, 2, 3))"))
+    assert "which mine does not accept" in stranger(*plan, code=2).stderr
+    nets.write_text(NETS)
+    mean = "    return F.cross_entropy("
+    (tmp_path / "formulas.py").write_text(FORMULAS.replace(mean, f"    outputs.detach().numpy()\n{mean}"))
+    line = stranger(*there, code=2).stderr
+    assert "train estimate measures it" in line
+    assert line.count("\n") == 1
+
+
 def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_path: Path) -> None:
     run, nets = tmp_path / "runs" / "r", tmp_path / "nets.py"
     stranger(*words_of_own(), "epochs=1", "schedule.warmup=0ba", "run_name=r")
