@@ -35,7 +35,7 @@ _USUAL = {"image": _IMAGE, "label": LABEL}
 # A name in a tar file as WebDataset reads it: the key, which ends at the first dot of the base name, and the field.
 _SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)[.]([^/]*)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_FILE = "links, pipes or devices in an archive"
+_NO_FILE = "links in an archive, or other special files"
 _NO_IMAGE = "samples without an image"
 _OTHER_FIELD = "images of other fields of a sample"
 

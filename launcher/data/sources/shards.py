@@ -40,7 +40,7 @@ _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
 _CACHE = re.compile(r"cache-[^/]*\.arrow")
 COMPRESSED = (".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst", ".7z", ".rar")
 _NO_SPLIT = "archives of no split that is read"
-PACKED = "compressed files, which are not read"
+PACKED = "files in a compressed form"
 _CACHES = "caches of the package datasets"
 
 

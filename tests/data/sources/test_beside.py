@@ -55,7 +55,7 @@ def test_a_compressed_shard_is_counted_and_refused_alone(tmp_path: Path) -> None
     (tmp_path / "a" / "train-1.tar.gz").write_bytes(gzip.compress(shard.read_bytes()))
     data = inspected(tmp_path / "a")
     name = tmp_path / "a" / "train-1.tar.gz"
-    assert f"skipping 1 compressed files, which are not read, such as {name}" in data.notes
+    assert f"skipping 1 file in a compressed form, such as {name}" in data.notes
     assert (data.splits[0].seen, len(data.splits[0].files), data.splits[1].seen) == (3, 2, 2)
     for other in ("train-0.tar", "val-0.tar"):
         (tmp_path / "a" / other).unlink()
@@ -112,7 +112,7 @@ def test_links_in_a_zip_are_counted(tmp_path: Path) -> None:
         link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
         file.writestr(link, "0.png")
     data = inspected(tmp_path / "x.zip")
-    assert "skipping 1 links, pipes or devices in an archive, such as train/ant/9.png" in data.notes
+    assert "skipping 1 link in an archive, or other special files, such as train/ant/9.png" in data.notes
     assert [len(split.files) for split in data.splits] == [4, 4]
 
 

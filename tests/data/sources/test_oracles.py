@@ -231,5 +231,5 @@ def test_links_of_a_checkout_are_read_or_named_and_loops_end(tmp_path: Path) -> 
     (first / "loop").symlink_to(first)
     shutil.copytree(folder, folder.parent / "val", symlinks=True)
     followed = scan(folder.parent, "train", links="follow")
-    assert followed.dropped["broken or looping links, pipes or devices"].rows == 1
+    assert followed.dropped["names of a broken or looping link, a pipe or a device"].rows == 1
     assert len(followed.files) == len([*filter(Path.is_file, (tmp_path / "store").rglob("*.[jpJ]*"))])
