@@ -117,6 +117,11 @@ def resize_by_pillow(pixels: np.ndarray, height: int, width: int, interpolation:
     return np.array(Image.fromarray(pixels).resize((width, height), _RESAMPLING[interpolation]))
 
 
+def resize_of(decoder: str) -> Resize:
+    """Return what resizes with a decoder: Pillow, or Pillow-SIMD where it is installed, for its own images."""
+    return resize_by_pillow if decoder == "pillow" else resize_by_torch
+
+
 def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Resize = resize_by_torch) -> np.ndarray:
     """Cut a box of uint8 [H, W, 3], resize it to [size, size, 3], and mirror it if the box is mirrored."""
     top, left, height, width, mirrored = box
@@ -134,7 +139,9 @@ def _channels_last(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
 
 
-def centre_cut(pixels: np.ndarray, short: float, size: int, interpolation: str) -> np.ndarray:
+def centre_cut(
+    pixels: np.ndarray, short: float, size: int, interpolation: str, resize: Resize = resize_by_torch
+) -> np.ndarray:
     """Resize the shorter edge of uint8 [H, W, 3] to `short`, then crop the centre: [size, size, 3].
 
     If `short` is not whole, cut the centre first, then resize it.
@@ -143,10 +150,10 @@ def centre_cut(pixels: np.ndarray, short: float, size: int, interpolation: str) 
     height, width = pixels.shape[:2]
     if not isinstance(short, int):
         (box,) = centre_boxes(np.array([height]), np.array([width]), short, size).tolist()
-        return cut(pixels, box, size, interpolation)
+        return cut(pixels, box, size, interpolation, resize)
     least, most = min(width, height), max(width, height)
     scaled = (int(short * most / least), short) if width <= height else (short, int(short * most / least))
-    resized = resize_by_torch(pixels, *scaled, interpolation) if scaled != (height, width) else pixels
+    resized = resize(pixels, *scaled, interpolation) if scaled != (height, width) else pixels
     # note: as torchvision, which rounds halves to even, but the margin of a larger crop down
     top, left = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in scaled)
     centre = np.zeros((size, size, 3), np.uint8)

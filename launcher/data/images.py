@@ -12,7 +12,7 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
-from launcher.data.crops import Box, Crops, centre_cut, cut, resize_by_pillow, resize_by_torch
+from launcher.data.crops import Box, Crops, centre_cut, cut, resize_of
 from launcher.data.decode import UnreadableImage, decode
 from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
@@ -140,8 +140,7 @@ class RandomCrops(Pixels):
         super().__init__(upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
         self.image, self.seed = config.image, config.seed
         self.scaled, self.change_image = loader.dct_scaling, change_image
-        # note: Pillow-SIMD, where it is installed, resizes too
-        self.resize = resize_by_pillow if self.decoder == "pillow" else resize_by_torch
+        self.resize = resize_of(self.decoder)
 
     def draws(self, moment: Moment, indices: np.ndarray) -> list[Draws]:
         # note: one draw for all, which takes as long as for one
@@ -171,14 +170,19 @@ class RandomCrops(Pixels):
 
 
 class CentreCrops(Pixels):
-    """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`."""
+    """Centre crops of the resized images, equal in all epochs; `values` are those of a model card's `input`.
 
-    def __init__(self, values: Mapping[str, Any]):
-        super().__init__(upright=values["exif_orientation"])
-        self.resize, self.interpolation = values["resize"], values["interpolation"]
+    decoder: of plain JPEGs; `pillow` also resizes.
+    """
+
+    def __init__(self, values: Mapping[str, Any], decoder: str = "auto"):
+        super().__init__(upright=values["exif_orientation"], decoder=decoder)
+        self.short, self.interpolation = values["resize"], values["interpolation"]
+        self.resize = resize_of(self.decoder)
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, Any]:
-        return centre_cut(self.whole(record["image"]), self.resize, view, self.interpolation), record["label"]
+        pixels = self.whole(record["image"])
+        return centre_cut(pixels, self.short, view, self.interpolation, self.resize), record["label"]
 
 
 class ReadableImages(Records):

@@ -52,7 +52,7 @@ class ImageTaskConfig(TaskConfig):
     def evaluation_decoder(self, config: RunConfig) -> Decoder:
         from launcher.data.images import CentreCrops, evaluation_input  # note: torch
 
-        return CentreCrops(evaluation_input(config))
+        return CentreCrops(evaluation_input(config), getattr(config.dataloader, "decoder", "auto"))
 
     def records(self, folder: Folder, decoder: Decoder) -> Records:
         from launcher.data.records import Records  # note: torch

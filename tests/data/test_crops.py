@@ -1,5 +1,7 @@
 """Crops against torchvision's: the same distribution, the same pixels."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,8 @@ from PIL import Image
 from scipy import stats
 
 from launcher.config.compose import compose
-from launcher.data.crops import Crops, centre_cut, cut, random_crops
+from launcher.data.crops import Crops, centre_cut, cut, random_crops, resize_by_pillow, resize_by_torch
+from launcher.data.images import CentreCrops, evaluation_input
 
 IMAGE = compose([]).config.image
 
@@ -72,3 +75,46 @@ def test_centre_pixels_are_torchvisions(height: int, width: int, size: int) -> N
     source = random_image(height, width)
     expected = T.CenterCrop(size)(T.Resize(66)(source))
     assert np.array_equal(centre_cut(np.array(source), 66, size, "bilinear"), np.asarray(expected))
+
+
+@pytest.mark.parametrize("resize", [66, 66.5])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_the_decoder_pillow_resizes_evaluation_images_by_pillow(
+    resize: float, interpolation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another filter shows who resizes, since Pillow-SIMD has torch's pixels."""
+    boxes = dict.fromkeys(("bilinear", "bicubic"), Image.Resampling.BOX)
+    monkeypatch.setattr("launcher.data.crops._RESAMPLING", boxes)
+    stream = io.BytesIO()
+    random_image(90, 120).save(stream, "PNG")
+    image = compose([f"image.eval_interpolation={interpolation}"]).config
+    values = evaluation_input(image) | {"resize": resize}
+    record = {"image": stream.getvalue(), "label": 0}
+    by_torch, by_pillow = (CentreCrops(values, name).decode(record, 32, None)[0] for name in ("auto", "pillow"))
+    pixels = np.array(random_image(90, 120))
+    assert np.array_equal(by_pillow, centre_cut(pixels, resize, 32, interpolation, resize_by_pillow))
+    assert np.array_equal(by_torch, centre_cut(pixels, resize, 32, interpolation))
+    assert not np.array_equal(by_pillow, by_torch)
+
+
+@pytest.mark.parametrize("decoder", ["pillow", "opencv"])
+def test_a_runs_evaluation_decodes_and_resizes_by_its_decoder(decoder: str) -> None:
+    config = compose(["dataset=imagenet", f"dataloader.decoder={decoder}"]).config
+    evaluation = config.task.evaluation_decoder(config)
+    assert isinstance(evaluation, CentreCrops)
+    assert evaluation.decoder == decoder
+    assert (evaluation.resize is resize_by_pillow) == (decoder == "pillow")
+
+
+@pytest.mark.parametrize(("interpolation", "levels"), [("bilinear", 1), ("bicubic", 2)])
+def test_crops_differ_from_pillows_as_the_page_of_fidelity_says(interpolation: str, levels: int) -> None:
+    """They are equal where Pillow-SIMD is installed."""
+    random, counts = np.random.default_rng(0), np.zeros(256, np.int64)
+    for _ in range(20):
+        height, width, size = random.integers((240, 240, 64), (500, 500, 225)).tolist()
+        photo = np.array(random_image(height // 8, width // 8).resize((width, height), Image.Resampling.BICUBIC))
+        pillows, ours = (resize(photo, size, size, interpolation) for resize in (resize_by_pillow, resize_by_torch))
+        counts += np.bincount(np.abs(pillows.astype(int) - ours).ravel(), minlength=256)
+    assert counts[levels + 1 :].sum() == 0
+    assert counts[1] < 0.035 * counts.sum()
+    assert counts[2] < 0.00001 * counts.sum()
