@@ -20,14 +20,14 @@ This page lists, per algorithm and recipe, whether this project computes what th
 reason ("differs"). The last column has the test that shows it. `scripts/write_fidelity.py` writes this page from
 `docs/fidelity.yaml`.
 
-For all rows: every random draw is a function of seed, purpose and position, so distributions are the published ones and
-single draws are not. Images are rotated by their EXIF data; Pillow and FFCV in the published code use them as stored,
-as does `dataset.exif_orientation=false`. Crops have Pillow-SIMD's pixels. Pillow rounds otherwise: down to 64 to 224 px,
-they differ from those of Pillow 13 by one level of 255 on up to 3.5 % of the values, bicubic ones of photos by two on up
-to 0.001 %; `dataloader.decoder=pillow` resizes by the installed one. Rotations and shears differ from Pillow's by one
-level on 0.3 % of the values on average, on 2 % of an image at most, since coordinates are float32. `precision=auto`
-computes in bfloat16 if the GPU supports it; published runs used float16. An ablation is its base recipe with one change.
-Accuracies and minutes are quoted as published: nobody has measured them with this code.
+For all rows: every random draw is a function of seed, purpose and position, so distributions are the published ones
+and single draws are not. Images are rotated by their EXIF data; Pillow and FFCV in the published code use them as
+stored, as does `dataset.exif_orientation=false`. Crops have Pillow-SIMD's pixels. Pillow rounds otherwise: down to 64
+to 224 px, they differ from those of Pillow 13 by one level of 255 on up to 3.5 % of the values, bicubic ones of photos
+by two on up to 0.001 %; `dataloader.decoder=pillow` resizes by the installed one. Rotations and shears differ from
+Pillow's by one level on 0.3 % of the values on average, on 2 % of an image at most, since coordinates are float32.
+`precision=auto` computes in bfloat16 if the GPU supports it; published runs used float16. An ablation is its base
+recipe with one change. Accuracies and minutes are quoted as published: nobody has measured them with this code.
 """
 
 
