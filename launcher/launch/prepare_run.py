@@ -89,13 +89,11 @@ def prepare_run(
     visible GPUs.
     """
     config = with_absolute_paths(composed.config)
-    data = (
-        composed.inspected.of(config)
-        if composed.inspected
-        else inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
-    )
-    devices = devices or decide(data.config.launch)
-    config = data.config
+    if composed.inspected:
+        data = composed.inspected.of(config)
+    else:
+        data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
+    config, devices = data.config, devices or decide(data.config.launch)
     if packages:
         decoded = with_decoder(config, on_cpu=devices.kind == "cpu")
         config = decoded if must_exist else config
@@ -105,19 +103,24 @@ def prepare_run(
     refuse(plan)
     check(plan, composed.origins, devices.kind)
     pretrained, of_weights = None, list[str]()
-    if skipped is None:
-        if with_weights:
-            plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, must_exist)
+    if skipped is None and with_weights:
+        plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, must_exist)
         if pretrained:
             check(plan, composed.origins, devices.kind)
-        # note: torchvision's models fail only in the batch norm of a single image
-        if not isinstance(plan.config.model, TorchvisionModel) or plan.rank_batch == plan.accumulation:
-            _check_model(plan, composed.origins, report)
-        plan = with_precision(plan, devices)
+    if skipped is None:
+        plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
+
+
+def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices, report: Report) -> Plan:
+    """Check a new run's model, and return the plan with its precision; raises as `_check_model`."""
+    # note: torchvision's models fail only in the batch norm of a single image
+    if not isinstance(plan.config.model, TorchvisionModel) or plan.rank_batch == plan.accumulation:
+        _check_model(plan, origins, report)
+    return with_precision(plan, devices)
 
 
 def _with_batch(config: RunConfig, devices: Devices, measure: Callable[[RunConfig, Devices], int] | None) -> RunConfig:
