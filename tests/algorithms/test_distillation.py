@@ -124,7 +124,7 @@ def test_only_the_same_teacher_resumes_a_run(folder: Path) -> None:
 def test_a_teacher_of_other_classes_is_refused(folder: Path) -> None:
     train, key = Here(folder), "algorithms.distillation.teacher"
     of_timm = train("plan", *SMALL, *TAUGHT, f"{key}=resnet50", code=2).stderr
-    assert f"{key}=resnet50: has 1000 outputs of task=classification, and the run 10" in of_timm
+    assert f"{key}=resnet50: has 1,000 outputs of task=classification, and the run 10" in of_timm
     assert f"{key}=null" in train("plan", *SMALL, *TAUGHT, code=2).stderr
     assert "is neither a path nor a model" in train("plan", *SMALL, *TAUGHT, f"{key}=runs/none", code=2).stderr
     path = next((folder / "runs/teacher/checkpoints").glob("step-*"))
