@@ -1,5 +1,6 @@
 """`recipe=auto` chooses by images, devices and words; typed words stay, and the printed command sets the same."""
 
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,16 @@ def test_plan_and_run_choose_alike(gpus: int, images: Path, monkeypatch: pytest.
     assert (code, "8 GPUs" in errors) == (0, True)
     assert "recipe=small" in script
     assert "recipe=auto" not in script
+
+
+def test_many_images_on_gpus_get_another_recipe_than_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 2)
+    words = ["show", "recipe=auto", "dataset=imagenet", "dataset.path=/nowhere", "--origin"]
+    code, shown, errors = execute(*words)
+    assert (code, "recipe=mild: 1,281,167 training images" in errors) == (0, True)
+    command = shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))
+    assert shown == output_of(*command[1:], "--origin")
+    assert re.search(r"^device_batch_size=256 +command line$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
