@@ -11,6 +11,7 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.shards import split_of
 from launcher.errors import UserError
 
 from ..conftest import words_for
@@ -57,10 +58,21 @@ def test_a_compressed_shard_is_counted_and_refused_alone(tmp_path: Path) -> None
     name = tmp_path / "a" / "train-1.tar.gz"
     assert f"skipping 1 file in a compressed form, such as {name}" in data.notes
     assert (data.splits[0].seen, len(data.splits[0].files), data.splits[1].seen) == (3, 2, 2)
-    for other in ("train-0.tar", "val-0.tar"):
+    (tmp_path / "a" / "val-0.tar").rename(tmp_path / "a" / "train-2.tar")
+    assert f"skipping 1 file in a compressed form, such as {name}" in inspected(tmp_path / "a", DIVIDED).notes
+    for other in ("train-0.tar", "train-2.tar"):
         (tmp_path / "a" / other).unlink()
     for words in ([], [DIVIDED]):
         assert f"holds {name}, which are compressed; decompress them" in error(tmp_path / "a", *words)
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [("a-train-0.tar", "train"), ("data/Test.tar", "test"), ("val/0.tar", "val"), ("x_valid.tar", "valid"),
+     ("retrain.tar", ""), ("latest-0.tar", ""), ("interval.tar", ""), ("trained.tar", ""), ("tests/0.tar", "")],
+)  # fmt: skip
+def test_a_split_is_a_whole_word_of_a_name(name: str, split: str) -> None:
+    assert split_of(name) == split
 
 
 def test_tables_of_no_split_are_counted_and_two_of_one_are_refused(tmp_path: Path) -> None:

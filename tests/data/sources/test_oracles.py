@@ -182,6 +182,18 @@ def test_each_column_has_the_names_of_its_own_classes(form: str, tmp_path: Path)
     assert sorted(label for label, _ in ours(path, label="all") or ()) == ["cat", "dog|cat"]
 
 
+def test_files_whose_classes_have_other_orders_are_read_by_name(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    photos = table(random.Random(0), ["cat"])["image"][:2]
+    for number, names in enumerate([["dog", "cat"], ["cat", "cow"]]):
+        features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=names)})
+        made = datasets.Dataset.from_dict({"image": photos, "label": [0, 1]}, features=features)
+        made.to_parquet(tmp_path / f"train-{number}.parquet")
+    source = open_source(str(tmp_path), "train", quiet)
+    assert source.classes == ["cat", "cow", "dog"]
+    assert sorted(source.classes[label] for label in source.labels) == ["cat", "cat", "cow", "dog"]
+
+
 def test_names_of_a_list_as_earlier_versions_of_datasets_wrote_them(tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     names = {"info": {"features": {"label": [{"names": ["cat", "dog"], "_type": "ClassLabel"}]}}}
