@@ -91,28 +91,46 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
     problems.settle()
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
-    others = [*dataset, *(word for word in rest if word not in of_the_job)]
+    choice = _choice(verb, typed, [*dataset, *(word for word in rest if word not in of_the_job)])
+    explicit = [f"recipe={choice.recipe}", *dataset, *_words(choice.values), *rest]
+    because = "; ".join(_reasons(choice)) or "its own values and those of the command line"
+    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *explicit])
+    hint = _weights_hint(choice.composed.config, choice.facts)
+    for line in (f"recipe={choice.recipe}: {choice.facts}{hint}", because, f"the same: {command}"):
+        print(one_line(f"auto: {line}"), file=sys.stderr)
+    return explicit, choice.composed
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """A recipe, the values to set besides, what they depend on, and the config that they make."""
+
+    recipe: str
+    values: dict[str, Any]
+    facts: Facts
+    composed: Composed
+
+
+def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choice:
+    """Choose for the words of a verb, besides those `typed`.
+
+    Composes the recipe of few images, and adds to its config; only for many on GPUs, it composes another recipe.
+    """
     guess = recipes.load(_FINETUNE if typed.get("model.weights") else _SMALL)
     of_task = _untyped(_of_task(guess.name, str(typed.get("task", guess.options["task"]))), typed)
-    composition = Composition([f"recipe={guess.name}", *_words(of_task), *others])
+    composition = Composition([f"recipe={guess.name}", *_words(of_task), *words])
     first = composition.composed()
     inspection, facts = _look(verb, first, typed)
     name, values = choose(facts)
-    chosen = _untyped(values, typed)
-    if (name, chosen.keys() - _OF_IMAGES) == (guess.name, of_task.keys()) and not guess.lengths:
-        composition.set({key: chosen[key] for key in chosen.keys() - of_task.keys()})
+    values = _untyped(values, typed)
+    if (name, values.keys() - _OF_IMAGES) == (guess.name, of_task.keys()) and not guess.lengths:
+        composition.set({key: values[key] for key in values.keys() - of_task.keys()})
         composed = composition.composed()
     else:
-        composed = compose([f"recipe={name}", *_words(chosen), *others])
-    explicit = [f"recipe={name}", *dataset, *_words(chosen), *rest]
-    because = "; ".join(_reasons(name, chosen, facts)) or "its own values and those of the command line"
-    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *explicit])
-    hint = _weights_hint(composed.config, facts)
-    for line in (f"recipe={name}: {facts}{hint}", because, f"the same: {command}"):
-        print(one_line(f"auto: {line}"), file=sys.stderr)
+        composed = compose([f"recipe={name}", *_words(values), *words])
     # note: nothing is listed if images are missing or built in
     is_listed = inspection.splits and _images_of(composed.config) == _images_of(first.config)
-    return explicit, replace(composed, inspected=inspection if is_listed else None)
+    return _Choice(name, values, facts, replace(composed, inspected=inspection if is_listed else None))
 
 
 def _images_of(config: RunConfig) -> tuple[Any, ...]:
@@ -225,8 +243,9 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
     return int(np.median(edges)) if edges else None
 
 
-def _reasons(name: str, chosen: Mapping[str, Any], facts: Facts) -> list[str]:
+def _reasons(choice: _Choice) -> list[str]:
     """Return the chosen values, each with its reason."""
+    name, chosen, facts = choice.recipe, choice.values, choice.facts
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
     why = {"epochs": f"{count_of(facts.images * length, 'image')} in all", **_OF_IMAGES}
     own = [f"{count_of(length, 'epoch')}, the length that {name} is for"] if name in recipes.BANDED else []
