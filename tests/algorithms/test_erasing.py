@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 import torchvision.transforms.v2 as T
 from scipy import stats
@@ -73,3 +74,26 @@ def test_the_noise_of_random_erasing_is_normal_and_repeatable(bound: Bound, batc
     assert abs(noise.mean()) < 0.05
     assert abs(noise.std() - 1) < 0.05
     assert torch.equal(images, again)
+
+
+def test_random_erasing_uses_its_probability_area_and_ratio(bound: Bound, batch: MakeBatch) -> None:
+    """A quarter of the images lose a ninth of their area, as rectangles four times as tall as wide."""
+    loaded = replace(batch(400, SIZE), inputs=torch.ones(400, 3, SIZE, SIZE))
+    values = {"probability": 0.25, "area": [1 / 9, 1 / 9], "ratio": [4.0, 4.0], "fill": "zero"}
+    erased = changed(bound("random_erasing", **values), loaded)[:, 0] == 0
+    tall, wide = erased.any(2).sum(1), erased.any(1).sum(1)
+    assert {*zip(tall.tolist(), wide.tolist(), strict=True)} == {(0, 0), (round(SIZE * 2 / 3), round(SIZE / 6))}
+    assert abs((tall > 0).float().mean() - 0.25) < 0.07
+
+
+@pytest.mark.parametrize("other", [{"step": 1}, {"rank": 1}, {"seed": 1}])
+def test_each_step_and_rank_erases_by_its_own_noise(bound: Bound, batch: MakeBatch, other: dict[str, int]) -> None:
+    algorithm, loaded = bound("random_erasing", probability=1.0, fill="noise"), batch(20, SIZE)
+    boxes = torch.tensor([[0, 0, SIZE, SIZE]]).expand(20, 4)
+    fills = [
+        algorithm._erase(replace(loaded, moment=moment), boxes).inputs
+        for moment in (loaded.moment, replace(loaded.moment, **other))
+    ]
+    assert abs(np.corrcoef(*(fill.flatten().numpy() for fill in fills))[0, 1]) < 0.02
+    noise = fills[0].flatten(1).numpy()
+    assert abs(np.corrcoef(noise) - np.eye(20)).max() < 0.1
