@@ -15,7 +15,8 @@ EXAMPLE = "an example in a help text or an error"
 ALLOWED = {
     **dict.fromkeys([("launcher/cli/main.py", "mixup"), ("launcher/cli/main.py", "sam")], EXAMPLE),
     **{("launcher/cli/run.py", name): EXAMPLE for name in ("cutmix", "mixup", "ema", "blurpool")},
-    **{("launcher/config/overrides.py", name): EXAMPLE for name in ("ema", "blurpool", "mixup", "sam")},
+    ("launcher/config/overrides.py", "mixup"): EXAMPLE,
+    **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
