@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from launcher.errors import UserError
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.writer import Writer, check_writer, read_writer
+from launcher_lab.cli.curve import check_existing
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
 from tests.runs import Here
@@ -53,6 +55,7 @@ def test_each_earlier_format_has_samples(number: int) -> None:
         (["eval", "run"], "step 6: top-1 10.00%  top-5 50.00%  loss 2.3003"),
         (["eval", "numbers", "--best"], None),
         (["compare", "run"], "small  shapes, vit"),
+        (["compare", "run", "numbers"], "no recipe  scene_colours"),
         (["diff", "run", "numbers"], "loss.name"),
         (["ls", "runs", "."], "finished  top-1 15.00%"),
         (["report", ".", "--output", "report.html"], "2 runs, 2 points"),
@@ -64,6 +67,13 @@ def test_commands_read_a_run(words: list[str], expected: str | None, old: Path) 
         assert "no checkpoint yet" in refused(*words)
     else:
         assert expected in output_of(*words)
+
+
+def test_a_grid_takes_a_run_as_its_own_only_with_the_same_values(old: Path) -> None:
+    config = read(old / "run" / "config.yaml")
+    check_existing(old / "run", config, here=True)
+    with pytest.raises(UserError, match="is a run with other values of seed; set another folder"):
+        check_existing(old / "run", replace(config, seed=7), here=True)
 
 
 def test_an_export_and_its_run_predict_the_same(old: Path, tmp_path: Path) -> None:
