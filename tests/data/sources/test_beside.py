@@ -11,7 +11,11 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
+from launcher.data.sources.find import open_source
+from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.reading import read
 from launcher.data.sources.shards import split_of
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from ..conftest import words_for
@@ -35,6 +39,10 @@ def error(path: Path, *words: str) -> str:
         inspected(path, *words)
     assert "\n" not in str(raised.value)
     return str(raised.value)
+
+
+def options(*words: str) -> SourceOptions:
+    return SourceOptions(compose(["dataset=image_folder", *words]).config.dataset.columns)
 
 
 def samples(*labels: str) -> list[tuple[str, bytes]]:
@@ -157,3 +165,23 @@ def test_names_that_are_not_utf_8_are_read_from_an_archive(tmp_path: Path) -> No
     path = tar(tmp_path / "x.tar", *((name, png(name.encode("latin1", "replace").decode())) for name in names))
     for _ in range(2):
         assert inspected(path).classes == ["bee", "\udce9t\udce9"]
+
+
+def test_the_named_field_of_a_sample_is_its_image(tmp_path: Path) -> None:
+    members = [(f"{n}.{kind}", data) for n in range(2) for kind, data in
+               (("png", png("ant")), ("seg.png", png("bee")), ("cls", str(n).encode()))]  # fmt: skip
+    path = tar(tmp_path / "x.tar", *members)
+    for words, data in (([], png("ant")), (["dataset.columns.image=seg.png"], png("bee"))):
+        source = open_source(str(path), "all", quiet, options(*words))
+        assert [read(source.piece(number)) for number in range(2)] == [data, data]
+
+
+@pytest.mark.parametrize("label", [-1, 2])
+def test_a_number_of_no_class_is_refused(label: int, tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = {"info": {"features": {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
+    rows = pyarrow.table({"image": [png("ant"), png("bee")], "label": [0, label]})
+    rows = rows.replace_schema_metadata({b"huggingface": json.dumps(names).encode()})
+    parquet.write_table(rows, tmp_path / "x.parquet")
+    text = error(tmp_path / "x.parquet", DIVIDED)
+    assert f"x.parquet: row 2 has the label {label}, which is no class" in text
