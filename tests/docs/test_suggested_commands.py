@@ -52,8 +52,8 @@ FILLED = {
 ELSEWHERE = {"resume ... callbacks....=off"}
 # Words that follow a command in a sentence.
 PROSE = re.compile(
-    r" (?:to write it|for (?:a run|those)|takes a folder|lists all|compares all|counts it|does not count|writes|checks|measures"
-    r"|continues).*"
+    r" (?:to write it|for (?:a run|those)|takes a folder|lists all|compares all|counts it|does not count|writes|checks"
+    r"|continues|measures).*"
 )
 
 
