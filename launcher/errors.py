@@ -129,7 +129,7 @@ def first_few(items: Sequence[str], most: int = 5) -> str:
 
 
 def shown(value: Any) -> str:
-    """Format a value for a message: at most 80 characters, and visible if empty."""
+    """Format a value for a message: at most 80 characters, without its middle if longer, and visible if empty."""
     if value == "":
         return "''"
     if value is None:
@@ -139,7 +139,8 @@ def shown(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
     text = str(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    # note: a path ends with the name that the user looks for
+    return text if len(text) <= 80 else f"{text[:37]}...{text[-40:]}"
 
 
 DONE = 0
