@@ -16,7 +16,7 @@ from launcher.data.duplicates import duplicate_notes
 from launcher.data.folder import DiskTree, Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
-from launcher.data.shapes import FIGURES, NUMBERS
+from launcher.data.shapes import check_built_in
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.path_tables import table_of
@@ -144,7 +144,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     dataset = config.dataset
     if dataset.kind != "folder":
         check_counted(dataset)
-        names, notes = _check_built_in(config)
+        names, notes = check_built_in(config)
         return Inspection(config, notes, classes=names)
     if has_counts(dataset) and not must_exist:
         return Inspection(config, [])
@@ -254,28 +254,6 @@ def _skip_notes(bad: dict[str, str], splits: Sequence[Folder]) -> list[str]:
     found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"
     drops = [{why: one for why, one in split.dropped.items() if why != UNREADABLE or not bad} for split in splits]
     return [*([found] if bad else []), *notes_on(*drops)]
-
-
-def _check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
-    """Check the values of built-in images, drawn or not; return the names of their labels, and notes.
-
-    Image k of dataset=shapes has class k modulo ten.
-    """
-    dataset, columns = config.dataset, config.dataset.columns.label
-    names, labelled = sorted(FIGURES), "class" if dataset.kind == "shapes" else "classes"
-    if dataset.kind == "scenes" and isinstance(columns, list) and {*columns} <= {*NUMBERS}:
-        names, labelled = columns, "numbers"
-    if config.task.labelled != labelled:
-        message = "has other labels; set dataset=shapes for task=classification, dataset=scenes for task=multilabel, "
-        raise UserError(Problem(f"{message}dataset=scene_colours for task=regression", "dataset", dataset.name))
-    for key, value, usual in (("classes", dataset.classes, len(names)), ("val_split", dataset.val_split, None)):
-        if value != usual:
-            message = f"the built-in images have {config.task.counted(len(names))} and their own validation split; "
-            raise UserError(Problem(f"{message}remove the key", f"dataset.{key}", value))
-    if labelled != "class":
-        return names, []
-    train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
-    return names, check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
 
 
 def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:

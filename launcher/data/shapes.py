@@ -15,7 +15,8 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from launcher import paths, randomness
-from launcher.config.schema import Dataset
+from launcher.config.schema import Dataset, RunConfig
+from launcher.data.classes import check_labels
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 
@@ -196,3 +197,25 @@ def _distract(random: np.random.Generator, pen: ImageDraw.ImageDraw, size: int) 
     start = random.uniform(0, size, 2)
     end = start + random.normal(0, size * 0.25, 2)
     pen.line([tuple(start), tuple(end)], fill=_colour(random), width=int(size * random.uniform(0.01, 0.04)) + 1)
+
+
+def check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
+    """Check the values of built-in images, drawn or not; return the names of their labels, and notes.
+
+    Image k of dataset=shapes has class k modulo ten.
+    """
+    dataset, columns = config.dataset, config.dataset.columns.label
+    names, labelled = sorted(FIGURES), "class" if dataset.kind == "shapes" else "classes"
+    if dataset.kind == "scenes" and isinstance(columns, list) and {*columns} <= {*NUMBERS}:
+        names, labelled = columns, "numbers"
+    if config.task.labelled != labelled:
+        message = "has other labels; set dataset=shapes for task=classification, dataset=scenes for task=multilabel, "
+        raise UserError(Problem(f"{message}dataset=scene_colours for task=regression", "dataset", dataset.name))
+    for key, value, usual in (("classes", dataset.classes, len(names)), ("val_split", dataset.val_split, None)):
+        if value != usual:
+            message = f"the built-in images have {config.task.counted(len(names))} and their own validation split; "
+            raise UserError(Problem(f"{message}remove the key", f"dataset.{key}", value))
+    if labelled != "class":
+        return names, []
+    train, val = (np.arange(count or 0) % len(FIGURES) for count in (dataset.train_samples, dataset.val_samples))
+    return names, check_labels(config, [*FIGURES], train, val, "dataset.train_samples", dataset.train_samples)
