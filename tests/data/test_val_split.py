@@ -67,7 +67,7 @@ def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided:
     inspection = inspect_data(config, must_exist=True)
     assert inspection.notes[:2] == [
         "dataset.val_split=0.1: holding out 6 of 54 images, drawn from each class by seed=1",
-        "1 class has no validation images, so top-1 does not cover it: fox (1 training images)",
+        "1 class has no validation images, so top-1 does not cover it: fox (1 training image)",
     ]
     assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (48, 6)
     assert {*divide(undivided, 1, 0.1)[1].files} < {*divide(undivided, 1, 0.3)[1].files}
