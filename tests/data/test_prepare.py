@@ -121,6 +121,13 @@ def test_existing_files_are_not_rewritten(image_folder: Path) -> None:
     assert train.stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("below", ["", "files"])
+def test_a_file_in_the_place_of_the_folder_is_refused(image_folder: Path, tmp_path: Path, below: str) -> None:
+    (file := tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"dataloader.folder=.*: is a file, or below one; choose a folder"):
+        write_files(image_folder, f"dataloader.folder={file / below}")
+
+
 def test_one_process_at_a_time_writes_a_file(image_folder: Path, tmp_path: Path) -> None:
     target = tmp_path / file_name("train", FILES)
     writer = beton_writer.BetonWriter(target, np.zeros(3, np.int64), max_side=64, identity="x")

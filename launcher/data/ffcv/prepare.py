@@ -123,6 +123,9 @@ class _Job:
             identity = hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
+        except (FileExistsError, NotADirectoryError):
+            message = "is a file, or below one; choose a folder"
+            raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
         except OSError as error:
             message = f"{self.path} cannot be written ({reason(error)}); finished images are kept: "
             message += "run the same command to resume"
