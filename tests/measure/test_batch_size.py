@@ -58,7 +58,7 @@ def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> Non
     words = ["batch_size=auto", "dataset.train_samples=192", "launch.nproc=3", "epochs=1", "schedule.warmup=0ba"]
     done = train(*SMALL, *words, "run_name=measured")
     run = tmp_path / "runs" / "measured"
-    assert "batch_size=auto is 12: 4 images per GPU, " in done.stdout
+    assert "batch_size=auto is 12: 4 images a GPU, " in done.stdout
     assert "ten steps; the learning rate is scaled with it" in done.stdout
     assert read(run / "config.yaml").batch_size == 12
     assert train.state(run)["step"] == 192 // 12

@@ -79,7 +79,7 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
     ("words", "line"),
     [
         ((*PLAN, "--on", "p5_48xlage"), "did you mean p5_48xlarge?"),
-        ((*PLAN, "--on", "1xV100"), "=null: 2048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
+        ((*PLAN, "--on", "1xV100"), "=null: 2,048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
         ((*PLAN, "--on", "this_machine"), "its GPU is not in conf/gpus.yaml; measure with `train estimate`"),
         ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
         ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
@@ -140,4 +140,4 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
     )
-    assert "1 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]
+    assert "1 price from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]

@@ -30,7 +30,7 @@ def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name
     ("word", "message"),
     [
         ("8xH20O", "did you mean 8xH200?"),
-        ("3xH100", "did you mean 8xH100?"),
+        ("3xH100", "did you mean 1xH100?"),
         ("8xQ900", "or 1xA100, 1xB200"),
         ("1xA10", "did you mean 1xA100?"),
         ("1xL4", "no such machine"),
