@@ -1,6 +1,7 @@
 """conf/ and recipes/ are an ordinary Hydra application: hydra-core alone composes what `train show` prints."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -46,7 +47,10 @@ LINES = {**{f"recipe={name}": name for name in recipes.names()}, **OTHERS}
 def alone() -> dict[str, Any]:
     folders = (paths.PACKAGED_RECIPES, paths.PACKAGED_RECIPES / paths.ABLATIONS, paths.CONF)
     command = [sys.executable, "-c", ALONE, *LINES.values(), ":".join(map(str, folders))]
-    composed: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    # note: a simulated processor would import this project
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TRAIN_TEST_")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    composed: dict[str, Any] = json.loads(done.stdout)
     return composed
 
 
