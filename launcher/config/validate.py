@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from launcher.config.keys import nearest_key
-from launcher.config.layers import leaves
+from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.schema import SWITCHED, RunConfig
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
@@ -64,7 +64,7 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
     except ValidationError as error:
         mismatches: dict[str, tuple[Any, list[str]]] = {}
         for details in error.errors(include_url=False):
-            for key, value in _wrong(dict(details), values):
+            for key, value in _wrong(dict(details), values, lambda key: origin(f"{prefix}{key}")):
                 expected = mismatches.setdefault(key, (value, []))[1]
                 if (message := _message(kind, prefix, key, dict(details) | {"input": value})) not in expected:
                     expected.append(message)
@@ -96,10 +96,10 @@ def _strange(value: Any, key: str, origin: Callable[[str], str | None]) -> Itera
         yield Problem("is not UTF-8 text; rename it", key, value, origin(key))
 
 
-def _wrong(details: Mapping[str, Any], values: Any) -> list[tuple[str, Any]]:
-    """Return the dotted key and value of an error; of an unknown section all its keys."""
+def _wrong(details: Mapping[str, Any], values: Any, origin: Callable[[str], str | None]) -> list[tuple[str, Any]]:
+    """Return the dotted key and value of an error; of an unknown section those that are typed."""
     key, value = _located(details, values)
-    is_section = details["type"] in _UNKNOWN and isinstance(value, Mapping)
+    is_section = details["type"] in _UNKNOWN and isinstance(value, Mapping) and origin(key) == COMMAND_LINE
     return [*leaves({key: value})] if is_section else [(key, value)]
 
 

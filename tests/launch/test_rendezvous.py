@@ -124,7 +124,7 @@ def test_a_port_of_another_program_is_named(host: str, monkeypatch: pytest.Monke
     """Such as a web server, which waits for the rest of a request."""
     monkeypatch.setattr(rendezvous, "_STORE_SECONDS", 0.2)
     monkeypatch.setenv(rendezvous.INTERFACE, "")
-    with socket.socket(rendezvous._family(host)) as other:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as other:
         try:
             other.bind((host, 0))
         except OSError as error:
