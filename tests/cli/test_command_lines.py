@@ -121,8 +121,8 @@ def line_of(number: int, right: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def mentions(error: str, added: list[str]) -> bool:
-    """Return whether an error contains a flag, a key or a value of the words, or its first 60 characters."""
-    parts = {part[:60] for word in added for part in (word, *word.split("=", 1), re.split("[.=]", word)[0]) if part}
+    """Return whether an error contains a flag, a key or a value of the words, or its first 37 characters."""
+    parts = {part[:37] for word in added for part in (word, *word.split("=", 1), re.split("[.=]", word)[0]) if part}
     return any(part.lstrip("-+~").replace("-", "_") in error.replace("-", "_") for part in parts) or "''" in error
 
 

@@ -101,7 +101,7 @@ def test_position_embeddings_adapt_to_another_image_size(tmp_path: Path) -> None
     assert all(torch.equal(same.weights[name], tensor) for name, tensor in whole.items())
     assert "timm adapted" not in same.notes[0]
     adapted = start(*TIMM, file, "model.img_size=128")
-    assert "unnamed classes are the same; timm adapted the others to this network" in adapted.notes[0]
+    assert "assuming the same 5 unnamed classes; timm adapted the others to this network" in adapted.notes[0]
     own: dict[str, Any] = {"pretrained": True, "pretrained_cfg_overlay": {"state_dict": whole, "num_classes": 5}}
     expected = timm.create_model("test_vit", num_classes=5, img_size=128, **own).state_dict()
     assert expected["pos_embed"].shape != whole["pos_embed"].shape
