@@ -1,11 +1,17 @@
-"""Images whose colour is their class, and tar files of given members."""
+"""Images whose colour is their class, tar files of given members, and what an inspection finds in them."""
 
 import io
 import tarfile
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
+from launcher.config.compose import compose
+from launcher.data.inspection import Inspection, inspect_data
+from launcher.errors import UserError
+
+from ..conftest import words_for
 from .downloads import add
 
 
@@ -21,3 +27,24 @@ def tar(path: Path, *members: tuple[str, bytes]) -> Path:
         for name, data in members:
             add(file, name, data)
     return path
+
+
+def draw(folder: Path, names: list[str]) -> Path:
+    """Write images of these names below a folder, and return it."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(png(name))
+    return folder
+
+
+def inspected(path: Path, *words: str) -> Inspection:
+    """Inspect the images at a path, with a config of these words."""
+    return inspect_data(compose(words_for(path, *words)).config, must_exist=True)
+
+
+def error(path: Path, *words: str) -> str:
+    """Return the one-line error of an inspection."""
+    with pytest.raises(UserError) as raised:
+        inspected(path, *words)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)

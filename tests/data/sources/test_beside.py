@@ -5,21 +5,17 @@ import json
 import stat
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launcher.config.compose import compose
-from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.reading import read
 from launcher.data.sources.shards import split_of
 from launcher.data.workers import quiet
-from launcher.errors import UserError
 
-from ..conftest import words_for
-from .archives import png, tar
+from .archives import draw, error, inspected, png, tar
 
 DIVIDED = "dataset.val_split=0.5"
 TREE = [f"{split}/{name}/{number}.png" for split in ("train", "val") for name in ("ant", "bee") for number in range(2)]
@@ -30,17 +26,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def inspected(path: Path, *words: str) -> Any:
-    return inspect_data(compose(words_for(path, *words)).config, must_exist=True)
-
-
-def error(path: Path, *words: str) -> str:
-    with pytest.raises(UserError) as raised:
-        inspected(path, *words)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
-
-
 def options(*words: str) -> SourceOptions:
     return SourceOptions(compose(["dataset=image_folder", *words]).config.dataset.columns)
 
@@ -48,13 +33,6 @@ def options(*words: str) -> SourceOptions:
 def samples(*labels: str) -> list[tuple[str, bytes]]:
     return [(f"{n}.{kind}", data) for n, label in enumerate(labels) for kind, data in
             (("png", png(label + "x" * n)), ("cls", label.encode()))]  # fmt: skip
-
-
-def draw(folder: Path, names: list[str]) -> Path:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(png(name))
-    return folder
 
 
 def test_a_compressed_shard_is_counted_and_refused_alone(tmp_path: Path) -> None:

@@ -6,20 +6,19 @@ import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launcher.config.compose import compose
 from launcher.data.classes import are_places, in_classes_of, places_in
-from launcher.data.inspection import inspect_data, match_images
+from launcher.data.inspection import match_images
 from launcher.data.sources.find import open_source, read_splits, with_classes
 from launcher.data.sources.reading import read
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from ..conftest import words_for
-from .archives import png, tar
+from .archives import draw, error, inspected, png, tar
 
 ROWS = [(f"{split}/{name}/{number}.png", name, split) for split in ("train", "val") for name in ("ant", "bee")
         for number in range(3)]  # fmt: skip
@@ -28,24 +27,6 @@ ROWS = [(f"{split}/{name}/{number}.png", name, split) for split in ("train", "va
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def draw(folder: Path, names: list[str]) -> Path:
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(png(name))
-    return folder
-
-
-def inspected(path: Path, *words: str) -> Any:
-    return inspect_data(compose(words_for(path, *words)).config, must_exist=True)
-
-
-def error(path: Path, *words: str) -> str:
-    with pytest.raises(UserError) as raised:
-        inspected(path, *words)
-    assert "\n" not in str(raised.value)
-    return str(raised.value)
 
 
 def table(path: Path, rows: list[tuple[str, ...]], head: tuple[str, ...] = ("path", "label", "split")) -> Path:
