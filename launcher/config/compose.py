@@ -28,9 +28,6 @@ from launcher.errors import Problem, Problems, UserError
 
 DATA_FOLDER = "TRAIN_DATA"
 _IMAGENET_CLASSES = 1000
-# Keys of a composed config that are not values of the run.
-_NOT_OF_A_RUN = ("about", "hydra")
-_ABSENT = object()
 
 
 @dataclass

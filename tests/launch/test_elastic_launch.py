@@ -120,7 +120,7 @@ def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) ->
     ended(process, 130)
 
 
-def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start, run: Path, tmp_path: Path) -> None:
+def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start, run: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         several = ["launch.nnodes=2", f"launch.rdzv=127.0.0.1:{free.getsockname()[1]}"]
