@@ -174,3 +174,11 @@ def test_a_run_name_must_be_a_folder_name(name: str) -> None:
 def test_an_error_is_one_line_with_any_characters() -> None:
     assert str(Problem("a\nb\x1b[2J", "k\r", "\udcff")) == r"k\r=\udcff: a\nb\x1b[2J"
     assert "emoji 🙂 and é" in str(Problem("emoji 🙂 and é"))
+
+
+def test_a_long_value_keeps_its_start_and_its_end() -> None:
+    shown = str(Problem("no such file", "dataset.path", f"/home/me/{'deep/' * 40}table.csv"))
+    start, end = shown.split("...")
+    assert start.startswith("dataset.path=/home/me/deep")
+    assert end.endswith("deep/table.csv: no such file")
+    assert len(shown) == len("dataset.path=: no such file") + 80
