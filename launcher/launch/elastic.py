@@ -135,7 +135,7 @@ class Launcher:
         return failure
 
     def _attempt_with_all_nodes(self) -> Failure | None:
-        """Make one attempt; repeat it after lost nodes have reconnected.
+        """Make one attempt; repeat it after lost nodes have reconnected, unless a stop was requested.
 
         Raises MachineError if they do not connect within `launch.rdzv_timeout`, or ended the run.
         """
@@ -143,26 +143,33 @@ class Launcher:
         while True:
             try:
                 return self._attempt()
-            except PeersRejoin:
-                self._follower.print("another node has restarted; restarting from the newest checkpoint with it")
-            except RendezvousClosedError:
-                raise MachineError("another node ended the run; see the error in its terminal") from None
             except RendezvousError as error:
+                if self._request.requested:
+                    return None
+                if isinstance(error, RendezvousClosedError):
+                    raise MachineError("another node ended the run; see the error in its terminal") from None
+                if isinstance(error, PeersRejoin):
+                    self._follower.print("another node has restarted; restarting from the newest checkpoint with it")
+                    continue
                 if self._watch is not None and self._watch.ranks:
                     lost = float("inf")
                 lost = min(lost, time.monotonic())
-                timed_out = time.monotonic() - lost > self._launch.rdzv_timeout
-                if timed_out or isinstance(error, RendezvousTimeoutError):
-                    missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
-                    remedy = "start the same command on each, or set launch.rdzv_timeout higher"
-                    raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
-                if time.monotonic() - lost < _SECONDS_BETWEEN_RETRIES:
-                    disturbed = isinstance(error, RendezvousStateError)
-                    why = f"{error} at" if disturbed else "no connection to"
-                    text = f"{why} {self._launch.rdzv}; retrying until the other nodes start"
-                    self._follower.print(one_line(text))
-                self._rendezvous = None
-                time.sleep(_SECONDS_BETWEEN_RETRIES)
+                self._reconnect(error, time.monotonic() - lost)
+
+    def _reconnect(self, error: RendezvousError, seconds: float) -> None:
+        """Close the connection, which was lost some seconds ago, so that the next attempt opens another.
+
+        Raises MachineError after `launch.rdzv_timeout`.
+        """
+        if seconds > self._launch.rdzv_timeout or isinstance(error, RendezvousTimeoutError):
+            missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
+            remedy = "start the same command on each, or set launch.rdzv_timeout higher"
+            raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
+        if seconds < _SECONDS_BETWEEN_RETRIES:
+            why = f"{error} at" if isinstance(error, RendezvousStateError) else "no connection to"
+            self._follower.print(one_line(f"{why} {self._launch.rdzv}; retrying until the other nodes start"))
+        self._rendezvous = None
+        time.sleep(_SECONDS_BETWEEN_RETRIES)
 
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; return None if they succeeded or were stopped."""

@@ -43,7 +43,7 @@ _STATE = "state"
 _LOOPBACK = "127.0.0.1"
 
 
-class PeersRejoin(Exception):
+class PeersRejoin(RendezvousError):
     """Another node has restarted and waits at the rendezvous: this one must restart too."""
 
 

@@ -89,6 +89,15 @@ def save_on_request(run: Path) -> None:
     os.kill(int((run / f"child-{RANK}").read_text()), signal.SIGKILL)
 
 
+def save_slowly(run: Path) -> None:
+    """Save after the launcher has found that the other node is lost."""
+    _mark(run, "ready")
+    while not STOP.requested:
+        time.sleep(0.02)
+    time.sleep(3)
+    _mark(run, "saved")
+
+
 def fail_on_request(run: Path) -> None:
     _mark(run, "ready")
     while not STOP.requested:

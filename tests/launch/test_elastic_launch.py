@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ from tests.runs import ended, processes_of, wait_for
 HERE = Path(__file__).parent
 
 Start = Callable[..., Command]
+
+
+def two_nodes() -> list[str]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return ["launch.nnodes=2", f"launch.rdzv=127.0.0.1:{free.getsockname()[1]}"]
+
+
+def is_listening(rendezvous: str) -> bool:
+    host, port = rendezvous.partition("=")[2].split(":")
+    with suppress(OSError), socket.create_connection((host, int(port))):
+        return True
+    return False
 
 
 def both(run: Path, name: str) -> Callable[[], bool]:
@@ -121,9 +135,7 @@ def test_a_second_ctrl_c_stops_blocked_ranks_at_once(start: Start, run: Path) ->
 
 
 def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start, run: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        several = ["launch.nnodes=2", f"launch.rdzv=127.0.0.1:{free.getsockname()[1]}"]
+    several = two_nodes()
     other = start("save_on_request", *several)
     process = start("succeed", *several)
     wait_for(lambda: len(list(run.glob("ready-*"))) == len(list(run.glob("threads-*"))) == 2)
@@ -135,6 +147,20 @@ def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start,
     assert time.monotonic() - before < 10
     other.send_signal(signal.SIGTERM)
     ended(other, 143)
+
+
+def test_a_node_that_was_stopped_does_not_wait_for_a_lost_one(start: Start, run: Path) -> None:
+    several = two_nodes()
+    lost = start("never_end", *several)
+    wait_for(lambda: is_listening(several[1]))
+    process = start("save_slowly", *several)
+    wait_for(lambda: len(list(run.glob("ready-*"))) == 4)
+    process.send_signal(signal.SIGTERM)
+    lost.kill()
+    before = time.monotonic()
+    ended(process, 143)
+    assert time.monotonic() - before < 20
+    assert len(list(run.glob("saved-*"))) == 2
 
 
 def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
