@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousInfo, RendezvousTimeoutError
@@ -117,6 +118,29 @@ def test_a_node_that_waits_alone_times_out(opened: Open) -> None:
 def test_the_address_of_the_rendezvous_is_checked(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_rendezvous(compose(["launch=cpu", "launch.nnodes=2", f"launch.rdzv={word}"]).config.launch)
+
+
+def test_a_port_of_a_program_that_speaks_first_is_named_without_frames_of_torch(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rendezvous, "_STORE_SECONDS", 2)
+    monkeypatch.setenv(rendezvous.INTERFACE, "")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            with suppress(OSError):
+                while True:
+                    with other.accept()[0] as connection, suppress(OSError):
+                        connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        words = ["launch=cpu", "launch.nnodes=2", f"launch.rdzv=127.0.0.1:{other.getsockname()[1]}"]
+        with pytest.raises(UserError, match="is in use by another program, which is no node of a run"):
+            open_rendezvous(compose(words).config.launch)
+        other.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
