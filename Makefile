@@ -6,6 +6,7 @@ PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_p
 TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launcher_lab recipes scripts tests
 
 demo: setup
+	@echo 'To type train instead of .venv/bin/train: source .venv/bin/activate'
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
 
 test: setup-tests check

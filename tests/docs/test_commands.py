@@ -57,7 +57,7 @@ def docker(words: list[str]) -> None:
 PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker}
 OTHER_PROGRAMS = {
     *("cd", "git", "kubectl", "mkdir", "mkdocs", "pip", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
-    *("pytest", "sed", "sudo", "tar"),
+    *("pytest", "python3", "sed", "sudo", "tar", "uv"),
 }
 
 
