@@ -127,13 +127,13 @@ def test_a_port_of_a_program_that_speaks_first_is_named_without_frames_of_torch(
     monkeypatch.setenv(rendezvous.INTERFACE, "")
     with socket.create_server(("127.0.0.1", 0)) as other:
 
-        def answer() -> None:
+        def greet() -> None:
             with suppress(OSError):
                 while True:
                     with other.accept()[0] as connection, suppress(OSError):
                         connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=greet)
         thread.start()
         words = ["launch=cpu", "launch.nnodes=2", f"launch.rdzv=127.0.0.1:{other.getsockname()[1]}"]
         with pytest.raises(UserError, match="is in use by another program, which is no node of a run"):
