@@ -1,4 +1,4 @@
-# The image for any machine with NVIDIA's driver: torch brings its own CUDA libraries.
+# The image for machines with NVIDIA's driver 580 or newer, and GPUs from T4 on: torch brings its own CUDA 13 libraries.
 #
 #   docker build -t train .
 #   docker run --gpus all --ipc=host -v /mnt/imagenet:/data -v /mnt/runs:/runs train recipe=hot epochs=240

@@ -31,6 +31,7 @@ from benchmarks.step import CLASSES, words_of
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
+from launcher.config.gpus import gpus
 from launcher.config.groups import options
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
@@ -39,7 +40,6 @@ from launcher.rank.group import Ranks
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 from launcher_lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher_lab.predict.machines import gpus
 from launcher_lab.predict.trace import Call, Gradient, Trace, kind_of
 
 BF16 = Precision("cpu", torch.bfloat16)

@@ -11,12 +11,13 @@ import torch
 import yaml
 
 from launcher.config.compose import compose
+from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
 from launcher.config.schema import Hardware
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher_lab.predict.counted import CountedStep, Work
-from launcher_lab.predict.machines import Gpu, decoding_threads, gpus, thread_rate
+from launcher_lab.predict.machines import decoding_threads, thread_rate
 from launcher_lab.predict.prediction import Prediction, Predictor, main_bound
 from launcher_lab.predict.step_counts import traced_samples
 from launcher_lab.predict.step_trace import trace_steps

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from launcher.config.gpus import Gpu
 from launcher_lab.predict.fusion import Kernel
-from launcher_lab.predict.machines import Gpu
 from launcher_lab.predict.meta_tensors import nothing_computed
 from launcher_lab.predict.trace import Gradient, Trace
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from rich.table import Table
 from launcher.cli.runs import list_runs, runs_table
 from launcher.config import recipes
 from launcher.config.compose import compose
+from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, Hardware
@@ -59,7 +60,8 @@ def main(arguments: argparse.Namespace) -> int:
     groups = {group: options(group) for group in (*SWITCHED, *GROUPS) if section in (None, group)}
     if arguments.json:
         rows = {kind: [_row(recipe) for recipe in several] for kind, several in listed.items()}
-        hardware = {"hardware": list(map(asdict, machines().values()))} if section == "hardware" else {}
+        known = machines().values() if section == "hardware" else ()
+        hardware = {"hardware": [asdict(one) | {"problem": unsupported(one.gpu)} for one in known]} if known else {}
         print(json.dumps({**rows, **groups, **hardware}, indent=2))
         return 0
     out = console()
@@ -94,7 +96,7 @@ def _row(recipe: Recipe) -> dict[str, Any]:
     return {"name": recipe.name, "path": str(recipe.path), **asdict(recipe.about)}
 
 
-def _hardware(rows: Iterable[Hardware]) -> Table:
+def _hardware(rows: Collection[Hardware]) -> Table:
     numbers = ("#", "cores", "GiB", "disk GB", "per hour", "spot")
     cells = table("hardware", "GPU", *numbers, "price date", numbers=numbers)
     for machine in rows:
@@ -102,11 +104,13 @@ def _hardware(rows: Iterable[Hardware]) -> Table:
         costs = (machine.price_per_hour, machine.spot_per_hour)
         cells.add_row(
             verbatim(machine.name),
-            verbatim(machine.gpu or "-"),
+            verbatim(f"{machine.gpu or '-'}{' *' if unsupported(machine.gpu) else ''}"),
             *("-" if size is None else f"{size:g}" for size in sizes),
             *("-" if cost is None else f"{cost:,.2f} {machine.currency}" for cost in costs),
             verbatim("-" if machine.price_per_hour is None else price_age(machine)),
         )
+    reasons = dict.fromkeys(reason for machine in rows if (reason := unsupported(machine.gpu)))
+    cells.caption, cells.caption_justify = "\n".join(f"* {reason}" for reason in reasons) or None, "left"
     return cells
 
 

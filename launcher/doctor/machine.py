@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from typing import Literal
 from rich.filesize import decimal
 
 from launcher.config.choices import LoaderConfig
+from launcher.config.gpus import locked_torch
 from launcher.counts import count_of
 from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
@@ -183,23 +185,32 @@ def judge_gpus(gpus: list[GpuState] | None, cards: int, others: list[str]) -> li
         return [problem("GPUs", observation, "install NVIDIA's driver; in a container: docker run --gpus all")]
     if not gpus:
         return [warning("GPUs", "none", "training on the CPU suits only small images and short runs")]
-    first = gpus[0]
-    observation = f"{len(gpus)} x {first.name}, {decimal(first.memory)}"
-    driver = ok("driver", first.driver)
+    observation = f"{len(gpus)} x {gpus[0].name}, {decimal(gpus[0].memory)}"
     if len({gpu.name for gpu in gpus}) > 1:
         different = ", ".join(sorted({gpu.name for gpu in gpus}))
         advice = "the slowest sets the pace of all; select equal ones with CUDA_VISIBLE_DEVICES"
-        return [warning("GPUs", f"{len(gpus)} of different models: {different}", advice), driver]
+        return [warning("GPUs", f"{len(gpus)} of different models: {different}", advice)]
     if any(gpu.mig for gpu in gpus):
-        return [
-            warning("GPUs", f"{observation}, in MIG mode", "a run uses one MIG instance; whole cards are faster"),
-            driver,
-        ]
+        return [warning("GPUs", f"{observation}, in MIG mode", "a run uses one MIG instance; whole cards are faster")]
     if busy := [gpu for gpu in gpus if gpu.used > _IN_USE]:
         names = ", ".join(f"{gpu.index} ({decimal(gpu.used)} in use)" for gpu in busy)
         advice = "another program uses it (see nvidia-smi); end it, or set CUDA_VISIBLE_DEVICES"
-        return [warning("GPUs", f"{observation}; GPU {names}", advice), driver]
-    return [ok("GPUs", observation), driver]
+        return [warning("GPUs", f"{observation}; GPU {names}", advice)]
+    return [ok("GPUs", observation)]
+
+
+def judge_driver(result: ProbeResult, gpus: Sequence[GpuState]) -> list[Finding]:
+    """Judge NVIDIA's driver against the CUDA of the installed torch."""
+    if not gpus:
+        return []
+    driver, values = gpus[0].driver, result.values or {}
+    major = str(values.get("cuda") or "").partition(".")[0]
+    oldest = locked_torch().drivers.get(int(major or 0), 0)
+    works = values.get("gpus") and not values.get("error")  # note: an old one does with CUDA's forward compatibility
+    if works or int(driver.partition(".")[0]) >= oldest:
+        return [ok("driver", driver)]
+    remedy = f"install NVIDIA's driver {oldest} or newer (on the host of a container), or torch for an older CUDA"
+    return [problem("driver", f"{driver}, but torch's CUDA {values['cuda']} needs {oldest} or newer", remedy)]
 
 
 def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:

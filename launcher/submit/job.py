@@ -15,6 +15,7 @@ from pydantic import Field
 from launcher import paths
 from launcher.config import overrides
 from launcher.config.formats import JOB
+from launcher.config.gpus import check_gpu, locked_torch
 from launcher.config.groups import price_age
 from launcher.config.layers import COMMAND_LINE, leaves, put
 from launcher.config.resolved import digest
@@ -62,11 +63,13 @@ class Job:
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     """Make the job of a checked config; its words are repeated on the cluster.
 
-    Raises UserError if the number of GPUs per node is unknown.
+    Raises UserError if the number of GPUs per node is unknown, or torch cannot use them.
     """
     name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
     job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
     nodes, gpus = config.launch.nnodes, gpus_of_node(config)
+    if gpus:
+        check_gpu(config.hardware)
     named = config.run_name is not None
     submitter = f"{os.getuid()}@{socket.gethostname()}"
     identity = hashlib.sha256(f"{digest(config)} {submitter}".encode()).hexdigest()[:16]
@@ -75,9 +78,11 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
 
 
 def head(job: Job, submit: str, follow: str) -> str:
-    """Return the first comments of a job: its price, time and cost, and how to submit it and to follow its log."""
+    """Return the first comments of a job: price, time and cost, how to submit it and follow its log, and its driver."""
     total = f"# {job.total}\n" if job.total else ""
-    return f"# {job.price}\n{total}# to submit it: {submit}\n{FOLLOW}{follow}\n"
+    torch = locked_torch()
+    driver = f"# its nodes need NVIDIA's driver {torch.drivers[torch.cuda]} or newer\n" if job.gpus else ""
+    return f"# {job.price}\n{total}# to submit it: {submit}\n{FOLLOW}{follow}\n{driver}"
 
 
 def price_line(config: RunConfig) -> str:

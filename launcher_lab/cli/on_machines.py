@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config.compose import Composed, compose
+from launcher.config.gpus import Gpu, check_gpu, unsupported
 from launcher.config.groups import machines, price_age
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware
@@ -22,7 +23,7 @@ from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
-from launcher_lab.predict.machines import ALL, Gpu, gpu_of, machine_named, rented, sky_prices
+from launcher_lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
 from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
 from launcher_lab.predict.profiles import correction, read_profiles
@@ -71,6 +72,8 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if config.launch.nnodes > 1:
         message = "predictions support one node; set launch.nnodes=1"
         raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
+    if arguments.on != ALL:
+        check_gpu(config.hardware, "hardware" if arguments.on is None else "--on")
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     candidates, more = _offers(composed, chosen)
     notes += more
@@ -134,7 +137,7 @@ def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer]
         plan = predictor.plan
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
         prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
-        candidates += offers(plan, prediction, memory_problem(plan, prediction))
+        candidates += offers(plan, prediction, unsupported(machine.gpu) or memory_problem(plan, prediction))
         if len(chosen) == 1:
             notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
             notes += _without_launches(predictor, prediction, gpu, corrected.factor)

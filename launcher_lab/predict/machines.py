@@ -6,19 +6,16 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic.dataclasses import dataclass
 
 from launcher import paths
-from launcher.config.fields import STRICT, Positive
+from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
 from launcher.config.schema import Hardware
 from launcher.config.similar import nearest
-from launcher.config.yaml_file import read_mapping
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.loaders.torchvision import TorchvisionLoader
@@ -26,30 +23,6 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 ALL = "all"
-
-
-@dataclass(frozen=True, config=STRICT)
-class Gpu:
-    """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
-
-    `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
-    machine, in GB/s per direction. `jpegs` are the images/s that it decodes. Without `bf16` it trains in fp16.
-    """
-
-    memory: Positive
-    bandwidth: Positive
-    matrix_rate: Positive
-    product_rate: Positive
-    link: Positive
-    source: str
-    jpegs: Positive = math.inf
-    bf16: bool = True
-
-
-@cache
-def gpus() -> dict[str, Gpu]:
-    """Return the GPUs of conf/gpus.yaml by the name that machines use."""
-    return {name: Gpu(**facts) for name, facts in read_mapping(paths.CONF / "gpus.yaml").items()}
 
 
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:

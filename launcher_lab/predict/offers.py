@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.config.gpus import gpus
 from launcher.config.schema import Hardware
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
-from launcher_lab.predict.machines import gpus
 from launcher_lab.predict.prediction import Prediction, efficiencies
 from launcher_lab.study.curves import Cost, Curve
 from launcher_lab.study.report import drawing, write_file

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from launcher import paths
+from launcher.config.gpus import Gpu
 from launcher.config.schema import Hardware, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 from launcher_lab.predict.counted import CountedStep, Work
-from launcher_lab.predict.machines import Gpu, loading_rate
+from launcher_lab.predict.machines import loading_rate
 from launcher_lab.predict.step_counts import counted_steps
 
 

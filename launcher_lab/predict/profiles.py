@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from launcher.config.gpus import gpus
 from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -24,7 +25,6 @@ from launcher.records.metrics import parse_line, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates
 from launcher.regular import read_lines, read_regular
-from launcher_lab.predict.machines import gpus
 from launcher_lab.predict.prediction import Rates
 from launcher_lab.predict.step_counts import cached_steps, computed
 

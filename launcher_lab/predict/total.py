@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from launcher.config.gpus import gpus
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
-from launcher_lab.predict.machines import gpu_of, gpus
+from launcher_lab.predict.machines import gpu_of
 from launcher_lab.predict.offers import memory_problem, offers
 from launcher_lab.predict.prediction import Predictor, efficiencies
 from launcher_lab.predict.profiles import correction, read_profiles

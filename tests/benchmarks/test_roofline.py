@@ -1,8 +1,8 @@
 import pytest
 
 from benchmarks.roofline import all_reduce, minimum_seconds
+from launcher.config.gpus import Gpu, gpus
 from launcher_lab.predict.fusion import Kernel
-from launcher_lab.predict.machines import Gpu, gpus
 from launcher_lab.predict.trace import Gradient
 
 # 1 GB/s of memory bandwidth, 1 TFLOP/s, 1 GB/s between GPUs

@@ -1,5 +1,6 @@
 """The judgements of the doctor from their inputs."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
     assert (first.name, first.driver, first.memory) == ("NVIDIA A100-SXM4-80GB", "550.54.15", 81920 * 2**20)
     assert second.used == 4010 * 2**20
     findings = machine.judge_gpus([first], 1, [])
-    assert statuses(findings) == {"GPUs": "ok", "driver": "ok"}
+    assert statuses(findings) == {"GPUs": "ok"}
     assert "1 x NVIDIA A100-SXM4-80GB, 85.9 GB" in findings[0].observation
 
 
@@ -88,6 +89,37 @@ def test_cuda_is_judged_with_the_driver() -> None:
     assert machine.judge_cuda(ProbeResult({**TORCH, "cuda": None, "gpus": []}), both)[0].status == "problem"
     assert statuses(machine.judge_cuda(ProbeResult({**TORCH, "nccl": None}), both))["NCCL"] == "problem"
     assert statuses(machine.judge_cuda(ProbeResult({**TORCH, "gpus": []}), [])) == {"CUDA": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "status"),
+    [
+        ("580.65.06", "13.2", "ok"),
+        ("575.57.08", "13.2", "problem"),
+        ("575.57.08", "12.6", "ok"),
+        ("470.256.02", "12.6", "problem"),
+        ("470.256.02", None, "ok"),
+    ],
+)
+def test_a_driver_is_judged_against_the_cuda_of_torch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, driver: str, cuda: str | None, status: str
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!/bin/sh\necho '0, NVIDIA A100-SXM4-80GB, {driver}, 81920, 3, Disabled'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    gpus = machine.read_gpus()
+    assert gpus
+    blind = ProbeResult({**TORCH, "cuda": cuda, "gpus": [], "error": "The NVIDIA driver on your system is too old"})
+    (finding,) = machine.judge_driver(blind, gpus)
+    assert (finding.name, finding.status) == ("driver", status)
+    if status == "problem":
+        assert f"torch's CUDA {cuda} needs {580 if cuda == '13.2' else 525} or newer" in finding.observation
+        assert "install NVIDIA's driver" in finding.advice
+    # note: as with CUDA's forward compatibility
+    assert machine.judge_driver(ProbeResult({**TORCH, "cuda": cuda}), gpus)[0].status == "ok"
+    assert machine.judge_driver(ProbeResult(None, "no torch"), gpus)[0].status == "ok"
+    assert machine.judge_driver(blind, []) == []
 
 
 def test_a_gpu_that_fails_is_a_problem() -> None:

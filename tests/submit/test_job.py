@@ -80,6 +80,11 @@ def test_the_price_is_for_all_nodes(submit: Submit) -> None:
     assert "unknown price" in submit("slurm", "launch.nproc=2")
 
 
+@pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
+def test_a_job_on_gpus_has_the_driver_that_torch_needs(submit: Submit, kind: str) -> None:
+    assert "\n# its nodes need NVIDIA's driver 580 or newer\n" in submit(kind, "recipe=hot")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -53,6 +53,9 @@ def test_all_machines_are_compared_and_the_front_marked() -> None:
         assert front == (not beaten)
     assert {o["machine"] for o in offers} == machines().keys() - {"this_machine"}
     assert any(o["problem"] and "device_batch_size=" in str(o["problem"]) for o in offers)
+    old = [o for o in offers if "V100" in str(o["gpu"])]
+    assert old
+    assert all("torch has no kernels for V100" in str(o["problem"]) for o in old)
 
 
 def test_a_quality_gives_the_length_of_its_curve() -> None:
@@ -79,7 +82,7 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
     ("words", "line"),
     [
         ((*PLAN, "--on", "p5_48xlage"), "did you mean p5_48xlarge?"),
-        ((*PLAN, "--on", "1xV100"), "=null: 2,048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
+        ((*PLAN, "--on", "1xT4"), "=null: 2,048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
         ((*PLAN, "--on", "this_machine"), "its GPU is not in conf/gpus.yaml; measure with `train estimate`"),
         ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
         ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),

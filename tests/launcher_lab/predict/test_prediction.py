@@ -8,12 +8,13 @@ import torchvision
 from torch.utils.flop_counter import FlopCounterMode
 
 from launcher.config.compose import compose
+from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
 from launcher.plan.plan import Plan, plan_for
 from launcher_lab.predict import step_trace
 from launcher_lab.predict.counted import CountedStep, Work
-from launcher_lab.predict.machines import Gpu, decoding_threads, gpus, loading_rate, thread_rate
+from launcher_lab.predict.machines import decoding_threads, loading_rate, thread_rate
 from launcher_lab.predict.prediction import Parts, Predictor, Rates, efficiencies
 from launcher_lab.predict.step_counts import computed, counted_steps
 from launcher_lab.predict.step_trace import _peak

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
+from launcher.config.gpus import gpus
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Record, StartRecord, TrainRecord
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import save_estimate
-from launcher_lab.predict.machines import gpus
 from launcher_lab.predict.prediction import Predictor, Rates, efficiencies
 from launcher_lab.predict.profiles import correction, gpu_named, read_profiles
 from tests.counted_steps import made_up
