@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -91,8 +92,8 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         if visible is None:
             return files
-        # note: CUDA ends the list at the first invalid name
-        chosen = itertools.takewhile(lambda name: name.strip() not in ("", "-1"), visible.split(","))
+        # note: CUDA ends the list at the first invalid name, such as -1 or NoDevFiles
+        chosen = itertools.takewhile(re.compile(r"\s*(\d+|(GPU|MIG)-.*)\s*").fullmatch, visible.split(","))
         return min(files, len(list(chosen)))
     if not has_driver(devices):
         return 0

@@ -3,11 +3,12 @@
 import gc
 import json
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from launcher.algorithms.base import Teacher
 from launcher.config.resolved import read
@@ -18,6 +19,7 @@ from launcher.measure.probes import StepTimer
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks, join_ranks
 from launcher.records.run_folder import RunFolder
+from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer, why_not_captured
 from launcher.training.networks import read_teacher
 from launcher.training.trainer import build_trainer
 
@@ -46,6 +48,20 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return found
 
 
+class _OutOfMemory(Exception):
+    """A capture ran out of memory; a run would print so, and train without graphs."""
+
+
+class _Capturer(Capturer):
+    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
+        try:
+            return super().capture(function)
+        except RuntimeError as error:
+            if isinstance(error.__context__ or error, torch.OutOfMemoryError):
+                raise _OutOfMemory from None
+            raise
+
+
 def fits(config: RunConfig, images: int, ranks: Ranks, teacher: Teacher | None = None) -> bool:
     """Return whether two steps of each kind, at its largest image size, leave a tenth of the free memory."""
     # note: an earlier failure's frames no longer hold tensors
@@ -55,19 +71,28 @@ def fits(config: RunConfig, images: int, ranks: Ranks, teacher: Teacher | None =
     free, _ = torch.cuda.mem_get_info(ranks.device)
     try:
         _take_steps(replace(config, batch_size=images), ranks, teacher)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, _OutOfMemory):
         return False
     return torch.cuda.max_memory_reserved(ranks.device) <= _SHARE * free
 
 
 def _take_steps(config: RunConfig, ranks: Ranks, teacher: Teacher | None) -> None:
-    """Take two steps of each kind; the optimizer allocates its state at the first."""
-    run = build_trainer(config, ranks, teacher=teacher)
+    """Take two steps of each kind; the optimizer allocates its state at the first.
+
+    With CUDA graphs the memory of one kind's graph stays in use while the next kind warms up.
+    """
+    run, steps = build_trainer(config, ranks, teacher=teacher), 2
+    if (
+        config.cuda_graphs != "off"
+        and why_not_captured(ranks.device, run.train_step.engine, run.train_step.optimizer) is None
+    ):
+        run.train_step.capture(CapturedSteps(_Capturer(ranks.device), config.cuda_graphs))
+        steps += WARMUP_STEPS
     timer = StepTimer(run)
     batch = next(iter(run.loaders.train.epoch(0)))
     samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.view"))
     for sample in {sample.kind.acting: sample for sample in samples}.values():
-        for number in range(2):
+        for number in range(steps):
             timer.step(batch, sample, number)
     timer.synchronize()
     run.loaders.close()

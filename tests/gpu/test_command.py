@@ -12,10 +12,14 @@ import torch
 from PIL import Image
 
 from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.prepare import prepare
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders, build_loaders
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
+from launcher.training.trainer import build_trainer
 from tests.gpu.conftest import DRY
 from tests.runs import Cold
 from tests.trainers import tensors
@@ -61,14 +65,39 @@ def train(tmp_path: Path) -> Cold:
     return Cold(tmp_path, {**os.environ, **cores, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"})
 
 
-def loaders(images: Path, device: torch.device) -> Loaders:
-    words = [*WORDS, f"dataset.path={images}", f"batch_size={TRAIN // 8}"]
-    config = inspect_data(compose(words).config, must_exist=True).config
+@pytest.fixture(params=["torchvision", "ffcv"])
+def config(request: pytest.FixtureRequest, images: Path) -> RunConfig:
+    """Return a run on these images; those of FFCV are written first."""
+    words = [*WORDS, f"dataset.path={images}", f"batch_size={TRAIN // 8}", f"dataloader={request.param}"]
+    if request.param == "ffcv":
+        words += [f"dataloader.folder={images.parent / 'ffcv'}"]
+        list(prepare(FFCVDataset.of(compose(words).config), lambda *_: None))
+    return inspect_data(compose(words).config, must_exist=True).config
+
+
+def loaders(config: RunConfig, device: torch.device) -> Loaders:
     return build_loaders(Plan(config, 1, TRAIN), Ranks(0, 1, 0, 1, device))
 
 
-def test_batches_copied_beside_a_slow_step_have_the_pixels_of_the_cpu(images: Path, device: torch.device) -> None:
-    here, there = loaders(images, torch.device("cpu")), loaders(images, device)
+def test_no_step_on_loaded_batches_synchronizes_with_the_device(config: RunConfig, device: torch.device) -> None:
+    run = build_trainer(config, Ranks(0, 1, 0, 1, device))
+    try:
+        for epoch in range(2):
+            for images, labels, indices in run.loaders.train.epoch(epoch):
+                assert images.device.type == device.type
+                run.train_step(images, labels, indices, run.moment(run.next_step))
+                run.next_step += 1
+            # note: the first epoch creates what is created lazily
+            if device.type == "cuda":
+                torch.cuda.set_sync_debug_mode("error")
+    finally:
+        if device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("default")
+        run.loaders.close()
+
+
+def test_batches_copied_beside_a_slow_step_have_the_pixels_of_the_cpu(config: RunConfig, device: torch.device) -> None:
+    here, there = loaders(config, torch.device("cpu")), loaders(config, device)
     try:
         for epoch in range(2):
             for expected, batch in zip(here.train.epoch(epoch), there.train.epoch(epoch), strict=True):

@@ -76,7 +76,13 @@ def test_a_driver_is_detected_by_its_device_files(node: str | None, tmp_path: Pa
     assert has_driver(tmp_path) == (node is not None)
 
 
-@pytest.mark.parametrize(("value", "expected"), [(None, 3), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3", 3)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((None, 3), ("0,2", 2), ("", 0), ("1,-1,2", 1), ("0,1,2,3", 3)),
+        *(("NoDevFiles", 0), ("0, NoDevFiles", 1), ("none", 0), ("GPU-8f2a,MIG-3c", 2)),
+    ],
+)
 def test_gpus_are_counted_without_torch(
     value: str | None, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from launcher.config.resolved import read
 from launcher.errors import UserError
@@ -12,8 +13,11 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared
 from launcher.measure import launch
 from launcher.measure.launch import measure_batch
+from launcher.training.captured import WARMUP_STEPS
 from tests.configs import composed, with_values
+from tests.graphs import StandIn
 from tests.measurements import pretend_a_gpu
+from tests.networks import tiny
 from tests.runs import SMALL, Train, draw_nothing, use_tiny
 
 GPUS = Devices("cuda", 3)
@@ -68,8 +72,6 @@ def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> Non
 
 
 def test_a_step_fits_that_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     from launcher.measure import batch_size
     from launcher.rank.group import single_rank
 
@@ -81,3 +83,41 @@ def test_a_step_fits_that_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None
     assert fits()
     monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 901)
     assert not fits()
+
+
+def captured_on_a_stand_in(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> StandIn:
+    """Take the steps of the search, each of which captures on one stand-in for CUDA graphs."""
+    from launcher.measure import batch_size
+    from launcher.rank.group import single_rank
+    from launcher.training import trainer
+
+    device = StandIn()
+    monkeypatch.setattr(trainer, "build_model", tiny)
+    monkeypatch.setattr(batch_size, "why_not_captured", lambda *_: None)
+    monkeypatch.setattr(batch_size, "_Capturer", lambda _: device)
+    small = ["dataset=shapes", "dataset.train_samples=64", "dataset.native_size=16", "dataloader=synthetic"]
+    config = composed(*small, "batch_size=8", "epochs=2", "precision=fp32", *words)
+    batch_size._take_steps(config, single_rank(torch.device("cpu")), None)
+    return device
+
+
+def test_steps_are_measured_with_the_graphs_of_all_kinds_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["algorithms=[sam]", "algorithms.sam.interval=2"]
+    device = captured_on_a_stand_in(monkeypatch, [*words, "cuda_graphs=on"])
+    assert (device.captures, device.warmup_steps, device.dropped) == (2, 2 * WARMUP_STEPS, [])
+    assert captured_on_a_stand_in(monkeypatch, words).captures == 0
+
+
+def test_a_batch_whose_capture_runs_out_of_memory_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    from launcher.measure import batch_size
+
+    def fail(*_: object) -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("capture ended")
+
+    monkeypatch.setattr(batch_size.Capturer, "__init__", lambda *_: None)
+    monkeypatch.setattr(batch_size.Capturer, "capture", fail)
+    with pytest.raises(batch_size._OutOfMemory):
+        batch_size._Capturer(torch.device("cpu")).capture(list)

@@ -37,7 +37,7 @@ from launcher.training.captured import CapturedSteps
 from launcher.training.rehearsal import rehearse
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn
-from tests.trainers import SMALL, assert_same_state, steps, tensors, train_all
+from tests.trainers import SMALL, assert_same_state, steps, train_all
 from tests.two_ranks import on_two_ranks
 
 WORDS, LENGTH, SAMPLES = 11, 16, 32
@@ -166,7 +166,7 @@ def test_a_language_model_trains_by_the_loop_at_rising_lengths(tmp_path: Path) -
 def test_steps_of_tokens_are_rehearsed_and_captured_by_length() -> None:
     plain, run = run_of(language()), run_of(language())
     assert rehearse(run) == 2
-    device = StandIn(lambda: tensors(run.state_dict()))
+    device = StandIn()
     run.train_step.capture(CapturedSteps(device, "on"))  # type: ignore[arg-type]
     assert steps(run, 12) == steps(plain, 12)
     assert_same_state(run, plain)

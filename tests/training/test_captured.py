@@ -37,7 +37,7 @@ def batch(size: int, value: float) -> tuple[Tensor, Tensor]:
 
 def test_a_kind_of_step_is_captured_after_its_warmup_and_replayed_on_each_batch() -> None:
     weight = torch.zeros(())
-    device = StandIn(lambda: [weight])
+    device = StandIn()
     step, captured_steps = adding(weight), CapturedSteps(device, "on")
     outputs = [captured_steps("plain", step, *batch(1, value))[0] for value in range(8)]
     assert [float(output) for output in outputs] == [2.0 * sum(range(value + 1)) for value in range(8)]
@@ -47,9 +47,34 @@ def test_a_kind_of_step_is_captured_after_its_warmup_and_replayed_on_each_batch(
     assert captured_steps.summary() == "cuda_graphs: captured 1 graph, replayed in 5 of 9 steps"
 
 
+def test_the_stand_in_repeats_operations_and_not_python() -> None:
+    weight, rate = torch.ones(2, requires_grad=True), 1.0
+    scale, losses = torch.ones(()), [0.0]
+
+    def step(inputs: Tensor) -> Sequence[Tensor]:
+        loss = (weight * inputs).sum()
+        (gradient,) = torch.autograd.grad(loss, weight)
+        with torch.no_grad():
+            weight.sub_(gradient * scale * rate)
+        losses[0] += 1
+        return [loss.detach()]
+
+    inputs = torch.tensor([1.0, 2.0])
+    graph, (loss,) = StandIn().capture(lambda: step(inputs))
+    assert weight.tolist() == [1.0, 1.0]
+    assert loss.isnan()
+    inputs.mul_(2)
+    scale.mul_(0.5)
+    rate = 100.0
+    graph.replay()
+    assert (loss.item(), weight.tolist(), losses) == (6.0, [0.0, -1.0], [1.0])
+    with pytest.raises(RuntimeError, match="not permitted"):
+        StandIn().capture(lambda: [weight * weight.sum().item()])
+
+
 def test_graphs_of_the_next_image_size_replace_those_of_the_last() -> None:
     weight = torch.zeros(())
-    device = StandIn(lambda: [weight])
+    device = StandIn()
     step, captured_steps = adding(weight), CapturedSteps(device, "on")
     for size in (1, 2):
         # note: some algorithms keep half of every second batch
@@ -63,7 +88,7 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weight = torch.zeros(())
-    device = StandIn(lambda: [weight])
+    device = StandIn()
 
     def fail(_: object) -> None:
         try:
@@ -90,7 +115,7 @@ def test_a_failed_capture_prints_its_reason_once_and_steps_run_without_graphs(
 def test_steps_after_a_failed_capture_compute_the_same_bits(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["recipe=baseline", SIZE_FOR_BF16, "schedule.warmup=0ba", f"precision={precision}"]
     plain, run = build(*words), build(*words)
-    device = StandIn(lambda: [])
+    device = StandIn()
 
     def fail(function: Callable[[], Sequence[Tensor]]) -> None:
         device.captures += 1
@@ -147,7 +172,7 @@ def test_another_thread_may_pin_memory_during_a_capture(monkeypatch: pytest.Monk
 def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> None:
     monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
     plain, run = (build("precision=fp32", *words, "schedule.warmup=0ba") for _ in range(2))
-    device = StandIn(lambda: tensors(run.state_dict()))
+    device = StandIn()
     run.train_step.capture(CapturedSteps(device, "on"))
     assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
     assert_same_state(run, plain)
@@ -244,7 +269,7 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
     plain = build_trainer(compose(small).config, ranks)
     trainer.why_not_captured = lambda *_: None  # note: as on a GPU
     run = build_trainer(compose([*small, "cuda_graphs=on"]).config, ranks)
-    device = StandIn(lambda: tensors(run.state_dict()))
+    device = StandIn()
     run.train_step.capture(CapturedSteps(device, "on"))
     (ours, fewest), (theirs, usual) = (losses_and_fewest_calls(one) for one in (run, plain))
     assert 2 * fewest < usual

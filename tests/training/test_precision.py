@@ -49,7 +49,7 @@ def test_captured_steps_cast_all_weights_and_gradients_together() -> None:
         return mode.calls["_to_copy"], mode.calls["_foreach_copy_"]
 
     alone, _ = casts()
-    run.train_step.capture(CapturedSteps(StandIn(list), "on"))
+    run.train_step.capture(CapturedSteps(StandIn(), "on"))
     together = casts()
     assert together == (alone - 2 * count, 2), count
 
