@@ -190,6 +190,8 @@ def _configure_libraries() -> None:
     # note: idle threads must not spin on cores that others need; torch reads this on import, here and in ranks
     # note: in lower case, because libgomp compares letters by the locale, and Turkish has two kinds of i
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    # note: torch would print stack frames for a lost connection; the launcher removes it for the ranks, which have logs
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     # note: pydantic would search every installed package for plug-ins
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 

@@ -77,6 +77,8 @@ class Launcher:
         os.environ[DEVICE], os.environ[COMMAND] = self._devices.kind, json.dumps(sys.argv)
         # note: ranks share the cores unless the user has set the variable
         os.environ.setdefault("OMP_NUM_THREADS", str(rank_cores(self._devices.processes)))
+        if os.environ.get("TORCH_CPP_LOG_LEVEL") == "FATAL":
+            del os.environ["TORCH_CPP_LOG_LEVEL"]
         failure: Failure | None = None
         try:
             with stop_signals(self._stop):
@@ -200,6 +202,9 @@ class Launcher:
             if result is None:
                 raise RendezvousClosedError
             if self._killed or not result.is_failed():
+                if watch.was_stopped and not self._request.requested:
+                    self._follower.print("stopped, since a rank or another node has received a stop signal")
+                    self._request.note(signal.SIGTERM)
                 return None
             rank, process = first_failure(result.failures, watch.failed_first)
             failure = describe(rank, process, self._run_folder, watch.hung.get(process.pid))

@@ -12,11 +12,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -265,8 +263,7 @@ def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dis
     # note: the store would wait forever for a program that reads but never replies, also after a stop signal
     threading.Thread(target=connect, name="rendezvous", daemon=True).start()
     try:
-        with _without_errors():
-            connection = connections.get(timeout=2 * _STORE_SECONDS)
+        connection = connections.get(timeout=2 * _STORE_SECONDS)
         if isinstance(connection, dist.TCPStore):
             return connection
         # note: fails if it was the store of a node that has ended
@@ -275,19 +272,6 @@ def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dis
         pass
     message = "is in use by another program, which is no node of a run; set another port"
     raise UserError(Problem(message, "launch.rdzv", typed)) from None
-
-
-@contextmanager
-def _without_errors() -> Iterator[None]:
-    """Discard standard error: torch prints stack frames there for each reply that it cannot read."""
-    errors = os.dup(2)
-    try:
-        with Path(os.devnull).open("wb") as null:
-            os.dup2(null.fileno(), 2)
-        yield
-    finally:
-        os.dup2(errors, 2)
-        os.close(errors)
 
 
 def _interface(address: str) -> str:

@@ -272,11 +272,13 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         out.print(table)
         view.log(plain(table))
     if code not in (DONE, FAILED):
-        view.print(f"stopped; {_how_to_continue(folder)}")
+        view.print(f"stopped; {_how_to_continue(folder, nodes)}")
     return code
 
 
-def _how_to_continue(folder: RunFolder) -> str:
+def _how_to_continue(folder: RunFolder, nodes: int) -> str:
+    if nodes > 1:
+        return "to resume, type the same command on each node"
     where = one_line(str(folder.path))
     if folder.newest_step() is not None:
         return f"to resume from the newest checkpoint, type: train resume {where}"

@@ -22,7 +22,7 @@ from launcher.errors import EXIT_USER_ERROR, MORE_PROCESSES, UserError, is_out_o
 from launcher.launch.hang import HangWatch
 from launcher.log_lines import of_a_rank
 from launcher.rank.main import is_alive, log_file
-from launcher.rank.signs import WRITE_STACKS, done_file
+from launcher.rank.signs import STOPPED, WRITE_STACKS, done_file
 
 _INTERVAL = 0.05  # seconds
 _SECONDS_TO_END = 2.0
@@ -46,9 +46,9 @@ class Failure:
 class RankWatch:
     """Watch the ranks, whose process ids `ids` returns once they run; at the end kill them and their children.
 
-    A rank that succeeds leaves a file in the scratch folder. If one ends without it, the others are killed soon after.
-    If the run folder is missing for a second, all ranks are killed, because they can write no records. If one hangs for
-    `hang_timeout` seconds, the others write their stacks before.
+    A rank that succeeds or was stopped leaves a file in the scratch folder. If one ends without it, the others are
+    killed soon after. If the run folder is missing for a second, all ranks are killed, because they can write no
+    records. If one hangs for `hang_timeout` seconds, the others write their stacks before.
     """
 
     def __init__(
@@ -83,6 +83,12 @@ class RankWatch:
         """Whether a rank has started and not ended."""
         self._find_ranks()
         return not all(map(_has_ended, self.ranks))
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a rank ended after a stop signal to any rank, of this node or another."""
+        files = [done_file(self._scratch, rank) for rank in self.ranks]
+        return any(file.exists() and file.read_text() == STOPPED for file in files)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to each rank, including ranks that start later, but not to their loader workers."""

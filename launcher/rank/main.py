@@ -34,7 +34,16 @@ from launcher.errors import (
     one_line,
 )
 from launcher.log_lines import of_a_rank, stamp
-from launcher.rank.signs import HEARTBEAT, STOP, STOP_SIGNALS, beat_file, done_file, name_after, remove_semaphores
+from launcher.rank.signs import (
+    HEARTBEAT,
+    STOP,
+    STOP_SIGNALS,
+    STOPPED,
+    beat_file,
+    done_file,
+    name_after,
+    remove_semaphores,
+)
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _PR_SET_PDEATHSIG = 1
@@ -42,12 +51,15 @@ _GUARD_SECONDS = 0.5
 
 
 def main(target: str, run_folder: Path, scratch: Path) -> int:
-    """Run the target in this process, record its end for the launcher, and return the exit code."""
+    """Run the target in this process, record its end for the launcher, and return the exit code.
+
+    The target returns False if a stop signal to any rank has ended it before its end.
+    """
     try:
         _redirect_output(log_file(run_folder, os.environ["RANK"]))
         module, _, function = target.partition(":")
-        getattr(importlib.import_module(module), function)(run_folder)
-        done_file(scratch, os.getpid()).touch()
+        finished = getattr(importlib.import_module(module), function)(run_folder)
+        done_file(scratch, os.getpid()).write_text(STOPPED if finished is False else "")
     except UserError as error:
         _record(error)
         return EXIT_USER_ERROR

@@ -23,6 +23,7 @@ COMMAND = "TRAIN_COMMAND"
 REPLAY_STEP = "TRAIN_REPLAY_STEP"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 WRITE_STACKS = signal.SIGUSR2
+STOPPED = "stopped"  # text of the file of a rank that ended after a stop signal to any rank
 SECONDS_TO_START = 600.0  # minimum until the first step: imports, listing folders, connecting to the other ranks
 _LONGEST_READ = 10.0  # seconds
 _LONGEST_WAIT = 6.0  # seconds after a stop request
@@ -134,7 +135,7 @@ HEARTBEAT = Heartbeat()
 
 
 def done_file(scratch: Path, process: int) -> Path:
-    """Return the file that a rank creates when it succeeds."""
+    """Return the file that a rank creates when it succeeds or was stopped."""
     return scratch / f"done-{process}"
 
 

@@ -34,9 +34,12 @@ from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer, build_trainer
 
 
-def work(run_folder: Path) -> None:
-    """Train and evaluate a run on one rank, from its newest checkpoint if there is one."""
-    folder = RunFolder(run_folder)
+def work(run_folder: Path) -> bool:
+    """Train and evaluate a run on one rank, from its newest checkpoint if there is one.
+
+    Returns False if a rank was stopped.
+    """
+    folder, finished = RunFolder(run_folder), False
     config = read(folder.config)
     with join_ranks(config) as ranks:
         if ranks.is_first and not is_there(folder.environment):
@@ -73,6 +76,7 @@ def work(run_folder: Path) -> None:
             if ranks.is_first:
                 draw(folder, config)
         trainer.loaders.close()
+    return finished
 
 
 def draw(folder: RunFolder, config: RunConfig) -> None:

@@ -97,6 +97,13 @@ def test_idle_threads_sleep_unless_the_user_sets_another_policy(
     assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
+def test_stack_frames_of_torch_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
+    assert cli.main(["ls", "fidelity"]) in (0, 2)
+    assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"
+
+
 @pytest.mark.parametrize("module", ["launcher.cli.main", "launcher.cli.plan", "launcher.plan.checks"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
 def test_a_stop_signal_during_imports_ends_with_one_line(module: str, number: signal.Signals, code: int) -> None:

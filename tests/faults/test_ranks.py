@@ -133,6 +133,17 @@ def test_a_run_killed_repeatedly_ends_with_the_same_bits(train: Train) -> None:
     assert_same_end(train, run, run.with_name("whole"))
 
 
+def test_a_stop_signal_to_one_rank_ends_the_run_as_stopped(train: Train, uninterrupted: Path) -> None:
+    process = train.start(*SHORT, "run_name=parts")
+    run = train.folder / "runs" / "parts"
+    wait_for(lambda: steps_done(run) >= 9)
+    ranks_of(run)[1].send_signal(signal.SIGTERM)
+    output, _ = ended(process, 143)
+    assert "stopped, since a rank or another node has received a stop signal" in output
+    train("resume", str(run))
+    assert_same_end(train, run, uninterrupted)
+
+
 def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     train: Train, here: Here, uninterrupted: Path
 ) -> None:

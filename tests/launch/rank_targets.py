@@ -45,6 +45,7 @@ def succeed(run: Path) -> None:
     time.sleep(int(RANK))
     print(f"rank {RANK} of {os.environ['WORLD_SIZE']} was here", flush=True)
     _mark(run, "threads", os.environ["OMP_NUM_THREADS"])
+    _mark(run, "frames", os.environ.get("TORCH_CPP_LOG_LEVEL", "shown"))
 
 
 def second_raises(run: Path) -> None:
@@ -87,6 +88,11 @@ def save_on_request(run: Path) -> None:
     time.sleep(0.5)
     _mark(run, "saved")
     os.kill(int((run / f"child-{RANK}").read_text()), signal.SIGKILL)
+
+
+def be_stopped(run: Path) -> bool:
+    """End as after a stop signal to a rank of another node."""
+    return RANK != "1"
 
 
 def save_slowly(run: Path) -> None:

@@ -61,6 +61,7 @@ def start(run: Path) -> Start:
     def started(target: str, *overrides: str) -> Command:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
         environment.pop("OMP_NUM_THREADS", None)
+        environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"
         return Command(["launch_driver", str(run), target, *overrides], run.parents[1], environment)
 
     return started
@@ -75,6 +76,7 @@ def test_two_ranks_share_the_cores_and_append_to_their_logs(start: Start, run: P
     for rank in (0, 1):
         logged = (run / "logs" / f"rank-{rank}.log").read_text().splitlines()
         assert [*map(of_a_rank, logged)] == [f"rank {rank} of 2 was here"] * 2
+        assert (run / f"frames-{rank}").read_text() == "shown"
         assert int((run / f"threads-{rank}").read_text()) == max(1, len(os.sched_getaffinity(0)) // 2)
     assert output == "rank 0 of 2 was here\n" * 2
     assert sorted(path.name for path in (run / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
@@ -161,6 +163,11 @@ def test_a_node_that_was_stopped_does_not_wait_for_a_lost_one(start: Start, run:
     ended(process, 143)
     assert time.monotonic() - before < 20
     assert len(list(run.glob("saved-*"))) == 2
+
+
+def test_ranks_that_another_node_stopped_are_no_finished_run(start: Start) -> None:
+    output, _ = ended(start("be_stopped"), 143)
+    assert output == "stopped, since a rank or another node has received a stop signal\n"
 
 
 def test_a_failed_checkpoint_after_a_stop_request_is_a_failure(start: Start, run: Path) -> None:
