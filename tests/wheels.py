@@ -5,6 +5,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+# Run the command of the wheel in a process without the checkout's modules.
+TRAIN = """
+import sys
+import launcher
+from launcher.__main__ import main
+assert launcher.__file__.startswith(sys.argv.pop(1))
+sys.exit(main())
+"""
 
 
 def build(folder: Path) -> Path:

@@ -2,14 +2,10 @@
 
 import json
 import os
-import queue
 import signal
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from torch.distributed import DistError
@@ -29,17 +25,15 @@ from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, o
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
-from launcher.log_lines import of_a_rank
 from launcher.probe import rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import COMMAND, DEVICE, STORE, remove_semaphores
-from launcher.records.progress import NewLines, TerminalView
+from launcher.records.progress import LogFollower, TerminalView
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
 
 WORKER = "launcher.training.worker:work"
 _SECONDS_BETWEEN_RETRIES = 1.0
-_SECONDS_BETWEEN_POLLS = 0.2  # of rank 0's log
 _LONGEST_TEMPORARY = 70  # characters of a folder, below which sockets have names of 33 more; macOS allows 103
 _SAME_CTRL_C = 0.3  # seconds in which a wrapper may forward a Ctrl-C that the terminal has also sent
 
@@ -247,59 +241,3 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         limit = f"TMPDIR={usual} has more than {_LONGEST_TEMPORARY} characters, too many for sockets, and /tmp"
         raise UserError(f"{limit} cannot be used ({error.strerror}); set TMPDIR to a shorter path") from None
-
-
-class LogFollower:
-    """Print new lines of a log file and poll the view in a thread, until it is closed.
-
-    It prints no line of the log while `muted`: what a rank logs after a peer has failed would hide the cause.
-    """
-
-    def __init__(self, log: Path, view: TerminalView, muted: Callable[[], bool]):
-        self._log, self._view, self._muted = NewLines(log), view, muted
-        # note: lines wait for one poll, because the watch detects a failed peer after other ranks log its effects
-        self._waiting: list[bytes] = []
-        self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="terminal", daemon=True)
-        self._thread.start()
-
-    def print(self, line: str) -> None:
-        """Print a line of the launcher; safe in a signal handler."""
-        self._messages.put(line)
-
-    def skip(self) -> None:
-        """Skip the lines that the log has now; called after the ranks have ended and before muting ends."""
-        self._messages.put(None)
-
-    def close(self) -> None:
-        """Print the remaining lines and close the view."""
-        self._done.set()
-        self._thread.join()
-        with suppress(BrokenPipeError):
-            self._poll()
-            self._show([*self._waiting, self._log.rest] if self._log.rest else self._waiting)
-        self._view.close()
-
-    def _follow(self) -> None:
-        # note: a run continues if the reader of its output ends
-        with suppress(BrokenPipeError):
-            while not self._done.wait(_SECONDS_BETWEEN_POLLS):
-                self._poll()
-
-    def _poll(self) -> None:
-        while not self._messages.empty():
-            if (line := self._messages.get()) is not None:
-                self._view.print(line)
-            else:
-                self._log.read()
-                self._waiting, self._log.rest = [], b""
-        lines, self._waiting = self._waiting, self._log.read()
-        self._show(lines)
-        self._view.poll()
-
-    def _show(self, lines: list[bytes]) -> None:
-        if not self._muted():
-            for line in lines:
-                if (text := of_a_rank(line.decode(errors="replace"))) is not None:
-                    self._view.relay(text)

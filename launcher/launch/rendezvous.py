@@ -252,26 +252,23 @@ def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dis
             if error.errno != errno.EADDRINUSE:
                 raise
     socket.create_connection((host, port), _STORE_SECONDS).close()
-    connections: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
+    connections: queue.SimpleQueue[dist.TCPStore | None] = queue.SimpleQueue()
 
     def connect() -> None:
-        try:
-            connections.put(dist.TCPStore(host, port, is_master=False, timeout=timeout))
-        except Exception as error:
-            connections.put(error)
+        connection = None
+        with suppress(Exception):
+            connection = dist.TCPStore(host, port, is_master=False, timeout=timeout)
+        connections.put(connection)
 
     # note: the store would wait forever for a program that reads but never replies, also after a stop signal
     threading.Thread(target=connect, name="rendezvous", daemon=True).start()
-    try:
-        connection = connections.get(timeout=2 * _STORE_SECONDS)
-        if isinstance(connection, dist.TCPStore):
+    with suppress(queue.Empty):
+        if connection := connections.get(timeout=2 * _STORE_SECONDS):
             return connection
         # note: fails if it was the store of a node that has ended
         socket.create_connection((host, port), _STORE_SECONDS).close()
-    except queue.Empty:
-        pass
     message = "is in use by another program, which is no node of a run; set another port"
-    raise UserError(Problem(message, "launch.rdzv", typed)) from None
+    raise UserError(Problem(message, "launch.rdzv", typed))
 
 
 def _interface(address: str) -> str:

@@ -1,5 +1,8 @@
 """Show a run on the terminal: log lines, and progress from metrics.jsonl as a live bar or plain lines."""
 
+import queue
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -9,9 +12,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from launcher.config.tasks import TaskConfig
-from launcher.log_lines import append
+from launcher.log_lines import append, of_a_rank
 from launcher.records.metrics import Row, is_whole, parse_line
 
+_SECONDS_BETWEEN_POLLS = 0.2  # of rank 0's log
 _BAR = 24  # columns
 _SECONDS = 30.0  # between lines within an epoch, without a terminal
 
@@ -63,6 +67,62 @@ class TerminalView:
             append(self._log, text.splitlines())
 
     def close(self) -> None: ...
+
+
+class LogFollower:
+    """Print new lines of a log file and poll the view in a thread, until it is closed.
+
+    It prints no line of the log while `muted`: what a rank logs after a peer has failed would hide the cause.
+    """
+
+    def __init__(self, log: Path, view: TerminalView, muted: Callable[[], bool]):
+        self._log, self._view, self._muted = NewLines(log), view, muted
+        # note: lines wait for one poll, because the watch detects a failed peer after other ranks log its effects
+        self._waiting: list[bytes] = []
+        self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="terminal", daemon=True)
+        self._thread.start()
+
+    def print(self, line: str) -> None:
+        """Print a line of the launcher; safe in a signal handler."""
+        self._messages.put(line)
+
+    def skip(self) -> None:
+        """Skip the lines that the log has now; called after the ranks have ended and before muting ends."""
+        self._messages.put(None)
+
+    def close(self) -> None:
+        """Print the remaining lines and close the view."""
+        self._done.set()
+        self._thread.join()
+        with suppress(BrokenPipeError):
+            self._poll()
+            self._show([*self._waiting, self._log.rest] if self._log.rest else self._waiting)
+        self._view.close()
+
+    def _follow(self) -> None:
+        # note: a run continues if the reader of its output ends
+        with suppress(BrokenPipeError):
+            while not self._done.wait(_SECONDS_BETWEEN_POLLS):
+                self._poll()
+
+    def _poll(self) -> None:
+        while not self._messages.empty():
+            if (line := self._messages.get()) is not None:
+                self._view.print(line)
+            else:
+                self._log.read()
+                self._waiting, self._log.rest = [], b""
+        lines, self._waiting = self._waiting, self._log.read()
+        self._show(lines)
+        self._view.poll()
+
+    def _show(self, lines: list[bytes]) -> None:
+        if not self._muted():
+            for line in lines:
+                if (text := of_a_rank(line.decode(errors="replace"))) is not None:
+                    self._view.relay(text)
 
 
 class ProgressView(TerminalView):

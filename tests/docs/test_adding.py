@@ -7,20 +7,12 @@ from pathlib import Path
 import pytest
 
 from tests.forked import Command
-from tests.wheels import build, install
+from tests.wheels import TRAIN, build, install
 
 from .pages import ROOT, blocks
 
 pytestmark = pytest.mark.system
 PAGE = ROOT / "docs" / "adding.md"
-# Run the command of the wheel in a process without the checkout's modules.
-TRAIN = """
-import sys
-import launcher
-from launcher.__main__ import main
-assert launcher.__file__.startswith(sys.argv.pop(1))
-sys.exit(main())
-"""
 
 
 @pytest.fixture(scope="module")

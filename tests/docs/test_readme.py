@@ -10,10 +10,9 @@ import pytest
 
 from tests.forked import Command
 from tests.images import write_images
-from tests.wheels import build, install
+from tests.wheels import TRAIN, build, install
 
 from .pages import ROOT, blocks
-from .test_adding import TRAIN
 
 README = ROOT / "README.md"
 SMALL = ["launch=cpu", "model=resnet18", "batch_size=16", "dataset.train_samples=32", "dataset.val_samples=16"]

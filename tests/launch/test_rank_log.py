@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.launch.elastic import LogFollower
 from launcher.log_lines import append, of_a_rank, stamp
-from launcher.records.progress import TerminalView
+from launcher.records.progress import LogFollower, TerminalView
 from tests.runs import wait_for
 
 PRINTS = """
