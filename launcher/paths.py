@@ -15,6 +15,8 @@ PACKAGE = Path(__file__).resolve().parent
 # note: conf/ and recipes/ are inside the package in a wheel, and beside it in a checkout
 _ROOT = PACKAGE / "assets" if (PACKAGE / "assets").is_dir() else PACKAGE.parent
 
+# The folder of a checkout, or None for an installed wheel.
+CHECKOUT = _ROOT if _ROOT != PACKAGE / "assets" and (_ROOT / "pyproject.toml").is_file() else None
 CONF = _ROOT / "conf"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"

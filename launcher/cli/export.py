@@ -9,6 +9,7 @@ from pathlib import Path
 from launcher.config.resolved import read
 from launcher.console import console, progress_bars
 from launcher.errors import UserError
+from launcher.installation import how_to_add
 from launcher.records.run_folder import existing
 from launcher.weights.card import ONNX, WEIGHTS
 
@@ -30,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
-        raise UserError(f"--onnx needs {' and '.join(missing)}; run pip install 'train-launcher[onnx]'")
+        raise UserError(f"--onnx needs {' and '.join(missing)}; run {how_to_add('onnx')}")
     from launcher.weights.export import export_run
 
     output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))

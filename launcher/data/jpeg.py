@@ -21,14 +21,15 @@ from launcher.data.crops import Box
 from launcher.data.decode import MOST_PIXELS
 from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import Problem, UserError
+from launcher.installation import how_to_add
 
-# Each decoder's module, and the command that installs it; `auto` is the first one that is installed.
+# Each decoder's module and package; `auto` is the first one that is installed.
 DECODERS = {
-    "simplejpeg": ("simplejpeg", "pip install simplejpeg"),
-    "opencv": ("cv2", "pip install opencv-python-headless"),
-    "torchvision": ("torchvision", "pip install torchvision"),
-    "pillow": ("PIL", "pip install pillow"),
-    "ffcv": ("ffcv", "make setup-originals"),
+    "simplejpeg": ("simplejpeg", "simplejpeg"),
+    "opencv": ("cv2", "opencv-python-headless"),
+    "torchvision": ("torchvision", "torchvision"),
+    "pillow": ("PIL", "pillow"),
+    "ffcv": ("ffcv", "ffcv"),
 }
 _BASELINE, _PROGRESSIVE = (0xC0, 0xC1), 0xC2
 # Chroma is interpolated from its neighbours, which lie this many pixels beyond a crop.
@@ -174,9 +175,9 @@ def installed(name: str) -> Any:
     """
     if name == "auto":
         return next(one for one, (module, _) in DECODERS.items() if find_spec(module))
-    module, command = DECODERS[name]
+    module, package = DECODERS[name]
     if not find_spec(module):
-        message = f"{module} is not installed; {command}, or set dataloader.decoder=auto"
+        message = f"{module} is not installed; run {how_to_add(package)}, or set dataloader.decoder=auto"
         raise UserError(Problem(message, "dataloader.decoder", name))
     return name
 

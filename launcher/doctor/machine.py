@@ -20,6 +20,7 @@ from launcher.counts import count_of
 from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import UserError
+from launcher.installation import how_to_add
 from launcher.probe import ProbeResult, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # the most loader workers of a rank
@@ -116,7 +117,7 @@ def allowed_cores(cgroup: Path) -> float | None:
 
 def judge_torch(result: ProbeResult) -> Finding:
     if result.values is None:
-        return problem("torch", result.error, "run make setup, which installs the versions of requirements.lock")
+        return problem("torch", result.error, f"run {how_to_add('--force-reinstall', 'torch', 'torchvision')}")
     return ok("torch", f"{result.values['torch']}, torchvision {version('torchvision')}")
 
 
@@ -124,7 +125,7 @@ def judge_pillow(version: str) -> Finding:
     simd = "-SIMD" if ".post" in version else ""
     if tuple(map(int, version.split(".")[:2])) >= _SAFE_PILLOW:
         return ok("Pillow", f"Pillow{simd} {version}")
-    advice = "it writes out of bounds on some files; use it for images that you trust, or pip install -U pillow"
+    advice = f"it writes out of bounds on some files; use it for images that you trust, or run {how_to_add('pillow')}"
     return warning("Pillow", f"Pillow{simd} {version}, without the security fixes of 12.3", advice)
 
 
@@ -140,7 +141,7 @@ def judge_decoder(loader: LoaderConfig) -> Finding:
         return problem("decoder", loader.decoder, missing.message)
     observation = f"{name}; installed: {others}"
     if loader.decoder == "auto" and name != next(iter(DECODERS)):
-        return warning("decoder", observation, "pip install simplejpeg, which decodes only the rows of a crop")
+        return warning("decoder", observation, f"run {how_to_add('simplejpeg')}, which decodes only the rows of a crop")
     return ok("decoder", observation)
 
 

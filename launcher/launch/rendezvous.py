@@ -33,6 +33,7 @@ from torch.distributed.elastic.rendezvous import (
 from launcher.config.fields import host_and_port
 from launcher.config.schema import Launch
 from launcher.errors import Problem, UserError
+from launcher.installation import page
 from launcher.rank.signs import INTERFACE
 
 _STORE_SECONDS = 8  # time limit of the store; a node that loses its connection fails after it
@@ -232,7 +233,7 @@ def who_may_connect(launch: Launch) -> str:
     """Describe for the user who can reach a run on several nodes. Raises UserError as `open_rendezvous`."""
     _, port, address = _addresses(launch)
     who = f"nodes and ranks connect over {_interface(address) or address} ({address}, port {port} and others)"
-    return f"{who}, without encryption or password: use a network that only they can reach; see docs/security.md"
+    return f"{who}, without encryption or password: use a network that only they can reach; see {page('security')}"
 
 
 def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dist.TCPStore:

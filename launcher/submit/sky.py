@@ -44,8 +44,8 @@ def render(job: Job, values: Sky) -> str:
     this folder is not a checkout.
     """
     if values.image is None and not Path("scripts/setup.sh").is_file():
-        message = "without an image the job copies this folder and runs make setup there, but it is not a checkout"
-        raise UserError(Problem(f"{message} of train; change to one, or set submit.image=IMAGE", "submit.image", None))
+        message = "without an image the job installs train from a copy of this folder, but it is not a checkout"
+        raise UserError(Problem(f"{message}; change to one, or set submit.image=IMAGE", "submit.image", None))
     is_mirrored = any(word.startswith("checkpoint.mirror=") for word in job.words)
     if values.spot and values.runs is None and not is_mirrored:
         message = "spot machines need a bucket to resume from: set checkpoint.mirror or submit.runs=s3://BUCKET/runs"

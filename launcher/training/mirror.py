@@ -20,6 +20,7 @@ from typing import TypeVar
 from launcher.config.schema import RunConfig
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few, one_line
+from launcher.installation import how_to_open
 from launcher.paths import local_path
 from launcher.records.run_folder import RunFolder, checkpoint_files
 
@@ -64,7 +65,7 @@ class Mirror:
             self._system, self._path = fsspec.core.url_to_fs(url, use_listings_cache=False)
             self.exists = within(_SECONDS, lambda: bool(self._system.exists(f"{self._path}/config.yaml")))
         except ImportError as error:
-            raise self._problem(f"needs a package ({error}); pip install it into this environment") from None
+            raise self._problem(f"needs a package ({error}); run {how_to_open(url)}") from None
         except Exception as error:  # note: each file system raises other errors
             raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
         self._pushed: dict[str, Part] = {}

@@ -18,6 +18,7 @@ from launcher.console import console, table, verbatim
 from launcher.counts import count_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
+from launcher.installation import page
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
@@ -155,7 +156,7 @@ def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, corre
                      correction=correction)))  # fmt: skip
     return [
         f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
-        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files (docs/data.md)"
+        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files ({page('data')})"
     ]
 
 
@@ -171,7 +172,7 @@ def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, co
     before = sum(phase.steps * phase.seconds for phase in slow)
     return [
         f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
-        f"instead of {duration(before)} there (docs/performance.md)"
+        f"instead of {duration(before)} there ({page('performance')})"
     ]
 
 

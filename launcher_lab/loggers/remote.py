@@ -1,7 +1,6 @@
 """Send records to a tracking server in a thread, so that training does not wait for the server."""
 
 import importlib.util
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,6 +11,7 @@ from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import Metric
 from launcher.errors import Problem, UserError, one_line
+from launcher.installation import how_to_add
 from launcher.records.metrics import EndRecord, Record, Row
 from launcher.records.run_folder import RunFolder
 
@@ -142,5 +142,5 @@ def check_installed(module: str, package: str) -> None:
     Raises UserError if the library is not installed.
     """
     if not _is_installed(module):
-        message = f"needs the package {package}; run {sys.executable} -m pip install {package}"
+        message = f"needs the package {package}; run {how_to_add(package)}"
         raise UserError(Problem(message, "logger", module))

@@ -136,7 +136,7 @@ def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:
     folder = paths.home() / ".sky" / "catalogs"
     files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))
     if not files:
-        message = f"{folder} contains no catalogue; run `pip install 'skypilot[aws]' && sky show-gpus`"
+        message = f"{folder} contains no catalogue; run uv tool install 'skypilot[aws]' and sky show-gpus"
         raise UserError(Problem(message, "--prices", "sky"))
     current = {}
     for path in files:

@@ -18,6 +18,7 @@ from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.installation import page
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
@@ -154,7 +155,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
             mean = sum(math.log(ratio) for _, ratio in chosen) / (len(chosen) + more)
             where = ", ".join(dict.fromkeys(f"{p.plan.world_size} x {p.gpu} ({p.source})" for p, _ in chosen))
             return Correction(math.exp(mean), f"measured: {what} on {where}, times the ratio of the machines")
-    return Correction(1.0, "published rates of other programs (docs/prediction.md); nothing was measured")
+    return Correction(1.0, f"published rates of other programs ({page('prediction')}); nothing was measured")
 
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:

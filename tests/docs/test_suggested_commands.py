@@ -1,6 +1,5 @@
 """Every command that a message of the source suggests is read and composed without an error."""
 
-import ast
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from launcher.cli import main as cli
 from launcher.config.resolved import continued, read
 from tests.commands import execute
 from tests.images import write_images
+from tests.messages import messages
 
 from .pages import ROOT
 
@@ -84,30 +84,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def suggested() -> Iterator[str]:
     """Yield the verb and the words of each command in a text of the source, but not in examples and docstrings."""
-    for package in ("launcher", "launcher_lab"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            tree = ast.parse(path.read_text())
-            left_out = {id(node) for top in ast.walk(tree) for node in outside_of_messages(top)}
-            for node in ast.walk(tree):
-                if isinstance(node, ast.JoinedStr | ast.Constant) and id(node) not in left_out:
-                    for command in COMMAND.findall(text_of(node)):
-                        yield PROSE.sub("", command.removeprefix("train ")).strip()
-
-
-def outside_of_messages(node: ast.AST) -> list[ast.AST]:
-    """Return the nodes of the docstring of a node, or of its examples, or the parts of its text."""
-    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-        return [*ast.walk(node.body[0])]
-    if isinstance(node, ast.Assign) and "EXAMPLES" in ast.unparse(node.targets[0]):
-        return [*ast.walk(node.value)]
-    return [*ast.walk(node)][1:] if isinstance(node, ast.JoinedStr) else []
-
-
-def text_of(node: ast.AST) -> str:
-    """Return a text of the source, `...` for its values."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part) if isinstance(part, ast.Constant) else "..." for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    for _, text in messages():
+        for command in COMMAND.findall(text):
+            yield PROSE.sub("", command.removeprefix("train ")).strip()
 
 
 def test_every_suggested_command_is_listed_here() -> None:

@@ -48,7 +48,7 @@ def test_a_sky_task_with_an_image_has_no_setup(submit: Submit) -> None:
 
 def test_a_sky_task_without_an_image_needs_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "it is not a checkout of train" in refused("submit", "--sky", "recipe=hot", *BUCKETS)
+    assert "it is not a checkout" in refused("submit", "--sky", "recipe=hot", *BUCKETS)
 
 
 @pytest.mark.parametrize(

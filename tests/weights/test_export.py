@@ -21,6 +21,7 @@ from launcher.config.compose import compose
 from launcher.config.keys import path_keys
 from launcher.config.validate import validate
 from launcher.errors import UserError
+from launcher.installation import how_to_add
 from launcher.records.run_folder import RunFolder
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
@@ -282,6 +283,6 @@ def test_the_error_for_missing_onnx_packages_has_the_install_command(
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
-    assert "onnx and onnxscript and onnxruntime; run pip install 'train-launcher[onnx]'" in refused_command(
+    assert f"onnx and onnxscript and onnxruntime; run {how_to_add('onnx')}" in refused_command(
         "export", str(folder.path), "--onnx"
     )

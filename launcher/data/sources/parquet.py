@@ -14,6 +14,7 @@ from launcher.config.schema import Columns
 from launcher.data.sources.formats import Listing, column_of, label_columns, label_text, no_class
 from launcher.data.sources.layout import is_remote, problem
 from launcher.errors import Problem, UserError
+from launcher.installation import how_to_add
 
 _ROWS = 256
 
@@ -68,7 +69,7 @@ def _pyarrow(module: str, archive: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        message = "needs the package pyarrow, which is not installed; type pip install pyarrow"
+        message = f"needs the package pyarrow, which is not installed; run {how_to_add('pyarrow')}"
         raise problem(archive, message) from None
 
 

@@ -15,6 +15,7 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.sources.layout import is_remote, problem
 from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.errors import UserError
+from launcher.installation import how_to_open
 
 # Seconds before each retry of a failed read, in addition to fsspec's own retries.
 _PAUSES = (1.0, 4.0, 16.0)
@@ -143,16 +144,15 @@ class Files:
         Raises UserError if the protocol is unknown, or a package is missing.
         """
         import fsspec
-        from fsspec.registry import known_implementations
 
         if not is_remote(self.url):
             return fsspec.filesystem("file")
         try:
             system, _ = fsspec.core.url_to_fs(self.url)
         except ImportError as error:
-            package = known_implementations[self.url.partition("://")[0]]["class"].partition(".")[0]
-            remedy = "install it" if package == fsspec.__name__ else f"type pip install {package}"
-            raise problem(self.url, f"needs a package that is not installed ({error}); {remedy}") from None
+            raise problem(
+                self.url, f"needs a package that is not installed ({error}); run {how_to_open(self.url)}"
+            ) from None
         except ValueError as error:
             raise problem(self.url, f"{error}; set an s3://, gs://, https:// or other fsspec URL") from None
         return system

@@ -21,6 +21,7 @@ from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
+from launcher.installation import how_to_add
 from tests.commands import refused
 
 from ..conftest import make_loaders, same, stream, words_for
@@ -85,7 +86,7 @@ def test_a_missing_package_is_a_one_line_error(url: str, package: str, monkeypat
     for verb in ("run", "plan"):
         errors = refused(verb, f"dataset.path={url}", "dataset=image_folder")
         assert f"dataset.path={url}: needs a package that is not installed (" in errors
-        assert errors.endswith(f"; type pip install {package}\n")
+        assert errors.endswith(f"; run {how_to_add(package)}\n")
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

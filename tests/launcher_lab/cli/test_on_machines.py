@@ -128,7 +128,7 @@ def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytes
 
 def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert "contains no catalogue; run `pip install" in refused(*PLAN, "--on", "all", "--prices", "sky")
+    assert "contains no catalogue; run uv tool install" in refused(*PLAN, "--on", "all", "--prices", "sky")
     folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"
     folder.mkdir(parents=True)
     (folder / "vms.csv").write_text(

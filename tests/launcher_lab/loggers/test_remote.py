@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.config.compose import compose
+from launcher.installation import how_to_add
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
 from launcher.tasks.classification import ClassificationConfig
 from launcher_lab.loggers import remote
@@ -118,7 +119,7 @@ def test_a_missing_package_is_an_error_before_a_file_is_written(
     monkeypatch.setattr(remote, "_is_installed", lambda module: False)
     (line,) = refused(f"logger={logger}", "launch=cpu").splitlines()
     assert line.startswith(f"error: logger={logger}: needs the package {package}; run ")
-    assert line.endswith(f"-m pip install {package}")
+    assert line.endswith(how_to_add(package))
     assert not list(tmp_path.iterdir())
 
 
