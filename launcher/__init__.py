@@ -1,3 +1,3 @@
 """Train image classifiers with efficient recipes: one typed config, one process a GPU, one run folder."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

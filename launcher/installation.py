@@ -31,8 +31,9 @@ def project() -> Project:
     """Read the project's own metadata."""
     if paths.CHECKOUT:
         # note: the metadata of a checkout are as old as its last installation
-        values = tomllib.loads((paths.CHECKOUT / "pyproject.toml").read_text())["project"]
-        return Project(values["urls"]["Repository"], _by_name(values["dependencies"], values["optional-dependencies"]))
+        file = tomllib.loads((paths.CHECKOUT / "pyproject.toml").read_text())
+        values, repository = file["project"], file["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
+        return Project(repository, _by_name(values["dependencies"], values["optional-dependencies"]))
     facts = metadata.metadata(DISTRIBUTION)
     urls = dict(text.split(", ", 1) for text in facts.get_all("Project-URL") or [])
     always: list[str] = []

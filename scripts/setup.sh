@@ -39,15 +39,16 @@ by_uv() {
     local index
     index=${PIP_INDEX_URL:-$($pip config get global.index-url 2>/dev/null || true)}
     [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=$PIP_CERT
-    $pip install --no-deps "$(grep ^uv== requirements.lock)" &&
-        .venv/bin/uv --quiet --cache-dir .venv/cache pip install --python .venv/bin/python --no-deps \
+    # the lines of uv and of its hashes
+    $pip install --no-deps --require-hashes --requirement <(sed -n '/^uv==/,/[^\\]$/p' requirements.lock) &&
+        .venv/bin/uv --quiet --cache-dir .venv/cache pip install --python .venv/bin/python --no-deps --require-hashes \
             ${index:+--default-index "$index"} --requirement requirements.lock
 }
 
 for_tests "${1:-}" &
 tests_job=$!
 echo "setup: installing Python packages into .venv (some minutes, 6 GB)"
-by_uv || $pip install --no-deps --requirement requirements.lock
+by_uv || $pip install --no-deps --require-hashes --requirement requirements.lock
 rm -rf .venv/cache
 $pip install --no-deps --no-build-isolation --editable .
 echo "$checksum" > "$stamp"

@@ -1,5 +1,6 @@
 """The lock files: complete, exact, and each package in one of them."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ LOCKS = ("requirements.lock", "requirements-tests.lock", "requirements-originals
 
 
 def packages(lock: str) -> list[str]:
-    lines = [line for line in (ROOT / lock).read_text().splitlines() if not line.startswith("#")]
-    requirements = [Requirement(line) for line in lines]
+    lines = (ROOT / lock).read_text().splitlines()
+    requirements = [Requirement(line.removesuffix(" \\")) for line in lines if not line.startswith(("#", "    --hash"))]
     assert all(str(one.specifier).startswith("==") for one in requirements)
     return [canonicalize_name(one.name) for one in requirements]
 
@@ -20,6 +21,16 @@ def packages(lock: str) -> list[str]:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_each_line_is_one_package_at_one_version(lock: str) -> None:
     assert len(packages(lock)) == len(set(packages(lock))) > 0
+
+
+def test_each_package_of_an_installation_has_hashes() -> None:
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    hashed = [line for line, after in pairwise(lines) if after.startswith("    --hash=sha256:") and line[0] != " "]
+    assert len(hashed) == len(packages("requirements.lock"))
+    setup = (ROOT / "scripts" / "setup.sh").read_text()
+    installing = [line for line in setup.replace("\\\n", "").splitlines() if "--requirement" in line]
+    assert len(installing) == 3
+    assert all("--require-hashes" in line for line in installing)
 
 
 def test_no_package_is_in_two_lists() -> None:

@@ -3,11 +3,11 @@
 import os
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
 
+from launcher.installation import project
 from tests.forked import Command
 from tests.images import write_images
 from tests.wheels import TRAIN, build, install
@@ -20,8 +20,7 @@ SMALL += ["dataset.native_size=32", "epochs=1", "schedule.dilate=1", "schedule.w
 
 
 def test_the_clone_command_has_the_address_of_the_project() -> None:
-    address = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    assert re.findall(r"git clone (\S+)", README.read_text()) == [f"{address}.git"]
+    assert re.findall(r"git clone (\S+)", README.read_text()) == [f"{project().repository}.git"]
 
 
 @pytest.mark.system
