@@ -94,20 +94,17 @@ def prepare_run(
     else:
         data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
-    if packages:
-        decoded = with_decoder(config, on_cpu=devices.kind == "cpu")
-        config = decoded if must_exist else config
+    decoded = with_decoder(config, on_cpu=devices.kind == "cpu") if packages else config
+    config = decoded if must_exist else config
     if is_measured := config.batch_size == "auto":
         config = _with_batch(config, devices, measure_batch)
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins, devices.kind)
     pretrained, of_weights = None, list[str]()
-    if skipped is None and with_weights:
-        plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, must_exist)
-        if pretrained:
-            check(plan, composed.origins, devices.kind)
     if skipped is None:
+        if with_weights:
+            plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if is_measured else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
@@ -132,7 +129,7 @@ def _with_batch(config: RunConfig, devices: Devices, measure: Callable[[RunConfi
 
 
 def _with_weights(
-    plan: Plan, classes: list[str] | None, origins: Mapping[str, str], must_exist: bool
+    plan: Plan, classes: list[str] | None, origins: Mapping[str, str], devices: Devices, must_exist: bool
 ) -> tuple[Plan, Pretrained | None, list[str]]:
     """Return the plan with what pretrained weights and a teacher set, these weights, and notes on both."""
     pretrained = _pretrained(plan.config, classes, origins, must_exist)
@@ -142,7 +139,10 @@ def _with_weights(
 
         config, of_teacher = with_teacher(config, classes, with_weights=must_exist)
         messages += [of_teacher] if of_teacher else []
-    return replace(plan, config=config), pretrained, messages
+    plan = replace(plan, config=config)
+    if pretrained:
+        check(plan, origins, devices.kind)
+    return plan, pretrained, messages
 
 
 def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None:
