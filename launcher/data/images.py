@@ -149,8 +149,8 @@ class RandomCrops(Pixels):
 
     def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray | Jpeg, Any]:
         data = record["image"]
-        if self.on_device and (box := self._box_on_device(data, draws.box_of)):
-            return Jpeg(data, box, view), record["label"]
+        if self.on_device and (jpeg := self._jpeg(data, draws.box_of, view)):
+            return jpeg, record["label"]
         pixels = self.crop(data, draws.box_of, view, scaled=self.scaled)
         if self.change_image is not None:
             pixels = self.change_image(pixels, draws.index, draws.moment)
@@ -161,11 +161,12 @@ class RandomCrops(Pixels):
         pixels, box = self.part(data, box_of, view if scaled else None)
         return cut(pixels, box, view, self.image.interpolation, self.resize)
 
-    def _box_on_device(self, data: bytes, box_of: BoxOf) -> Box | None:
-        """Return the box that the device cuts of a JPEG; None if it does not decode it."""
+    def _jpeg(self, data: bytes, box_of: BoxOf, view: int) -> Jpeg | None:
+        """Return a JPEG and its crop for the device; None if it does not decode it."""
         with suppress(ValueError):
             frame = plain_frame(data, upright=self.upright)
-            return box_of(frame.height, frame.width) if frame and is_for_device(data, frame) else None
+            if frame and is_for_device(data, frame):
+                return Jpeg(data, box_of(frame.height, frame.width), view, 3 * frame.height * frame.width)
         return None
 
 

@@ -100,12 +100,12 @@ def plain_frame(data: bytes, *, upright: bool) -> Frame | None:
     # note: entropy code contains no end marker, so a truncated file has none
     if data.rfind(b"\xff\xd9", frame.scan) < 0:
         return None
-    if frame.height * frame.width > MOST_PIXELS or (upright and _is_turned(data, frame)):
+    if frame.height * frame.width > MOST_PIXELS or (upright and is_turned(data, frame)):
         return None
     return frame
 
 
-def _is_turned(data: bytes, frame: Frame) -> bool:
+def is_turned(data: bytes, frame: Frame) -> bool:
     """Return whether the metadata may rotate the image."""
     if data.find(b"Exif", 0, frame.scan) < 0 and data.find(b"Orientation", 0, frame.scan) < 0:
         return False
@@ -161,6 +161,9 @@ def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
     name = installed(loader.decoder)
     if loader.decode == "gpu" and on_cpu:
         message = "needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"
+        raise UserError(Problem(message, "dataloader.decode", "gpu"))
+    if loader.decode == "gpu" and not find_spec("torchcodec"):
+        message = "torchcodec is not installed; pip install 'torchcodec>=0.17', or set dataloader.decode=cpu"
         raise UserError(Problem(message, "dataloader.decode", "gpu"))
     if loader.dct_scaling and name == "torchvision":
         message = "decodes at full size alone; set dataloader.decoder=auto or dataloader.dct_scaling=false"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, get_worker_info
 from launcher.data.batch import Loaded
 from launcher.data.crops import Box
 from launcher.data.decode import decode
-from launcher.data.device_jpeg import Compressed, Jpeg, decoded_ahead, pack
+from launcher.data.device_jpeg import Compressed, DeviceDecoder, Jpeg, pack
 from launcher.data.images import ImageReader, Pixels, RandomCrops
 from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
@@ -39,7 +39,10 @@ class WorkerProcesses(ImageReader):
     def __init__(self, images: Records, shard: Shard, buffer: int = 1):
         """buffer: the images that are shuffled of archives which are read through copies."""
         self.labels, self.classes = images.labels, images.folder.classes
-        self._images, self._device = images, shard.device
+        self._images, decoder = images, images.decoder
+        self._on_device: DeviceDecoder | None = None
+        if isinstance(decoder, RandomCrops) and decoder.on_device:
+            self._on_device = DeviceDecoder(shard.device, decoder.image.interpolation, self._on_cpu)
         stored = images.folder.stored
         if isinstance(stored, Packed) and stored.is_fetched:
             self.archives = stored.places[:, 0], buffer
@@ -67,10 +70,7 @@ class WorkerProcesses(ImageReader):
         the disk fails.
         """
         self._requests.batches = ([request] for request in requests)
-        decoder, batches = self._images.decoder, self._read()
-        if isinstance(decoder, RandomCrops) and decoder.on_device:
-            batches = decoded_ahead(batches, self._device, decoder.image.interpolation, self._on_cpu)
-        yield from batches
+        yield from self._read() if self._on_device is None else self._on_device.ahead(self._read())
 
     def _read(self) -> Iterator[Any]:
         try:

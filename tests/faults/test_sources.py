@@ -60,11 +60,13 @@ def decode_on_stand_in() -> None:
     """Decode on the CPU what nvJPEG would decode, and accept a CPU for it."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    from launcher.data import device_jpeg
+    from launcher.data import device_jpeg, jpeg
     from launcher.launch import prepare_run
 
     on_device = prepare_run.with_decoder
     prepare_run.with_decoder = lambda config, **_: on_device(config)
+    find_spec = jpeg.find_spec
+    jpeg.find_spec = lambda name: name == "torchcodec" or find_spec(name)
     device_jpeg.decode_jpegs = lambda jpegs, device: [decode_jpeg(jpeg, mode=ImageReadMode.RGB) for jpeg in jpegs]
 
 
