@@ -205,10 +205,11 @@ def judge_driver(result: ProbeResult, gpus: Sequence[GpuState]) -> list[Finding]
     if not gpus:
         return []
     driver, values = gpus[0].driver, result.values or {}
+    own, _, _ = driver.partition(".")
     major = str(values.get("cuda") or "").partition(".")[0]
     oldest = locked_torch().drivers.get(int(major or 0), 0)
     works = values.get("gpus") and not values.get("error")  # note: an old one does with CUDA's forward compatibility
-    if works or int(driver.partition(".")[0]) >= oldest:
+    if works or not own.isdigit() or int(own) >= oldest:
         return [ok("driver", driver)]
     remedy = f"install NVIDIA's driver {oldest} or newer (on the host of a container), or torch for an older CUDA"
     return [problem("driver", f"{driver}, but torch's CUDA {values['cuda']} needs {oldest} or newer", remedy)]

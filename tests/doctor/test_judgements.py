@@ -99,6 +99,7 @@ def test_cuda_is_judged_with_the_driver() -> None:
         ("575.57.08", "12.6", "ok"),
         ("470.256.02", "12.6", "problem"),
         ("470.256.02", None, "ok"),
+        ("[N/A]", "13.2", "ok"),
     ],
 )
 def test_a_driver_is_judged_against_the_cuda_of_torch(
