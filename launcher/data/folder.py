@@ -1,30 +1,19 @@
-"""Images in and below class folders: `PATH/train/CLASS/*.jpg` and `PATH/val/CLASS/*.jpg`; imports no torch."""
+"""The images of a split, wherever they are; imports no torch."""
 
 import itertools
 import os
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 
 from launcher import randomness
-from launcher.config.class_names import composed, in_order
+from launcher.config.class_names import in_order
 from launcher.data.classes import places_in
-from launcher.data.dropped import BROKEN, LINKS, LOOSE, NO_IMAGE, UNREADABLE, Dropped, Drops, drops_of, notes_on
-from launcher.data.listing import (
-    EXTENSIONS,
-    Refused,
-    entries,
-    files_below,
-    is_file,
-    is_folder,
-    is_ignored,
-    is_image,
-    unreadable_path,
-)
-from launcher.data.sources.layout import FFCV, UNDIVIDED, Wanted, class_root, problem, visible
+from launcher.data.dropped import UNREADABLE, Dropped, drops_of
+from launcher.data.listing import unreadable_path
+from launcher.data.sources.layout import problem
 from launcher.data.sources.pieces import Packed, Piece, Remote, Stored
 from launcher.data.workers import in_threads
 
@@ -61,53 +50,6 @@ class Folder:
         return {"seen": self.seen, "taken": len(self.files), "dropped": dropped}
 
 
-def counted(folder: Folder) -> Folder:
-    """Return a folder whose images and drops are all that was seen.
-
-    Raises UserError if something was dropped without a reason.
-    """
-    explained = len(folder.files) + sum(one.rows for one in folder.dropped.values())
-    if explained != folder.seen:
-        message = f"{folder.seen:,} files or rows were listed, but {explained:,} are taken or dropped with a reason; "
-        raise problem(folder.root, f"{message}this is an error of the program, please report it")
-    return folder
-
-
-@dataclass(frozen=True)
-class DiskTree:
-    """The folders of a data set on this machine."""
-
-    path: Path
-
-    def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted; links to folders are some."""
-        with os.scandir(self.path / path) as listed:
-            return sorted(entry.name for entry in listed if not is_ignored(entry.name) and is_folder(Path(entry)))
-
-    def has_images(self, path: str) -> bool:
-        """Return whether images lie in a folder itself."""
-        with os.scandir(self.path / path) as listed:
-            return any(is_image(entry.name) and is_file(Path(entry)) for entry in listed)
-
-
-def scan(path: Path, wanted: Wanted, *, links: str = "refuse", classes: Collection[str] = ()) -> Folder:
-    """List the images in and below class folders, sorted by class and name; a class may be empty.
-
-    Links to images and classes are followed if they stay within the split's folder, with links=follow all that exist.
-    `classes` are those of a run that is evaluated.
-
-    Raises UserError if the folder, its classes or all images are missing or unreadable.
-    """
-    if not is_folder(path):
-        holds = "CLASS/*.jpg or" if wanted == "evaluation" else "train/CLASS/*.jpg and"
-        raise problem(path, f"not a folder; set a folder that holds {holds} val/CLASS/*.jpg")
-    try:
-        root = class_root(DiskTree(path), wanted, str(path), classes)
-        return counted(_listed(path, root, "val" if wanted in ("val", "evaluation") else "train", links))
-    except OSError as error:
-        raise problem(path, unreadable_path(error)) from None
-
-
 def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
     """Relabel both splits by their common classes, so that a class missing in one does not shift its labels.
 
@@ -117,12 +59,10 @@ def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
         return train, val
     whole = (one.classes for one in (train, val) if {*one.classes}.issuperset(train.classes + val.classes))
     classes = next(whole, None) or in_order([*train.classes, *val.classes])
-    return numbered(train, classes), numbered(val, classes)
-
-
-def numbered(split: Folder, classes: list[str]) -> Folder:
-    """Relabel a split by the positions of other classes; -1 for a class not among them."""
-    return replace(split, classes=classes, labels=places_in(split.classes, classes)[split.labels])
+    train, val = (
+        replace(one, classes=classes, labels=places_in(one.classes, classes)[one.labels]) for one in (train, val)
+    )
+    return train, val
 
 
 def sizes(folder: Folder) -> Sequence[int | None]:
@@ -152,42 +92,6 @@ def missing_files(folder: Folder) -> list[str]:
         return "" if os.path.exists(file) else file  # noqa: PTH110 - of a million files
 
     return [*filter(None, in_threads(missing, range(len(folder.files)), _FILES_A_TASK))]
-
-
-def _listed(path: Path, below: str, split: str, links: str) -> Folder:
-    root = path / below
-    inside, refused = None if links == "follow" else f"{root.resolve()}{os.sep}", Refused()
-    names, beside = entries(root, inside, refused, follow=True)
-    # note: the folder of FFCV files is no class
-    if FFCV in names and FFCV not in visible(DiskTree(path), below):
-        names.remove(FFCV)
-    if not names:
-        message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
-        raise problem(path, "; ".join([message + UNDIVIDED * (split == "val"), *notes_on(_refused(refused))]))
-    classes = in_order(map(composed, names))
-    numbers = {name: number for number, name in enumerate(classes)}
-    files: list[str] = []
-    labels: list[int] = []
-    others: list[str] = []
-    for name in sorted(names, key=lambda one: numbers[composed(one)]):
-        listed = files_below(root, name, inside, refused)
-        images = [file for file in listed if is_image(os.path.basename(file))]  # noqa: PTH119 - the faster one
-        files += images
-        labels += [numbers[composed(name)]] * len(images)
-        if len(images) < len(listed):
-            others += sorted({*listed}.difference(images))
-    loose = [*filter(is_image, beside)]
-    dropped = drops_of({NO_IMAGE: others, LOOSE: loose}) | _refused(refused)
-    if not files:
-        message = f"the class folders of {root} contain no images ({' '.join(EXTENSIONS)}); add some"
-        raise problem(path, "; ".join([message, *notes_on(dropped)]))
-    seen = len(files) + len(others) + len(loose) + len(refused.links) + len(refused.broken)
-    place = f"{below}/" if below else ""
-    return Folder(str(root), split, classes, files, np.array(labels, np.int64), None, place, seen, dropped)
-
-
-def _refused(refused: Refused) -> Drops:
-    return drops_of({LINKS: sorted(refused.links), BROKEN: sorted(refused.broken)})
 
 
 def without(folder: Folder, skipped: Collection[str]) -> Folder:
@@ -220,5 +124,5 @@ def part(whole: Folder, chosen: np.ndarray) -> Folder:
     """Select images: those where `chosen`, bool [N], is true, or those of these numbers, in order; classes stay."""
     numbers = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     files = [whole.files[number] for number in numbers.tolist()]
-    stored = whole.stored.part(chosen) if whole.stored is not None else None
-    return replace(whole, files=files, labels=whole.labels[chosen], stored=stored)
+    stored = whole.stored.part(numbers) if whole.stored is not None else None
+    return replace(whole, files=files, labels=whole.labels[numbers], stored=stored)

@@ -15,7 +15,6 @@ from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Archive, Listed, Packed, Paths, Remote, Stored
 
 _TABLE = "index.json"
-_UNKNOWN = -1  # bytes
 
 
 class Mapped(np.memmap):
@@ -70,21 +69,19 @@ def _array(folder: Path, split: str, name: str) -> np.ndarray:
 
 def _described(split: Folder) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of a split, and its values for JSON."""
-    stored = split.stored
     arrays = {"labels": np.asarray(split.labels), **_of_paths("files", Paths(map(os.fsdecode, split.files)))}
     facts: dict[str, Any] = {
         **{name: getattr(split, name) for name in ("root", "split", "classes", "place", "seen")},
         "dropped": {why: list(one) for why, one in split.dropped.items()},
-        "stored": type(stored).__name__ if stored else None,
+        "stored": type(split.stored).__name__ if split.stored else None,
     }
-    if isinstance(stored, Packed):
-        arrays["places"] = stored.places
-        facts["archives"] = [list(one) for one in stored.archives]
-    elif isinstance(stored, Listed):
-        arrays |= _of_paths("paths", Paths(stored.paths[number] for number in stored.numbers.tolist()))
-    elif isinstance(stored, Remote):
-        arrays["sizes"] = np.array([_UNKNOWN if size is None else size for size in stored.sizes.tolist()], np.int64)
-        facts["url"] = stored.url
+    for name, value in vars(split.stored).items() if split.stored else ():
+        if isinstance(value, Paths):
+            arrays |= _of_paths(name, value)
+        elif isinstance(value, np.ndarray):
+            arrays[name] = value
+        else:
+            facts[name] = value
     return arrays, facts
 
 
@@ -93,25 +90,16 @@ def _of_paths(name: str, paths: Paths) -> dict[str, np.ndarray]:
 
 
 def _restored(facts: dict[str, Any], array: Callable[[str], np.ndarray]) -> Folder:
-    dropped = {why: Dropped(*one) for why, one in facts.pop("dropped").items()}
-    stored = _stored(facts.pop("stored"), facts.pop("archives", []), facts.pop("url", ""), array)
-    files = Paths.of(array("files"), array("files_ends"))
-    return Folder(**facts, files=files, labels=array("labels"), stored=stored, dropped=dropped)
+    def paths(name: str) -> Paths:
+        return Paths.of(array(name), array(f"{name}_ends"))
 
-
-def _stored(kind: str | None, archives: list[list[str]], url: str, array: Callable[[str], np.ndarray]) -> Stored | None:
-    match kind:
+    stored: Stored | None = None
+    match facts.pop("stored"):
         case "Packed":
-            return Packed([Archive(*one) for one in archives], array("places"))
+            stored = Packed([Archive(*one) for one in facts.pop("archives")], array("places"))
         case "Listed":
-            paths = Paths.of(array("paths"), array("paths_ends"))
-            return Listed(paths, np.arange(len(paths)))
+            stored = Listed(paths("paths"))
         case "Remote":
-            sizes = array("sizes")
-            known = (
-                sizes
-                if (sizes != _UNKNOWN).all()
-                else np.array([None if size == _UNKNOWN else size for size in sizes.tolist()])
-            )
-            return Remote(url, known)
-    return None
+            stored = Remote(facts.pop("url"), array("sizes"))
+    facts["dropped"] = {why: Dropped(*one) for why, one in facts["dropped"].items()}
+    return Folder(**facts, files=paths("files"), labels=array("labels"), stored=stored)

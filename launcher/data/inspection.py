@@ -13,13 +13,13 @@ from launcher.data.classes import are_places, check_labels, class_counts, moved,
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
-from launcher.data.folder import DiskTree, Folder, missing_files, part, without
+from launcher.data.folder import Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.shapes import check_built_in
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
-from launcher.data.sources.path_tables import table_of
+from launcher.data.sources.path_tables import tables_in
 from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import archives_in
 from launcher.data.sources.source import Files, lacks_package
@@ -238,10 +238,9 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
             f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished run"
         )
         notes.append(f"{message} on it")
-    if others := unread_folders(DiskTree(path), train.place.rstrip("/")):
+    if others := unread_folders(Files(str(path)).tree(), train.place.rstrip("/")):
         notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
-    tables = [str(table) for one in ("train", "val") if (table := table_of(str(path), one))]
-    if beside := [*archives_in(Files(str(path)), str(path))[0], *tables]:
+    if beside := [*archives_in(Files(str(path)), str(path))[0], *tables_in(str(path))]:
         notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
     if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
         notes.append(f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}")

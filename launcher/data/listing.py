@@ -1,11 +1,10 @@
 """Files in folders: images by their extensions, without what other programs leave there; imports no torch."""
 
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.data.dropped import BROKEN, NO_IMAGE, Drops, drop, drops_of
+from launcher.data.dropped import BROKEN, LINKS, NO_IMAGE, Drops, drop
 from launcher.errors import UserError
 
 EXTENSIONS = (
@@ -27,18 +26,17 @@ def image_files(names: Iterable[str]) -> tuple[list[str], Drops]:
         if not is_folder(Path(name)):
             images.append(name)
             continue
-        refused = Refused()
         try:
-            files = files_below(Path(), name.rstrip("/") or "/", None, refused)
+            files = files_below(Path(), name.rstrip("/") or "/", None, drops)
         except OSError as error:
             raise UserError(unreadable_path(error)) from None
         inside = [*filter(is_image, files)]
         if not inside:
             raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
         images += inside
-        others = [file for file in files if not is_image(file)]
-        for reason, one in drops_of({NO_IMAGE: others, BROKEN: sorted(refused.broken)}).items():
-            drop(drops, reason, one.example, one.rows)
+        for file in files:
+            if not is_image(file):
+                drop(drops, NO_IMAGE, file)
     return images, drops
 
 
@@ -58,33 +56,25 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
-@dataclass
-class Refused:
-    """The entries of folders that are not read, as paths: links, and what is broken or no file."""
-
-    links: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-
-
-def files_below(root: Path, name: str, inside: str | None, refused: Refused) -> list[str]:
-    """Return the files in and below a class folder as sorted paths within `root`; the others as `entries` does."""
+def files_below(root: Path, name: str, inside: str | None, drops: Drops) -> list[str]:
+    """Return the files in and below a class folder as sorted paths within `root`; counts the others as `entries`."""
     files: list[str] = []
     folders: list[tuple[str, tuple[str, ...]]] = [(name, (os.path.realpath(root / name),))]
     while folders:
         folder, above = folders.pop()
-        inner, names = entries(root / folder, inside, refused, follow=inside is None)
-        for one in inner:
+        inner, names = entries(root / folder, inside, drops, follow=inside is None)
+        for one in reversed(inner):
             # note: a link to a folder above it would be read forever
             if (place := os.path.realpath(root / folder / one)) not in above:
                 folders.append((f"{folder}/{one}", (*above, place)))
             else:
-                refused.broken.append(str(root / folder / one))
+                drop(drops, BROKEN, str(root / folder / one))
         files += [f"{folder}/{one}" for one in names]
     return sorted(files)
 
 
-def entries(folder: Path, inside: str | None, refused: Refused, *, follow: bool) -> tuple[list[str], list[str]]:
-    """Return the sorted names of folders and files in a folder, and add those that are not read to `refused`.
+def entries(folder: Path, inside: str | None, drops: Drops, *, follow: bool) -> tuple[list[str], list[str]]:
+    """Return the sorted names of folders and files in a folder, and count those that are not read.
 
     These are links that leave `inside`, unless it is None, without `follow` also links to folders, and broken links,
     pipes, sockets and devices.
@@ -92,34 +82,27 @@ def entries(folder: Path, inside: str | None, refused: Refused, *, follow: bool)
     folders: list[str] = []
     files: list[str] = []
     with os.scandir(folder) as listed:
-        for entry in listed:
+        for entry in sorted(listed, key=lambda entry: entry.name):
             if is_ignored(entry.name):
                 continue
             # note: realpath also resolves broken and circular links
             target = os.path.realpath(entry) if entry.is_symlink() else None
             if target and not os.path.exists(target):  # noqa: PTH110 - of a million files
-                refused.broken.append(entry.path)
+                drop(drops, BROKEN, entry.path)
             elif target and inside and not f"{target}{os.sep}".startswith(inside):
-                refused.links.append(entry.path)
+                drop(drops, LINKS, entry.path)
             elif entry.is_file():
                 files.append(entry.name)
             elif entry.is_dir(follow_symlinks=follow):
                 folders.append(entry.name)
             else:
-                (refused.links if entry.is_dir() else refused.broken).append(entry.path)
-    return sorted(folders), sorted(files)
+                drop(drops, LINKS if entry.is_dir() else BROKEN, entry.path)
+    return folders, files
 
 
 def is_ignored(name: str) -> bool:
     """Return whether other programs left a file or folder, or it is hidden."""
     return name.startswith(".") or name in _IGNORED
-
-
-def in_class(parts: Sequence[str]) -> tuple[str, str] | None:
-    """Return the class and the name in it of an image's path below its split's folder; None if it has no class."""
-    if len(parts) < 2 or any(map(is_ignored, parts)) or not is_image(parts[-1]):
-        return None
-    return parts[0], "/".join(parts[1:])
 
 
 def is_image(name: str) -> bool:

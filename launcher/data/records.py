@@ -15,7 +15,8 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Paths, Piece, Remote
-from launcher.data.sources.reading import read, read_remote
+from launcher.data.sources.reading import read, read_all
+from launcher.data.sources.source import RETRY, Files
 from launcher.data.workers import Reading
 from launcher.disk import DiskError
 from launcher.errors import UserError
@@ -97,9 +98,9 @@ class Records(Dataset[Sample]):
 
     def _fetch(self, numbers: Sequence[int]) -> None:
         """Read the files of a batch from a bucket, all at once."""
-        worker = get_worker_info()
+        worker, pieces = get_worker_info(), [self.piece(number) for number in numbers]
         with self.reading.image(numbers[0], worker.id if worker else 0):
-            contents = read_remote([self.piece(number) for number in numbers])
+            contents = read_all(Files(pieces[0].file), pieces, RETRY)
         self._fetched = dict(zip(numbers, contents, strict=True))
 
     def piece(self, index: int) -> Piece:

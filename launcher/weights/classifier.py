@@ -166,8 +166,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
-    stored = Listed(Paths(files), np.arange(len(files)))
-    folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), stored)
+    folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), Listed(Paths(files)))
     images = ReadableImages(folder, CentreCrops(classifier.card["input"]))
     workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _PREFETCH, classifier.device)

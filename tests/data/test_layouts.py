@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.folder import scan
 from launcher.data.inspection import inspect_data
 from launcher.data.listing import image_files
 from launcher.data.sources.find import open_source
@@ -45,7 +44,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     folder = write(
         two_classes(tmp_path / "pets"), "train/cat/persian/1.png", "train/cat/persian/old/9.png", "val/dog/a/1.png"
     )
-    scanned = scan(folder, "train")
+    scanned = open_source(str(folder), "train", quiet)
     assert [file for file in scanned.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
     assert scanned.labels.tolist() == [0] * 7 + [1] * 5
     assert notes(folder) == ["3 images in folders below their class folder, such as train/cat/persian/1.png"]
@@ -54,7 +53,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), "/pets", recursive=True)
     for split in ("train", "val"):
-        here = scan(folder, split)
+        here = open_source(str(folder), split, quiet)
         for path in (str(tmp_path / "pets.tar"), "memory://pets"):
             there = open_source(path, split, quiet)
             assert (there.files, there.classes, there.labels.tolist()) == (
@@ -71,13 +70,13 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
 
 def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
-    scanned = scan(folder, "train")
+    scanned = open_source(str(folder), "train", quiet)
     assert (scanned.classes, len(scanned.files), scanned.dropped) == (["cat", "dog"], 10, {})
     (folder / "train" / "cat" / "notes.txt").touch()
     (folder / "train" / "cat" / "gone.png").symlink_to("nowhere")
     images, dropped = image_files([f"{folder}/train/cat/", f"{folder}/val/dog/1.png"])
     assert images == [*(f"{folder}/train/cat/{number}.png" for number in "12345"), f"{folder}/val/dog/1.png"]
-    assert [*dropped.values()] == [(1, f"{folder}/train/cat/notes.txt"), (1, f"{folder}/train/cat/gone.png")]
+    assert [*dropped.values()] == [(1, f"{folder}/train/cat/gone.png"), (1, f"{folder}/train/cat/notes.txt")]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
     assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).files) == 10

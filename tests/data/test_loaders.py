@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from launcher.data.batch import Moment, normalize
-from launcher.data.folder import scan
 from launcher.data.jpeg import decode_part
-from launcher.data.workers import Reading
+from launcher.data.sources.find import open_source
+from launcher.data.workers import Reading, quiet
 from launcher.errors import UserError
 
 from .conftest import make_loaders, same, stream
@@ -118,10 +118,10 @@ def test_the_error_of_a_broken_image_shows_its_path(image_folder: Path, tmp_path
 
 def test_folders_that_are_not_a_data_set_are_refused(image_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no train/ folder"):
-        scan(tmp_path, "train")
+        open_source(str(tmp_path), "train", quiet)
     (tmp_path / "train" / "empty").mkdir(parents=True)
-    with pytest.raises(UserError, match="contain no images"):
-        scan(tmp_path, "train")
+    with pytest.raises(UserError, match="contains no images"):
+        open_source(str(tmp_path), "train", quiet)
 
 
 def test_normalised_pixels_by_the_formula() -> None:

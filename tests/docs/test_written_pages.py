@@ -48,7 +48,7 @@ def test_the_bound_on_the_page_is_the_output_of_compare() -> None:
 def test_the_page_of_errors_is_current() -> None:
     text = (ROOT / "docs" / "errors.md").read_text()
     assert text == SCRIPTS["write_errors"]["page"](), "run: .venv/bin/python scripts/write_errors.py"
-    assert "| `dataset.path` | has no rows whose ... is train; add some, or set dataset.val_split=0.1 |" in text
+    assert "| `dataset.path` | has no rows whose ... is ...; add some, or set dataset.val_split=0.1 |" in text
 
 
 def test_every_error_of_a_user_has_a_key_or_a_remedy() -> None:

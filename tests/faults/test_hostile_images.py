@@ -16,10 +16,10 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.crops import centre_cut
 from launcher.data.decode import UnreadableImage, decode, size
-from launcher.data.folder import scan
 from launcher.data.images import Pixels
 from launcher.data.records import Records
 from launcher.data.sources.find import open_source
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 from launcher.measure.diagnosis import image_advice
 from tests.commands import execute, refused
@@ -44,7 +44,7 @@ def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
     folder_of(tmp_path, *ODD_NAMES)
     odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/train/not\xffutf8/p.png"))
     odd.write_bytes(b"")
-    split = scan(tmp_path, "train")
+    split = open_source(str(tmp_path), "train", quiet)
     assert sorted(map(os.fsencode, split.classes)) == sorted(ODD_NAMES)
     pixels = Pixels(upright=True)
     images = Records(split, pixels)
@@ -123,7 +123,7 @@ def text_bomb() -> bytes:
 def test_an_invalid_image_is_one_error(tmp_path: Path, content: bytes | Callable[[], bytes], expected: str) -> None:
     folder_of(tmp_path)
     (tmp_path / "train" / "a" / "p.png").write_bytes(content() if callable(content) else content)
-    split = scan(tmp_path, "train")
+    split = open_source(str(tmp_path), "train", quiet)
     with pytest.raises(
         UserError, match=rf"a/p\.png cannot be read as an image \(.*({expected}).*\); repair or remove it"
     ):

@@ -38,7 +38,7 @@ def test_a_resumed_run_keeps_the_order_of_its_classes(
     here(*words, "run_name=whole")
     here(*words, "run_name=cut", stop_after=3, code=143)
     assert here.state(runs / "cut")["classes"] == CLASSES
-    monkeypatch.setattr("launcher.data.folder.in_order", lambda names: sorted({*names}))
+    monkeypatch.setattr("launcher.data.sources.folders.in_order", lambda names: sorted({*names}))
     here("resume", "runs/cut")
     assert here.state(runs / "cut")["classes"] == CLASSES
     assert same(here.decided(runs / "whole"), here.decided(runs / "cut"))

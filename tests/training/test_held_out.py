@@ -9,10 +9,11 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
-from launcher.data.folder import scan
 from launcher.data.inspection import held_out
 from launcher.data.loading import build_evaluation
 from launcher.data.shapes import FIGURES, draw_figure
+from launcher.data.sources.find import open_source
+from launcher.data.workers import quiet
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
@@ -113,7 +114,9 @@ def test_every_test_image_is_on_one_rank_once(ranks: int, loader: str, held_out_
     evaluated_indices = []
     for rank in range(ranks):
         loader = build_evaluation(
-            plan, scan(held_out_images, "evaluation"), Ranks(rank, ranks, rank, ranks, torch.device("cpu"))
+            plan,
+            open_source(str(held_out_images), "evaluation", quiet),
+            Ranks(rank, ranks, rank, ranks, torch.device("cpu")),
         )
         evaluated_indices += [index for _, _, indices in loader for index in np.asarray(indices).tolist()]
     assert sorted(evaluated_indices) == list(range(4 * len(CLASSES)))

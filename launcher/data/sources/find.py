@@ -1,23 +1,21 @@
 """Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from launcher.config.class_names import composed, in_order
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.folder import Folder, divided, part, same_classes, scan, sizes, without
-from launcher.data.listing import is_file, is_folder, is_ignored, is_image
+from launcher.data.folder import Folder, divided, part, same_classes, sizes, without
+from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import ensure_folder
-from launcher.data.sources.arrange import Rows
+from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
-from launcher.data.sources.layout import FFCV, Wanted, class_root, is_no_folder, is_remote, problem, visible
-from launcher.data.sources.path_tables import TABLES, table_of, table_source
-from launcher.data.sources.pieces import Remote
+from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem
+from launcher.data.sources.path_tables import TABLES, table_source, tables_in
 from launcher.data.sources.shards import (
     COMPRESSED,
     FOLDERS,
@@ -25,11 +23,10 @@ from launcher.data.sources.shards import (
     archives_in,
     format_of,
     formats,
-    no_split,
     packed_source,
     split_of,
 )
-from launcher.data.sources.source import Files, below
+from launcher.data.sources.source import Files
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -128,19 +125,20 @@ def is_in_class_folders(path: str) -> bool:
 
     Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
-    if is_no_folder(path) or not is_folder(Path(path)):
-        if not is_remote(path) and is_file(Path(path)) and format_of(path) not in (*formats(), *TABLES):
-            first = "decompress it, or " if format_of(path) in COMPRESSED else ""
-            message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
-            raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
-        return not (is_remote(path) or format_of(path) in (*formats(), *TABLES))
-    if any(map(is_folder, Path(path, "train").glob("[!.]*"))):
+    is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
+    if is_remote(path) or is_in_one:
+        return False
+    if is_file(Path(path)):
+        first = "decompress it, or " if format_of(path) in COMPRESSED else ""
+        message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
+        raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
+    if not is_folder(Path(path)) or any(map(is_folder, Path(path, "train").glob("[!.]*"))):
         return True
     archives, unread = archives_in(Files(path), path)
     others = {entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry)}.difference((*FOLDERS, FFCV))
     if others and not any(split_of(file.removeprefix(path)) for file in archives):
         archives = []
-    if archives or any(table_of(path, one) for one in ("train", "val")):
+    if archives or tables_in(path):
         return False
     if (compressed := unread.get(PACKED)) and not others:
         raise problem(path, f"holds {first_few(compressed)}, which are compressed; decompress them")
@@ -157,7 +155,7 @@ def open_source(
     """
     files = Files(path)
     if is_in_class_folders(path):
-        return scan(Path(path), wanted, links=options.links, classes=options.classes)
+        return folders_source(path, wanted, options, report)
     split = "val" if wanted == "evaluation" else wanted
     if split in ARCHIVES and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
@@ -167,62 +165,8 @@ def open_source(
         return source
     if not is_remote(path):
         raise no_split(path, wanted)
-    source = _remote_folders(files, wanted, report, options)
+    source = folders_source(path, wanted, options, report)
     if not is_prepared and None in sizes(source):
         message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
         raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
     return source
-
-
-@dataclass(frozen=True)
-class BucketTree:
-    """The folders of a bucket or web server."""
-
-    files: Files
-
-    def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted."""
-        return sorted(name for name, kind in self._entries(path) if kind == "directory" and not is_ignored(name))
-
-    def has_images(self, path: str) -> bool:
-        """Return whether images lie in a folder itself."""
-        return any(kind == "file" and is_image(name) for name, kind in self._entries(path))
-
-    def _entries(self, path: str) -> list[tuple[str, str]]:
-        return self.files.entries(below(self.files.url, path) if path else self.files.url)
-
-
-def _remote_folders(files: Files, wanted: Wanted, report: Report, options: SourceOptions) -> Folder:
-    """Find the images of class folders in a bucket or on a web server: URL/SPLIT/CLASS/NAME, or in folders below CLASS.
-
-    Raises UserError if no images exist, or they cannot be listed.
-    """
-    path, what, tree = files.url, f"listing {wanted} images", BucketTree(files)
-    report(what, 0, 1)
-    system, reason = files.system(), ""
-    try:
-        base = system._strip_protocol(path).rstrip("/") + "/"
-        if not tree.folders(""):
-            # note: a bucket that does not exist is only in the text
-            system.find(base)
-            raise FileNotFoundError
-        root = class_root(tree, wanted, path, options.classes)
-        url = below(path, root) if root else path
-        base = system._strip_protocol(url).rstrip("/") + "/"
-        listed = {str(file).removeprefix(base): facts for file, facts in system.find(base, detail=True).items()}
-    except FileNotFoundError as error:
-        reason = f" ({error})" if str(error) else ""
-        split = "val" if wanted == "val" else "train"
-        message = f"has neither {split}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}; set another URL"
-        raise problem(path, message) from None
-    except UserError:
-        raise
-    except Exception as error:
-        raise files.unreachable(error) from None
-    report(what, 1, 1)
-    rows, numbers = Rows(), [*listed]
-    for number, name in enumerate(numbers):
-        rows.add_file(name, (number,))
-    order = in_order(map(composed, tree.folders(root) if root else visible(tree, root)))
-    known = np.array([listed[name].get("size") for name in numbers])
-    return rows.folder(path, wanted, order, lambda places: Remote(url, known[places[:, 0]]))

@@ -7,7 +7,7 @@ import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -30,8 +30,10 @@ _MOST_OF_A_CLASS, _MOST_OF_A_JSON = 1000, 1 << 20
 _MOST_OF_A_DIRECTORY, _MOST_OF_A_FILE = 1 << 30, 1 << 62  # bytes; a zip file of ten million files, and what int64 holds
 NO_COLUMNS = Columns(None, None, None, "|")
 # Column names that are tried in turn if none is set.
-_IMAGE, LABEL = ("image", "img", "path", "file_name", "file", "filename"), ("label", "labels", "class", "target")
-_USUAL = {"image": _IMAGE, "label": LABEL}
+_USUAL = {
+    "image": ("image", "img", "path", "file_name", "file", "filename"),
+    "label": ("label", "labels", "class", "target"),
+}
 # A name in a tar file as WebDataset reads it: the key, which ends at the first dot of the base name, and the field.
 _SAMPLE = re.compile(r"((?:.*/|)[^./][^./]*)[.]([^/]*)")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -82,6 +84,11 @@ class Listing:
         self.classes.append(label)
         self.places.append((start, size, deflated))
 
+    def files(self) -> Iterator[tuple[str, str | None, tuple[int, int, int]]]:
+        """Yield name, label and place of the images, then of the other files and folders."""
+        yield from zip(self.names, self.classes, self.places, strict=True)
+        yield from ((name, None, (0, 0, 0)) for name in self.others)
+
     def drop(self, reason: str, name: str) -> None:
         """Count an image that is not listed."""
         drop(self.dropped, reason, name)
@@ -109,21 +116,26 @@ def no_class(where: str, value: object, columns: Columns) -> UserError:
 
 def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[str]:
     """Return the columns of the labels of a table; raises as `column_of`."""
-    several = columns.label if isinstance(columns.label, list) else [columns.label]
-    return [column_of(names, "label", replace(columns, label=one), where) for one in several]
+    return [column_of(names, "label", one, where) for one in _several(columns.label)]
 
 
-def column_of(names: Sequence[str], what: str, columns: Columns, where: str) -> str:
-    """Return the column of the images or labels of a table.
+def column_of(names: Collection[str], what: str, wanted: str | None, where: str) -> str:
+    """Return the column of the images or labels of a table: the wanted one, or the first usual one.
 
     Raises UserError if it does not exist.
     """
-    wanted = getattr(columns, what)
-    name = next((name for name in ([wanted] if wanted else _USUAL[what]) if name in names), None)
-    if name is None:
-        message = f"{where} has no such column; its columns are {first_few(names)}; set one of them"
+    if (name := _present(names, what, wanted)) is None:
+        message = f"{where} has no such column; its columns are {first_few([*names])}; set one of them"
         raise UserError(Problem(message, f"dataset.columns.{what}", wanted))
     return name
+
+
+def _present(names: Collection[str], what: str, wanted: str | None) -> str | None:
+    return next((name for name in ([wanted] if wanted else _USUAL[what]) if name in names), None)
+
+
+def _several(labels: str | list[str] | None) -> Sequence[str | None]:
+    return labels if isinstance(labels, list) else [labels]
 
 
 def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
@@ -175,14 +187,12 @@ def _json_label(content: bytes, archive: str, name: str, columns: Columns) -> st
 
     Raises UserError if a folder may be the class instead.
     """
-    try:
+    values: object = None
+    with suppress(ValueError):
         values = json.loads(content)
-    except ValueError:
-        return None
     if not isinstance(values, dict):
         return None
-    several = columns.label if isinstance(columns.label, list) else [columns.label]
-    keys = [next((key for key in ([one] if one else LABEL) if key in values), None) for one in several]
+    keys = [_present(values, "label", one) for one in _several(columns.label)]
     if None in keys:
         return None
     label, folders = label_text([*map(values.get, keys)], columns, f"{archive}: {name}"), PurePosixPath(name).parts[:-1]

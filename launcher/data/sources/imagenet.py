@@ -12,9 +12,9 @@ from launcher.counts import count_of
 from launcher.data.folder import Folder
 from launcher.data.listing import is_image
 from launcher.data.sources.arrange import Rows
-from launcher.data.sources.layout import Wanted, is_remote, problem
+from launcher.data.sources.layout import Wanted, below, is_remote, problem, readable
 from launcher.data.sources.pieces import Archive, Packed, Piece
-from launcher.data.sources.source import Files, below
+from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD, read_members
 from launcher.data.workers import Report, in_threads
 
@@ -29,37 +29,31 @@ def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> F
 
     Raises UserError if a file is missing or damaged.
     """
-    archive = below(path, ARCHIVES[split])
-    images = _train(files, archive, report) if split == "train" else _val(files, path, archive, report)
-    rows, version = Rows(), files.version(archive) if is_remote(archive) else ""
+    archive, what = below(path, ARCHIVES[split]), f"listing {split} images"
+
+    def members(start: int = 0, end: int | None = None, ahead: int = AHEAD) -> list[Piece]:
+        with files.open(archive, ahead) as file:
+            return [*read_members(file, archive, start, end)]
+
+    def of_class(tar: Piece) -> list[tuple[str, Piece]]:
+        inside = members(tar.start, tar.start + (tar.size or 0))
+        return [(tar.name.removesuffix(".tar"), member) for member in inside]
+
+    if split == "train":
+        inner = [member for member in members(ahead=_AHEAD_OF_CLASSES) if member.name.endswith(".tar")]
+        images = [*itertools.chain(*in_threads(of_class, inner, report=report, what=what))]
+    else:
+        classes, val = _val_classes(files, path), sorted(members(), key=lambda member: member.name)
+        if len(val) != len(classes):
+            message = f"has {count_of(len(val), 'image')}, but {DEVKIT} lists {len(classes):,}; download both again"
+            raise problem(archive, message)
+        images = [*zip(classes, val, strict=True)]
+        report(what, len(val), len(val))
+    rows, version = Rows(split), files.version(archive) if is_remote(archive) else ""
     for label, member in images:
         if is_image(member.name):
             rows.add(label, f"{label}/{member.name}", (0, member.start, member.size or 0, 0))
-    return rows.folder(archive, split, [], lambda places: Packed([Archive(archive, version)], places))
-
-
-def _train(files: Files, archive: str, report: Report) -> list[tuple[str, Piece]]:
-    with files.open(archive, _AHEAD_OF_CLASSES) as file:
-        inner = [member for member in read_members(file, archive) if member.name.endswith(".tar")]
-
-    def images(tar: Piece) -> list[tuple[str, Piece]]:
-        assert tar.size is not None
-        with files.open(archive, AHEAD) as file:
-            inside = read_members(file, archive, tar.start, tar.start + tar.size)
-            return [(tar.name.removesuffix(".tar"), member) for member in inside]
-
-    return [*itertools.chain(*in_threads(images, inner, report=report, what="listing train images"))]
-
-
-def _val(files: Files, path: str, archive: str, report: Report) -> list[tuple[str, Piece]]:
-    classes = _val_classes(files, path)
-    with files.open(archive, AHEAD) as file:
-        images = sorted(read_members(file, archive), key=lambda member: member.name)
-    if len(images) != len(classes):
-        message = f"has {count_of(len(images), 'image')}, but {DEVKIT} lists {len(classes):,}; download both again"
-        raise problem(archive, message)
-    report("listing val images", len(images), len(images))
-    return list(zip(classes, images, strict=True))
+    return rows.folder(archive, [], lambda places: Packed([Archive(archive, version)], places))
 
 
 def _val_classes(files: Files, path: str) -> list[str]:
@@ -72,7 +66,7 @@ def _val_classes(files: Files, path: str) -> list[str]:
         raise problem(path, f"has no {DEVKIT}, which lists the validation images' classes; add it")
     with files.open(devkit, AHEAD) as opened:
         data = opened.read(_MOST_BYTES)
-    try:
+    with readable(devkit, "download it again"):
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             table, truth = (_content(tar, name) for name in (_TABLE, _TRUTH))
         synsets = loadmat(io.BytesIO(table), squeeze_me=True)["synsets"]
@@ -80,9 +74,6 @@ def _val_classes(files: Files, path: str) -> list[str]:
         leaves = synsets[synsets["num_children"] == 0]
         names = dict(zip(map(int, leaves["ILSVRC2012_ID"]), map(str, leaves["WNID"]), strict=True))
         return [names[int(line)] for line in truth.split()]
-    # note: the readers raise arbitrary errors on damaged files
-    except Exception as error:
-        raise problem(devkit, f"cannot be read ({type(error).__name__}: {error}); download it again") from None
 
 
 def _content(tar: tarfile.TarFile, name: str) -> bytes:

@@ -1,9 +1,9 @@
 """Decide which folders of a data set are its splits and classes, equally for disks, archives and buckets."""
 
-import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
-from typing import Literal, Protocol
+from typing import Literal
 
 from launcher.data.listing import is_file, is_ignored, is_image
 from launcher.errors import Problem, UserError, first_few
@@ -20,9 +20,25 @@ UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, s
 Wanted = Literal["train", "val", "all", "evaluation"]
 
 
+def split_of_wanted(wanted: Wanted) -> str:
+    """Return the name of the split that images are for."""
+    return "val" if wanted in ("val", "evaluation") else "train"
+
+
 def problem(path: Path | str, message: str) -> UserError:
     """Return an error about `dataset.path`."""
     return UserError(Problem(message, "dataset.path", path))
+
+
+@contextmanager
+def readable(path: str, remedy: str) -> Iterator[None]:
+    """Raise the errors of libraries that read a file, which are arbitrary, as one about it with a remedy."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise problem(path, f"cannot be read ({type(error).__name__}: {error}); {remedy}") from None
 
 
 def is_remote(path: str) -> bool:
@@ -35,44 +51,52 @@ def is_no_folder(path: str) -> bool:
     return is_remote(path) or path.endswith(".tar") or is_file(Path(path))
 
 
-class Tree(Protocol):
-    """The folders of a data set, as paths below it; its own is an empty text."""
+class Tree:
+    """The folders of a data set, as paths below it; its own is an empty text.
+
+    entries: return the names in a folder, and whether each is a folder.
+    """
+
+    def __init__(self, entries: Callable[[str], Iterable[tuple[str, bool]]]):
+        self._entries = entries
 
     def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted, without those that other programs left."""
+        """Return the names of the folders in a folder, sorted, without that of FFCV files and what programs left."""
+        names = sorted(name for name, is_folder in self._entries(path) if is_folder and not is_ignored(name))
+        return [
+            name for name in names if name != FFCV or self.has_images(below := join(path, name)) or self.folders(below)
+        ]
 
     def has_images(self, path: str) -> bool:
         """Return whether images lie in a folder itself."""
+        return any(not is_folder and is_image(name) for name, is_folder in self._entries(path))
 
 
-class Names:
-    """The tree of a list of names: files, and folders that end with a slash."""
+def tree_of(names: Iterable[str]) -> Tree:
+    """Return the tree of names of files, and of folders, which end with a slash."""
+    one_in: dict[str, str] = {}
+    for path in names:
+        folder, _, name = path.rpartition("/")
+        # note: one image of a folder is enough
+        if folder not in one_in or is_image(name):
+            one_in[folder] = name
+    inside: dict[str, dict[str, bool]] = {"": {}}
 
-    def __init__(self, names: Iterable[str]):
-        self._folders: dict[str, set[str]] = {"": set()}
-        self._with_images: set[str] = set()
-        for name in names:
-            parent, _, file = name.rpartition("/")
-            parts = parent.split("/") if parent else []
-            seen = [*itertools.takewhile(lambda part: not is_ignored(part), parts)]
-            self._add("/".join(seen))
-            if is_image(file) and seen == parts:
-                self._with_images.add(parent)
-
-    def _add(self, path: str) -> None:
-        if path not in self._folders:
+    def add(path: str) -> None:
+        if path not in inside:
             parent, _, name = path.rpartition("/")
-            self._add(parent)
-            self._folders[path] = set()
-            self._folders[parent].add(name)
+            add(parent)
+            inside[parent][name], inside[path] = True, {}
 
-    def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted."""
-        return sorted(self._folders.get(path, ()))
+    for folder, name in one_in.items():
+        add(folder)
+        inside[folder].setdefault(name, False)
+    return Tree(lambda path: inside[path].items())
 
-    def has_images(self, path: str) -> bool:
-        """Return whether images lie in a folder itself."""
-        return path in self._with_images
+
+def below(path: str, name: str) -> str:
+    """Return the path or URL of a name in a folder, or of the folder itself for an empty name."""
+    return f"{path.rstrip('/')}/{name}" if name else path
 
 
 def join(path: str, name: str) -> str:
@@ -93,16 +117,53 @@ def top_folder(tree: Tree, classes: Collection[str] = ()) -> str:
     An only folder with images in it, or with the name of a split or one of these `classes`, is none.
     """
     path = ""
-    while True:
-        folders = visible(tree, path)
-        if len(folders) != 1 or tree.has_images(path):
-            return path
-        below = join(path, folders[0])
-        if folders[0].casefold() in SPLIT_NAMES or folders[0] in classes:
-            return path
-        if tree.has_images(below) or not visible(tree, below):
-            return path
-        path = below
+    while len(folders := tree.folders(path)) == 1 and not tree.has_images(path):
+        inner = join(path, folders[0])
+        is_named = folders[0].casefold() in SPLIT_NAMES or folders[0] in classes
+        if is_named or tree.has_images(inner) or not tree.folders(inner):
+            break
+        path = inner
+    return path
+
+
+def split_among(present: Collection[str], wanted: Wanted) -> str | None:
+    """Return which of the splits that are present is read; None if it is missing."""
+    names = VAL if split_of_wanted(wanted) == "val" else ("train",)
+    return next((name for name in names if name in present), None)
+
+
+def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
+    """Return the files of a split by their names; of all images: those to train on, or of no split.
+
+    Raises UserError if it is missing, or validation images exist besides those to divide.
+    """
+    if wanted == "all":
+        check_undivided(path, splits.values())
+    name = split_among(splits.values(), wanted) or ("" if wanted == "all" else None)
+    if chosen := [file for file in splits if splits[file] == name]:
+        return chosen
+    raise no_split(path, wanted)
+
+
+def check_undivided(path: str, splits: Collection[str]) -> None:
+    """Raise a UserError if there are validation images besides those to divide; some to test on may be there."""
+    if held_out := [name for name in VAL[:-1] if name in splits]:
+        raise UserError(
+            Problem(f"{path} holds {held_out[0]} images already; remove the key", "dataset.val_split", path)
+        )
+
+
+def no_split(path: str, wanted: Wanted) -> UserError:
+    """Return an error about a split that is missing."""
+    split = split_of_wanted(wanted)
+    message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
+    return problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
+
+
+def unread(splits: Mapping[str, str], read: Collection[str]) -> list[str]:
+    """Return the files that neither those to `read` nor the validation images are."""
+    val = split_among(splits.values(), "val")
+    return [file for file in splits if file not in read and splits[file] != val]
 
 
 def class_root(tree: Tree, wanted: Wanted, path: str, classes: Collection[str] = ()) -> str:
@@ -111,17 +172,16 @@ def class_root(tree: Tree, wanted: Wanted, path: str, classes: Collection[str] =
     Raises UserError if a split is missing, may be a class, or validation images exist besides those to divide.
     """
     top = top_folder(tree, classes)
-    folders = visible(tree, top)
+    folders = tree.folders(top)
     held_out = [name for name in VAL if name in folders]
     if wanted == "evaluation":
         return join(top, held_out[0]) if held_out else top
     if wanted == "all":
         return _undivided(tree, top, folders, held_out, path)
-    names = held_out[:1] if wanted == "val" else [name for name in folders if name == "train"]
-    if names:
-        return join(top, names[0])
-    message = f"has no {wanted}/ folder; expected {_shown(path, join(top, wanted))}/CLASS/*.jpg"
-    raise UserError(Problem(message + _remedy(tree, top, wanted, path, folders), "dataset.path", path))
+    if name := split_among(folders, wanted):
+        return join(top, name)
+    message = f"has no {wanted}/ folder; expected {below(path, join(top, wanted))}/CLASS/*.jpg"
+    raise problem(path, message + _remedy(tree, top, wanted, path, folders))
 
 
 def unread_folders(tree: Tree, root: str) -> list[str]:
@@ -132,7 +192,7 @@ def unread_folders(tree: Tree, root: str) -> list[str]:
 
 def _not_splits(tree: Tree, top: str) -> list[str]:
     """Return the folders of images in a folder without the name of a split."""
-    others = [name for name in visible(tree, top) if name.casefold() not in SPLIT_NAMES]
+    others = [name for name in tree.folders(top) if name.casefold() not in SPLIT_NAMES]
     return [name for name in others if _holds_images(tree, join(top, name))]
 
 
@@ -140,20 +200,11 @@ def _holds_images(tree: Tree, path: str) -> bool:
     return tree.has_images(path) or any(_holds_images(tree, join(path, name)) for name in tree.folders(path))
 
 
-def visible(tree: Tree, path: str) -> list[str]:
-    """Return the names of the folders in a folder, without that of FFCV files."""
-    return [
-        name
-        for name in tree.folders(path)
-        if name != FFCV or tree.has_images(join(path, name)) or tree.folders(join(path, name))
-    ]
-
-
 def _undivided(tree: Tree, top: str, folders: list[str], held_out: list[str], path: str) -> str:
     # note: images to test on may lie beside those that are divided
     if held_out not in ([], ["test"]):
-        message = f"{_shown(path, join(top, held_out[0]))} holds validation images already"
-        raise UserError(Problem(f"{message}; remove dataset.val_split or move the folder", "dataset.path", path))
+        message = f"{below(path, join(top, held_out[0]))} holds validation images already"
+        raise problem(path, f"{message}; remove dataset.val_split or move the folder")
     train, others = join(top, "train"), _not_splits(tree, top)
     if "train" in folders:
         if not others or held_out:
@@ -161,28 +212,23 @@ def _undivided(tree: Tree, top: str, folders: list[str], held_out: list[str], pa
         if not tree.folders(train):
             return top
         message = f"train/ may be a split or a class, since {first_few(others)} lie beside it; "
-        message += f"set dataset.path={_shown(path, train)}, or remove train/ or the others"
-        raise UserError(Problem(message, "dataset.path", path))
+        message += f"set dataset.path={below(path, train)}, or remove train/ or the others"
+        raise problem(path, message)
     if held_out:
-        message = f"has no train/ folder; expected {_shown(path, train)}/CLASS/*.jpg"
-        raise UserError(Problem(message, "dataset.path", path))
+        message = f"has no train/ folder; expected {below(path, train)}/CLASS/*.jpg"
+        raise problem(path, message)
     if names := [name for name in folders if name.casefold() in SPLIT_NAMES]:
         message = f"holds {first_few(names)}, which are splits, not classes; rename them to train and val"
-        raise UserError(Problem(message, "dataset.path", path))
+        raise problem(path, message)
     return top
 
 
 def _remedy(tree: Tree, top: str, split: str, path: str, folders: list[str]) -> str:
     """Return what to do about a missing split, by the folders that exist."""
-    of_train = ("train", "training")
-    similar = [name for name in folders if name.casefold() in SPLIT_NAMES and name not in VAL]
-    if similar := [name for name in similar if (name.casefold() in of_train) == (split == "train")]:
+    of_split = ("train", "training") if split == "train" else (*VAL, "testing")
+    if similar := [name for name in folders if name.casefold() in of_split and name not in VAL]:
         return f"; rename {similar[0]} to {split}"
     inner = [one for one in (join(top, name) for name in folders) if "train" in tree.folders(one)]
     if split == "train" and inner:
-        return f"; set dataset.path={_shown(path, inner[0])}"
-    return "" if any(name in VAL for name in folders) else UNDIVIDED
-
-
-def _shown(path: str, folder: str) -> str:
-    return f"{path.rstrip('/')}/{folder}" if folder else path
+        return f"; set dataset.path={below(path, inner[0])}"
+    return "" if split_among(folders, "val") else UNDIVIDED

@@ -4,7 +4,6 @@ import importlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -25,7 +24,7 @@ def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     Raises UserError if a column is missing or of another kind, or a row has no image or a label that is none.
     """
     table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
-    rows, start = _Rows.of(table.schema_arrow, archive, columns), 0
+    rows, start = _Rows(table.schema_arrow, archive, columns), 0
     for batch in table.iter_batches(_ROWS, columns=list(dict.fromkeys([rows.image, *rows.labels]))):
         sizes = np.diff(_offsets(batch.column(rows.image)))
         rows.add(batch, start + np.cumsum(sizes) - sizes, sizes)
@@ -36,9 +35,7 @@ def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
 def parquet_bytes(file: BinaryIO, archive: str, image: str) -> Iterator[bytes]:
     """Yield the bytes of all images of a Parquet file's column, joined, in the order of its rows."""
     for batch in _pyarrow("pyarrow.parquet", archive).ParquetFile(file).iter_batches(_ROWS, columns=[image]):
-        column = batch.column(image)
-        offsets = _offsets(column)
-        yield memoryview(_bytes(column).buffers()[2] or b"")[offsets[0] : offsets[-1]].tobytes()
+        yield b"".join(_bytes(batch.column(image)).to_pylist())
 
 
 def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
@@ -48,12 +45,11 @@ def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     """
     if is_remote(archive):
         raise problem(archive, "Arrow files are read on this machine only; copy it, or set a folder of Parquet files")
-    pyarrow = _pyarrow("pyarrow", archive)
+    pyarrow, ipc = _pyarrow("pyarrow", archive), _pyarrow("pyarrow.ipc", archive)
     whole = pyarrow.memory_map(archive).read_buffer()
-    ipc = _pyarrow("pyarrow.ipc", archive)
     is_file = whole[:6].to_pybytes() == b"ARROW1"
     reader = (ipc.open_file if is_file else ipc.open_stream)(pyarrow.BufferReader(whole))
-    rows = _Rows.of(reader.schema, archive, columns)
+    rows = _Rows(reader.schema, archive, columns)
     for batch in map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader:
         if not len(batch):
             continue
@@ -73,25 +69,24 @@ def _pyarrow(module: str, archive: str) -> Any:
         raise problem(archive, message) from None
 
 
-@dataclass(frozen=True)
 class _Rows:
     """The rows of a file: the columns of images, and of labels with the names of their classes, if there are any."""
 
-    listing: Listing
-    archive: str
-    columns: Columns
-    image: str
-    labels: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, schema: Any, archive: str, columns: Columns) -> "_Rows":
+    def __init__(self, schema: Any, archive: str, columns: Columns):
         """Read the schema; raises UserError if a column is missing, or that of images has none."""
-        image = column_of(schema.names, "image", columns, archive)
-        labels = label_columns(schema.names, columns, archive)
-        _check_images(schema.field(image).type, image, archive)
+        self.archive, self.columns = archive, columns
+        self.image = column_of(schema.names, "image", columns.image, archive)
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-        names = {label: _names(features.get(label)) for label in labels}
-        return cls(Listing(image=image, is_table=True), archive, columns, image, names)
+        self.labels = {one: _names(features.get(one)) for one in label_columns(schema.names, columns, archive)}
+        self.listing = Listing(image=self.image, is_table=True)
+        kind = schema.field(self.image).type
+        types = importlib.import_module("pyarrow.types")
+        field = kind.field("bytes").type if "bytes" in _fields(kind) else kind
+        if not (types.is_binary(field) or types.is_large_binary(field)):
+            message = f"{archive} has no images in this column, which is of type {kind}; set the column of their bytes"
+            raise UserError(
+                Problem(f"{message}, or write paths of images as a table (.csv)", "dataset.columns.image", self.image)
+            )
 
     def add(self, batch: Any, starts: np.ndarray, sizes: np.ndarray) -> None:
         """Add the rows of a batch, whose images have these places.
@@ -137,19 +132,8 @@ def _names(feature: Any) -> list[str]:
     return (feature or {}).get("names") or []
 
 
-def _check_images(kind: Any, image: str, archive: str) -> None:
-    """Raise a UserError if the column of images has no bytes."""
-    types = importlib.import_module("pyarrow.types")
-    field = kind.field("bytes").type if "bytes" in _fields(kind) else kind
-    if not (types.is_binary(field) or types.is_large_binary(field)):
-        message = f"{archive} has no images in this column, which is of type {kind}; set the column of their bytes"
-        raise UserError(
-            Problem(f"{message}, or write paths of images as a table (.csv)", "dataset.columns.image", image)
-        )
-
-
 def _fields(kind: Any) -> Sequence[str]:
-    return [kind.field(number).name for number in range(kind.num_fields)] if str(kind).startswith("struct") else []
+    return [field.name for field in kind] if str(kind).startswith("struct") else []
 
 
 def _bytes(images: Any) -> Any:

@@ -52,9 +52,9 @@ class Packed:
         file, version, column = self.archives[archive]
         return Piece(name, file, start, size, deflated, version, column)
 
-    def part(self, chosen: np.ndarray) -> Self:
-        """Select the images where `chosen`, bool [N], is true."""
-        return replace(self, places=self.places[chosen])
+    def part(self, numbers: np.ndarray) -> Self:
+        """Select the images of these numbers."""
+        return replace(self, places=self.places[numbers])
 
     @property
     def is_fetched(self) -> bool:
@@ -111,19 +111,18 @@ class Paths(Sequence[str]):
 
 @dataclass(frozen=True)
 class Listed:
-    """Images in separate files: their `numbers`, int64 [N], among `paths`."""
+    """Images in separate files at `paths`."""
 
     paths: Paths
-    numbers: np.ndarray
     is_fetched = False
 
     def piece(self, name: str, number: int) -> Piece:
         """Return where an image is."""
-        return Piece(name, self.paths[int(self.numbers[number])])
+        return Piece(name, self.paths[number])
 
-    def part(self, chosen: np.ndarray) -> Self:
-        """Select the images where `chosen`, bool [N], is true."""
-        return replace(self, numbers=self.numbers[chosen])
+    def part(self, numbers: np.ndarray) -> Self:
+        """Select the images of these numbers."""
+        return replace(self, paths=Paths(map(self.paths.__getitem__, numbers.tolist())))
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,9 @@ class Remote:
         size = self.sizes[number]
         return Piece(name, f"{self.url}/{name}", 0, None if size is None else int(size))
 
-    def part(self, chosen: np.ndarray) -> Self:
-        """Select the images where `chosen`, bool [N], is true."""
-        return replace(self, sizes=self.sizes[chosen])
+    def part(self, numbers: np.ndarray) -> Self:
+        """Select the images of these numbers."""
+        return replace(self, sizes=self.sizes[numbers])
 
 
 Stored = Packed | Listed | Remote

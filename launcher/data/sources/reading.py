@@ -1,19 +1,32 @@
-"""Read the bytes of images: of separate files, parts of archives, and copies of those; imports no torch."""
+"""Read the bytes of images: of separate files, parts of archives, and copies of those; imports no torch.
 
+Archives in buckets are copied to this machine, and Parquet's images, which are compressed in blocks. The first process
+that needs an archive copies it, others wait; an interrupted copy resumes.
+"""
+
+import hashlib
 import os
+import shutil
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from pathlib import Path
 from stat import S_ISREG
 from typing import BinaryIO
 
+from launcher import paths
 from launcher.data.decode import UnreadableImage
-from launcher.data.sources.copies import local_copy
 from launcher.data.sources.layout import is_remote
+from launcher.data.sources.parquet import parquet_bytes
 from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.data.sources.source import RETRY, Files
-from launcher.disk import DiskError, patiently
+from launcher.disk import DiskError, patiently, reason
+from launcher.errors import Problem, UserError
+from launcher.locks import lock
 
+_CHUNK = 1 << 24
+_SUFFIX, _PARTIAL = ".copy", ".partial"
 _OPEN_FILES = 64
 _KEPT = "; finished images are kept: run the same command to resume"
 
@@ -25,7 +38,7 @@ def read(piece: Piece) -> bytes:
     made, and DiskError if the disk fails, not the image.
     """
     if is_remote(piece.file) and not piece.version:
-        (content,) = read_remote([piece])
+        (content,) = read_all(Files(piece.file), [piece], RETRY)
         if isinstance(content, UnreadableImage):
             raise content
         return content
@@ -42,22 +55,14 @@ def read(piece: Piece) -> bytes:
     return data
 
 
-def read_all(files: Files, pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
+def read_all(files: Files, pieces: Sequence[Piece], remedy: str = _KEPT) -> list[bytes | UnreadableImage]:
     """Read the bytes of images, or the reason why one cannot be read; those of a bucket at once.
 
-    Raises UserError if reading fails for all, for example without a network.
+    Raises UserError with a remedy if reading fails for all, for example without a network.
     """
     if is_remote(files.url) and not any(piece.deflated or piece.column for piece in pieces):
-        return files.fetch(pieces, _KEPT)
+        return files.fetch(pieces, remedy)
     return [_content(piece) for piece in pieces]
-
-
-def read_remote(pieces: Sequence[Piece]) -> list[bytes | UnreadableImage]:
-    """Read images of a bucket at once; return the bytes of each, or why it cannot be read.
-
-    Raises UserError if the bucket cannot be read.
-    """
-    return Files(pieces[0].file).fetch(pieces, RETRY)
 
 
 def _content(piece: Piece) -> bytes | UnreadableImage:
@@ -94,3 +99,78 @@ def _size(file: str) -> int:
 def _opened(file: str, version: str, column: str) -> BinaryIO:
     # note: a copy stays readable after its removal while it is open
     return open(local_copy(file, version, column) if version else file, "rb", buffering=0)  # noqa: PTH123
+
+
+def local_copy(file: str, version: str, column: str = "") -> Path:
+    """Return the copy of an archive, or of the images in a table's column, which it makes if there is none.
+
+    Raises UserError if the archive has changed, cannot be read, or the disk is full.
+    """
+    key = hashlib.sha256(" ".join(filter(None, [file, version, column])).encode()).hexdigest()[:24]
+    copy = paths.cache() / "shards" / f"{key}{_SUFFIX}"
+    if _used(copy):
+        return copy
+    files = Files(file)
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        with copy.with_suffix(_PARTIAL).open("ab") as partial:
+            release = lock(partial.fileno(), Path(partial.name), wait=True)
+            try:
+                if _used(copy):
+                    return copy
+                if files.version(file) != version:
+                    raise UserError(Problem(f"{file} has changed since it was listed; run again", "dataset.path", file))
+                for chunk in _chunks(files, file, column, partial):
+                    partial.write(chunk)
+                partial.flush()
+                Path(partial.name).rename(copy)
+            finally:
+                release()
+    except OSError as error:
+        message = f"{copy.parent} cannot be written: {reason(error)}; or set XDG_CACHE_HOME"
+        raise UserError(Problem(message, "dataset.path", file)) from None
+    _remove_oldest(copy)
+    return copy
+
+
+def _used(copy: Path) -> bool:
+    """Note the use of a copy; return whether it exists."""
+    with suppress(OSError):
+        os.utime(copy)
+        return True
+    return False
+
+
+def _chunks(files: Files, file: str, column: str, partial: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of a copy after those that an interrupted process has written.
+
+    Raises UserError if they cannot be read.
+    """
+    if column:
+        partial.truncate(0)
+    with files.reached(f"; what was read is kept{RETRY}"), files.open(file, _CHUNK) as opened:
+        yield from parquet_bytes(opened, file, column) if column else _rest(opened, partial.seek(0, 2))
+
+
+def _rest(file: BinaryIO, start: int) -> Iterator[bytes]:
+    end = file.seek(0, 2)
+    file.seek(start)
+    while file.tell() < end:
+        if not (chunk := file.read(_CHUNK)):
+            raise EOFError("ends before its last byte")
+        yield chunk
+
+
+def _remove_oldest(newest: Path) -> None:
+    """Remove the copies that have not been used for longest until the copies take at most half of the free disk."""
+    facts = []
+    for copy in newest.parent.glob(f"*{_SUFFIX}"):
+        with suppress(OSError):
+            facts.append((copy.stat().st_mtime_ns, copy.stat().st_size, copy))
+    total = sum(size for _, size, _ in facts)
+    most = (total + shutil.disk_usage(newest.parent).free) // 2
+    for _, size, copy in sorted(facts):
+        if total <= most or copy == newest:
+            return
+        copy.unlink(missing_ok=True)
+        total -= size

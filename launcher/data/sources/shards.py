@@ -2,7 +2,7 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import PurePosixPath
@@ -12,16 +12,17 @@ from launcher.cache import cached
 from launcher.config.code import available
 from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
+from launcher.data.dropped import drops_of
 from launcher.data.folder import Folder
-from launcher.data.sources.arrange import Archives, Rows
+from launcher.data.sources.arrange import Rows, add_archives
 from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
-from launcher.data.sources.layout import VAL, Wanted, is_remote, problem
+from launcher.data.sources.layout import VAL, Wanted, below, is_remote, of_split, problem, readable, unread
 from launcher.data.sources.parquet import list_arrow, list_parquet
 from launcher.data.sources.pieces import Archive, Packed
-from launcher.data.sources.source import Files, below
+from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD
 from launcher.data.workers import Report, in_threads
-from launcher.errors import Problem, UserError, first_few
+from launcher.errors import first_few
 from launcher.plugins import Complete
 
 # What lists an archive of an extension, from its open file, its path and the columns of its table.
@@ -78,7 +79,7 @@ def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]
     known = formats()
     if format_of(path) in known:
         return [path], {}
-    names = sorted({name for folder in FOLDERS for name in files.names(below(path, folder) if folder else path)})
+    names = sorted({name for folder in FOLDERS for name in files.names(below(path, folder))})
     others = {
         PACKED: [name for name in names if format_of(name) in COMPRESSED],
         _CACHES: [name for name in names if _CACHE.fullmatch(PurePosixPath(name).name)],
@@ -96,72 +97,36 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
         return None
     if not files.holds(present[0]):
         raise problem(path, "no such file; set a tar, zip or Parquet file, a table of images, or a folder")
-    splits = {file: split_of(file.removeprefix(path)) for file in present} if present != [path] else {}
+    splits = {file: split_of(file.removeprefix(path)) for file in present if file != path}
     is_divided = any(splits.values())
     archives = of_split(path, splits, wanted) if is_divided else present
     if len(kinds := sorted({*map(format_of, archives)})) > 1:
         raise problem(path, f"holds archives of several formats, {first_few(kinds)}; keep those of one format")
-    what = f"listing {wanted} images"
-    listed = [*in_threads(partial(_listing, files, options.columns), archives, report=report, what=what)]
-    listings = [listing for listing, _ in listed]
-    rows, order = Rows(), [*listings[0].order] if all(one.order == listings[0].order for one in listings) else []
-    for reason, names in {_NO_SPLIT: unread(splits, archives, wanted), **others}.items():
-        if names and wanted != "val":
-            rows.drop(reason, names[0], len(names))
-    if any(one.is_table for one in listings):
+    listed = in_threads(
+        partial(_listing, files, options.columns), archives, report=report, what=f"listing {wanted} images"
+    )
+    listings, versions = zip(*listed, strict=True)
+    rows = Rows(wanted)
+    rows.drop_unread(_NO_SPLIT, unread(splits, archives))
+    if wanted != "val":
+        rows.drop_all(drops_of(others))
+    if listings[0].is_table:
+        order = [*listings[0].order] if all(one.order == listings[0].order for one in listings) else []
         for number, (file, listing) in enumerate(zip(archives, listings, strict=True)):
             rows.add_table(number, file, listing, options)
     else:
-        order = Archives(path, archives, listings, is_divided).add_to(rows, wanted, options)
-    copied = [is_remote(file) or format_of(file) == ".parquet" for file in archives]
-    versions = [version * copy for (_, version), copy in zip(listed, copied, strict=True)]
-    stored = [Archive(*one) for one in zip(archives, versions, (one.image for one in listings), strict=True)]
-    return rows.folder(path, wanted, order, lambda places: Packed(stored, places))
+        order = add_archives(rows, path, dict(zip(archives, listings, strict=True)), options, is_divided=is_divided)
+    stored = [
+        Archive(file, version if is_remote(file) or format_of(file) == ".parquet" else "", listing.image)
+        for file, version, listing in zip(archives, versions, listings, strict=True)
+    ]
+    return rows.folder(path, order, lambda places: Packed(stored, places))
 
 
 def split_of(file: str) -> str:
     """Return the name of a split in a file's path, or an empty text."""
     match = _SPLIT.search(file.lower())
     return match[1] if match else ""
-
-
-def of_split(path: str, splits: Mapping[str, str], wanted: Wanted) -> list[str]:
-    """Return the files of a split by their names; of all images: those to train on, or of no split.
-
-    Raises UserError if it is missing, or validation images exist besides those to divide.
-    """
-    present = {*splits.values()}
-    if wanted == "all":
-        check_undivided(path, present)
-        name = "train" if "train" in present else ""
-    else:
-        names = ("train",) if wanted == "train" else VAL
-        name = next((name for name in names if name in present), "")
-        if not name:
-            raise no_split(path, wanted)
-    return [file for file in splits if splits[file] == name]
-
-
-def check_undivided(path: str, splits: Collection[str]) -> None:
-    """Raise a UserError if there are validation images besides those to divide; some to test on may be there."""
-    if held_out := [name for name in VAL[:-1] if name in splits]:
-        raise UserError(
-            Problem(f"{path} holds {held_out[0]} images already; remove the key", "dataset.val_split", path)
-        )
-
-
-def no_split(path: str, wanted: Wanted) -> UserError:
-    """Return an error about a split that is missing."""
-    split = "train" if wanted == "train" else "val"
-    message = f"has neither a {split}/ folder nor archives or a table of the {split} split; add one"
-    return problem(path, message + (", or set dataset.val_split=0.1" if split == "val" else ""))
-
-
-def unread(splits: Mapping[str, str], read: Collection[str], wanted: Wanted) -> list[str]:
-    """Return the files that no split reads; they count for the training images."""
-    val = next((name for name in VAL if name in splits.values()), None)
-    others = [file for file in splits if file not in read and splits[file] != val]
-    return others if wanted in ("train", "all") else []
 
 
 def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
@@ -171,15 +136,8 @@ def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
     """
 
     def listing() -> Listing:
-        try:
-            with files.open(file, AHEAD) as opened:
-                return formats()[format_of(file)](opened, file, columns)
-        except UserError:
-            raise
-        # note: the libraries of the formats raise arbitrary errors on damaged files
-        except Exception as error:
-            message = f"cannot be read ({type(error).__name__}: {error}); download it again, or retry"
-            raise problem(file, message) from None
+        with readable(file, "download it again, or retry"), files.open(file, AHEAD) as opened:
+            return formats()[format_of(file)](opened, file, columns)
 
     version = files.version(file)
     own = [] if format_of(file) in _FORMATS else [one.sha256 for one in available()]

@@ -3,8 +3,8 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -12,7 +12,8 @@ from typing import Any, BinaryIO, TypeVar
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.sources.layout import is_remote, problem
+from launcher.data.listing import is_file, is_folder
+from launcher.data.sources.layout import Tree, below, is_remote, problem
 from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.errors import UserError
 from launcher.installation import how_to_open
@@ -48,35 +49,46 @@ class Files:
         """Return whether a file exists."""
         if not is_remote(self.url):
             return Path(file).is_file()
-        system = self.system()
-        try:
-            return bool(system.info(file)["type"] == "file")
-        except FileNotFoundError as error:
-            # note: fsspec raises the same error if a web server is unreachable or refuses
-            cause = error.__cause__
-            if isinstance(cause, OSError) or getattr(cause, "status", 404) != 404:
-                raise self.unreachable(cause or error) from None
-            return False
-        except Exception as error:
-            raise self.unreachable(error) from None
+        with self.reached():
+            try:
+                return bool(self.system().info(file)["type"] == "file")
+            except FileNotFoundError as error:
+                # note: fsspec raises the same error if a web server is unreachable or refuses
+                if isinstance(error.__cause__, OSError) or getattr(error.__cause__, "status", 404) != 404:
+                    raise error.__cause__ or error from None
+        return False
 
     def names(self, folder: str) -> list[str]:
-        """Return the files of a folder, with its path or URL; none if it does not exist."""
-        if not is_remote(self.url):
-            with suppress(OSError), os.scandir(folder) as entries:
-                return [entry.path for entry in entries if entry.is_file()]
-            return []
-        return [below(folder, name) for name, kind in self.entries(folder) if kind == "file"]
+        """Return the files of a folder, with its path or URL; none if it cannot be read on this machine."""
+        with suppress(OSError):
+            return [below(folder, name) for name, is_folder in self.entries(folder) if not is_folder]
+        return []
 
-    def entries(self, folder: str) -> list[tuple[str, str]]:
-        """Return the names and types, `file` or `directory`, in a folder of a bucket; none if it does not exist."""
-        try:
+    def entries(self, folder: str) -> Iterator[tuple[str, bool]]:
+        """Yield the names of the folders and files in a folder, and whether each is a folder.
+
+        A folder that is missing in a bucket is empty.
+        """
+        if not is_remote(self.url):
+            with os.scandir(folder) as found:
+                yield from (
+                    (one.name, is_folder(Path(one))) for one in found if is_folder(Path(one)) or is_file(Path(one))
+                )
+            return
+        listed: Sequence[Mapping[str, Any]] = ()
+        with self.reached(), suppress(FileNotFoundError):
             listed = self.system().ls(folder, detail=True)
-        except FileNotFoundError:
-            return []
-        except Exception as error:
-            raise self.unreachable(error) from None
-        return [(PurePosixPath(str(one["name"])).name, one["type"]) for one in listed]
+        yield from ((PurePosixPath(str(one["name"])).name, one["type"] == "directory") for one in listed)
+
+    def tree(self) -> Tree:
+        """Return the tree of the folders."""
+        return Tree(lambda path: self.entries(below(self.url, path)))
+
+    def sizes(self, folder: str) -> dict[str, int | None]:
+        """Return the files in and below a folder of a bucket, as paths below it, with their bytes, if it has them."""
+        system = self.system()
+        base = system._strip_protocol(folder).rstrip("/") + "/"
+        return {str(file).removeprefix(base): one.get("size") for file, one in system.find(base, detail=True).items()}
 
     def version(self, file: str) -> str:
         """Return what changes with the content of a file: its size, and its checksum or time.
@@ -88,31 +100,19 @@ class Files:
         if not is_remote(self.url):
             facts = Path(file).stat()
             return f"{facts.st_size}-{facts.st_mtime_ns}"
-        try:
+        with self.reached():
             info = _retried(partial(self.system().info, file))
-        except Exception as error:
-            raise self.unreachable(error) from None
         stamp = next((info[key] for key in _VERSIONS if info.get(key)), None) or self._digest(file)
         return f"{info['size']}-{stamp}"
 
     def _digest(self, file: str) -> str:
-        digest = hashlib.sha256()
-        with self.open(file, _AHEAD) as opened:
-            try:
-                while chunk := opened.read(_AHEAD):
-                    digest.update(chunk)
-            # note: file systems raise arbitrary errors
-            except Exception as error:
-                raise self.unreachable(error) from None
-        return digest.hexdigest()
+        with self.reached(), self.open(file, _AHEAD) as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
 
     def open(self, file: str, ahead: int) -> BinaryIO:
         """Open a file to read and seek in; remote files are read `ahead` bytes at a time."""
-        system = self.system()
-        try:
-            opened: Any = system.open(file, "rb", block_size=ahead, cache_type="readahead")
-        except Exception as error:
-            raise self.unreachable(error) from None
+        with self.reached():
+            opened: Any = self.system().open(file, "rb", block_size=ahead, cache_type="readahead")
         if cache := getattr(opened, "cache", None):
             fetch = partial(_whole, cache.fetcher, opened.size)
             cache.fetcher = lambda start, end: _retried(partial(fetch, start, end))
@@ -133,10 +133,8 @@ class Files:
             contents = system.cat_ranges(files, starts, ends, on_error="return")
             return [self._content(*both) for both in zip(pieces, contents, strict=True)]
 
-        try:
+        with self.reached(remedy):
             return _retried(read)
-        except Exception as error:
-            raise self.unreachable(error, remedy) from None
 
     def system(self) -> Any:
         """Return fsspec's file system.
@@ -157,8 +155,17 @@ class Files:
             raise problem(self.url, f"{error}; set an s3://, gs://, https:// or other fsspec URL") from None
         return system
 
-    def unreachable(self, error: BaseException, remedy: str = "") -> UserError:
-        """Return a one-line error for a failure that a retry may fix."""
+    @contextmanager
+    def reached(self, remedy: str = "") -> Iterator[None]:
+        """Raise errors of a file system, which are arbitrary, as a UserError with a remedy."""
+        try:
+            yield
+        except UserError:
+            raise
+        except Exception as error:
+            raise self._unreachable(error, remedy) from None
+
+    def _unreachable(self, error: BaseException, remedy: str) -> UserError:
         if isinstance(error, PermissionError) or "Credentials" in type(error).__name__ or _is_denied(error):
             return problem(self.url, f"access denied ({error}); check your credentials and permissions")
         reason = str(error) if type(error) is OSError else f"{type(error).__name__}: {error}"
@@ -217,8 +224,3 @@ def lacks_package(url: str) -> bool:
     except ValueError:  # note: no protocol of fsspec, which a read reports
         return False
     return False
-
-
-def below(path: str, name: str) -> str:
-    """Return the path or URL of a name in a folder."""
-    return f"{path.rstrip('/')}/{name}"

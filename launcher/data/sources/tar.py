@@ -7,9 +7,8 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from launcher.counts import count_of
-from launcher.data.sources.layout import problem
+from launcher.data.sources.layout import problem, readable
 from launcher.data.sources.pieces import Piece
-from launcher.errors import UserError
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 # Bytes per read if headers are close together; remote reads of fewer bytes take as long.
@@ -48,39 +47,33 @@ def read_members(
     Raises UserError if the file is not a tar file, or is compressed, truncated or damaged.
     """
     pieces: dict[str, Piece] = {}
-    try:
-        file.seek(start)
-        if file.read(6).startswith(_COMPRESSED):
-            message = "is compressed, so single images cannot be read from it; decompress it to a plain .tar"
-            raise problem(archive, message)
-        file.seek(start)
-        with tarfile.TarFile(fileobj=BoundedReads(file, _MOST_BYTES), mode="r") as tar:
-            while (header := tar.next()) is not None and (end is None or header.offset < end):
-                # note: after a member of negative size, tarfile may read the same header forever
-                if tar.offset <= header.offset:
-                    raise problem(archive, f"is damaged at byte {header.offset:,}; download it again")
-                # note: tarfile would keep all members, a kilobyte each
-                tar.members.clear()  # type: ignore[attr-defined]
-                if header.islnk() and header.linkname in pieces:
-                    pieces[header.name] = replace(pieces[header.linkname], name=header.name)
-                elif header.isreg() and not header.issparse():
-                    pieces[header.name] = Piece(header.name, archive, header.offset_data, header.size)
-                else:
-                    unread(header)
-                    continue
-                yield pieces[header.name]
-            stopped = tar.offset
-        if header is None:
-            file.seek(stopped)
-            # note: tarfile treats a damaged header as the end
-            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                raise problem(archive, f"is damaged at byte {stopped:,}; download it again")
-    except UserError:
-        raise
-    except tarfile.TarError as error:
-        raise problem(archive, f"is not a complete tar file ({error}); download it again") from None
-    # note: file systems raise arbitrary errors
-    except Exception as error:
-        raise problem(
-            archive, f"cannot be read ({type(error).__name__}: {error}); run the same command to retry"
-        ) from None
+    with readable(archive, "run the same command to retry"):
+        try:
+            file.seek(start)
+            if file.read(6).startswith(_COMPRESSED):
+                message = "is compressed, so single images cannot be read from it; decompress it to a plain .tar"
+                raise problem(archive, message)
+            file.seek(start)
+            with tarfile.TarFile(fileobj=BoundedReads(file, _MOST_BYTES), mode="r") as tar:
+                while (header := tar.next()) is not None and (end is None or header.offset < end):
+                    # note: after a member of negative size, tarfile may read the same header forever
+                    if tar.offset <= header.offset:
+                        raise problem(archive, f"is damaged at byte {header.offset:,}; download it again")
+                    # note: tarfile would keep all members, a kilobyte each
+                    tar.members.clear()  # type: ignore[attr-defined]
+                    if header.islnk() and header.linkname in pieces:
+                        pieces[header.name] = replace(pieces[header.linkname], name=header.name)
+                    elif header.isreg() and not header.issparse():
+                        pieces[header.name] = Piece(header.name, archive, header.offset_data, header.size)
+                    else:
+                        unread(header)
+                        continue
+                    yield pieces[header.name]
+                stopped = tar.offset
+            if header is None:
+                file.seek(stopped)
+                # note: tarfile treats a damaged header as the end
+                if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                    raise problem(archive, f"is damaged at byte {stopped:,}; download it again")
+        except tarfile.TarError as error:
+            raise problem(archive, f"is not a complete tar file ({error}); download it again") from None

@@ -163,3 +163,19 @@ def test_a_number_of_no_class_is_refused(label: int, tmp_path: Path) -> None:
     parquet.write_table(rows, tmp_path / "x.parquet")
     text = error(tmp_path / "x.parquet", DIVIDED)
     assert f"x.parquet: row 2 has the label {label}, which is no class" in text
+
+
+def test_an_image_of_several_labels_may_have_none_in_a_column_of_named_classes(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = {"info": {"features": {"label": {"names": ["dog", "cat"], "_type": "ClassLabel"}}}}
+    rows = pyarrow.table({"image": [png("ant"), png("bee"), png("cow")], "label": [1, None, 0]})
+    parquet.write_table(
+        rows.replace_schema_metadata({b"huggingface": json.dumps(names).encode()}), tmp_path / "x.parquet"
+    )
+    source = open_source(str(tmp_path / "x.parquet"), "all", quiet, SourceOptions(labelled="classes"))
+    assert source.classes == ["dog", "cat", ""]
+    assert [*zip(source.files, source.labels.tolist(), strict=True)] == [
+        ("dog/000002", 0),
+        ("cat/000000", 1),
+        ("/000001", 2),
+    ]

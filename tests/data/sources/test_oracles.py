@@ -15,7 +15,6 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from launcher.data.decode import decode
-from launcher.data.folder import scan
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import NO_COLUMNS, SourceOptions
 from launcher.data.sources.reading import read
@@ -238,10 +237,10 @@ def linked(folder: Path, to: Path) -> Path:
 def test_links_of_a_checkout_are_read_or_named_and_loops_end(tmp_path: Path) -> None:
     folder = linked(drawn_folder(0, tmp_path / "store"), tmp_path / "d" / "train")
     with pytest.raises(UserError, match=r"set dataset.links=follow to read them"):
-        scan(folder.parent, "train")
+        open_source(str(folder.parent), "train", quiet)
     first = next(folder.iterdir())
     (first / "loop").symlink_to(first)
     shutil.copytree(folder, folder.parent / "val", symlinks=True)
-    followed = scan(folder.parent, "train", links="follow")
+    followed = open_source(str(folder.parent), "train", quiet, SourceOptions(links="follow"))
     assert followed.dropped["names of a broken or looping link, a pipe or a device"].rows == 1
     assert len(followed.files) == len([*filter(Path.is_file, (tmp_path / "store").rglob("*.[jpJ]*"))])

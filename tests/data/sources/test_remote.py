@@ -11,14 +11,13 @@ import pytest
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
-from launcher.data.folder import scan
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
-from launcher.data.sources.copies import local_copy
 from launcher.data.sources.find import open_source
 from launcher.data.sources.pieces import Piece
-from launcher.data.sources.reading import read
+from launcher.data.sources.reading import local_copy, read
+from launcher.data.workers import quiet
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
 from launcher.installation import how_to_add
@@ -50,7 +49,7 @@ def in_memory(folder: Path) -> str:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split: str) -> None:
-    here = scan(image_folder, split)
+    here = open_source(str(image_folder), split, quiet)
     for url in (in_memory(image_folder), f"file://{image_folder}"):
         there = open_source(url, split, report)
         assert (there.files, there.classes, there.root) == (here.files, here.classes, url)
@@ -110,7 +109,7 @@ def test_ffcv_files_of_a_url_equal_the_folders_and_train(image_folder: Path, tmp
 
 
 def test_a_failed_read_is_retried(image_folder: Path) -> None:
-    here = contents(scan(image_folder, "val"))
+    here = contents(open_source(str(image_folder), "val", quiet))
     with serve(image_folder, {"0.jpg": 3, "5.jpg": 1}) as url:
         assert contents(open_source(url, "val", report)) == here
 

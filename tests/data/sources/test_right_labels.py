@@ -102,9 +102,9 @@ def test_what_is_dropped_is_counted_with_a_reason_and_an_example(tmp_path: Path)
     assert (train.seen, len(train.files), val.seen, len(val.files)) == (10, 6, 6, 6)
     first = "train/ant/0.png"
     assert train.facts()["dropped"] == [
+        {"reason": "rows with the image and label of an earlier one", "count": 2, "example": f"row 13 ({first})"},
         {"reason": "rows whose split is holdout", "count": 1, "example": "row 15"},
         {"reason": "rows whose split is empty", "count": 1, "example": "row 16"},
-        {"reason": "rows with the image and label of an earlier one", "count": 2, "example": f"row 13 ({first})"},
     ]
     assert "skipping 2 rows with the image and label of an earlier one, such as row 13 (train/ant/0.png)" in data.notes
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as file:

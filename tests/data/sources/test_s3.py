@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from launcher.data.sources import source as source_module
-from launcher.data.sources.copies import local_copy
 from launcher.data.sources.find import open_source
+from launcher.data.sources.reading import local_copy
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 from tests.images import write_images

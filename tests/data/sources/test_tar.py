@@ -12,8 +12,8 @@ import pytest
 from torchvision.datasets import ImageNet, imagenet
 
 from launcher.data.ffcv.beton import read_manifest
-from launcher.data.folder import scan
 from launcher.data.sources.find import open_source
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 from ..conftest import write_files
@@ -43,7 +43,7 @@ def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_images_and_classes_are_those_that_torchvision_unpacks(downloads: Path, unpacked: Path, split: str) -> None:
-    ours, theirs = open_source(str(downloads), split, report), scan(unpacked, split)
+    ours, theirs = open_source(str(downloads), split, report), open_source(str(unpacked), split, quiet)
     assert (ours.files, ours.classes) == (theirs.files, theirs.classes)
     assert contents(ours) == contents(theirs)
 
@@ -83,7 +83,7 @@ def test_a_tar_file_of_class_folders_reads_as_if_unpacked(one_tar: Path, tmp_pat
         tar.extractall(tmp_path)
     for split in ("train", "val"):
         ours = open_source(str(one_tar), split, report)
-        assert contents(ours) == contents(scan(tmp_path / "flowers", split))
+        assert contents(ours) == contents(open_source(str(tmp_path / "flowers"), split, quiet))
     write_files(one_tar, f"dataloader.folder={tmp_path / 'files'}")
 
 

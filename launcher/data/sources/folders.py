@@ -1,0 +1,79 @@
+"""Find the images in and below class folders, PATH/train/CLASS/*.jpg, of a disk or bucket; imports no torch."""
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+
+from launcher.config.class_names import composed, in_order
+from launcher.data.dropped import Drops, notes_on
+from launcher.data.folder import Folder
+from launcher.data.listing import entries, files_below, is_folder, unreadable_path
+from launcher.data.sources.arrange import Rows
+from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.layout import UNDIVIDED, Wanted, below, class_root, is_remote, problem, split_of_wanted
+from launcher.data.sources.pieces import Remote
+from launcher.data.sources.source import Files
+from launcher.data.workers import Report, quiet
+
+
+def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Folder:
+    """Find the images of class folders, sorted by class and name; a class may be empty.
+
+    On a disk, links to images and classes are followed if they stay within the split's folder, with links=follow all
+    that exist.
+
+    Raises UserError if the folder, its classes or all images are missing or unreadable.
+    """
+    if is_remote(path):
+        return _in_bucket(Files(path), wanted, options, report)
+    if not is_folder(Path(path)):
+        holds = "CLASS/*.jpg or" if wanted == "evaluation" else "train/CLASS/*.jpg and"
+        raise problem(path, f"not a folder; set a folder that holds {holds} val/CLASS/*.jpg")
+    try:
+        return _on_disk(Path(path), wanted, options)
+    except OSError as error:
+        raise problem(path, unreadable_path(error)) from None
+
+
+def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Folder:
+    tree, rows = Files(str(path)).tree(), Rows(wanted)
+    place = class_root(tree, wanted, str(path), options.classes)
+    root, shown = path / place, tree.folders(place)
+    inside = None if options.links == "follow" else f"{root.resolve()}{os.sep}"
+    refused, in_root = Drops(), Drops()
+    names, beside = entries(root, inside, in_root, follow=True)
+    classes = [name for name in names if name in shown]
+    if not classes:
+        message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
+        message += UNDIVIDED * (split_of_wanted(wanted) == "val")
+        raise problem(path, "; ".join([message, *notes_on(in_root)]))
+    for file in itertools.chain(*(files_below(root, name, inside, refused) for name in classes), beside):
+        rows.add_file(file)
+    rows.drop_all(dict(sorted(refused.items())))
+    rows.drop_all(in_root)
+    return rows.folder(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
+
+
+def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Folder:
+    path, what, tree = files.url, f"listing {wanted} images", files.tree()
+    report(what, 0, 1)
+    with files.reached():
+        try:
+            if not tree.folders(""):
+                # note: a bucket that does not exist is only in the text
+                files.sizes(path)
+                raise FileNotFoundError
+            root = class_root(tree, wanted, path, options.classes)
+            sizes = files.sizes(below(path, root))
+        except FileNotFoundError as error:
+            reason = f" ({error})" if str(error) else ""
+            message = f"has neither {split_of_wanted(wanted)}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}"
+            raise problem(path, f"{message}; set another URL") from None
+    report(what, 1, 1)
+    rows, known = Rows(wanted), np.array([*sizes.values()])
+    for number, name in enumerate(sizes):
+        rows.add_file(name, number)
+    order = in_order(map(composed, tree.folders(root)))
+    return rows.folder(path, order, lambda places: Remote(below(path, root), known[places]))
