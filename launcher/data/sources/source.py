@@ -107,7 +107,7 @@ class Files:
 
     def _digest(self, file: str) -> str:
         with self.reached(), self.open(file, _AHEAD) as opened:
-            return hashlib.file_digest(opened, "sha256").hexdigest()
+            return hashlib.file_digest(opened, "sha256").hexdigest()  # type: ignore[arg-type]
 
     def open(self, file: str, ahead: int) -> BinaryIO:
         """Open a file to read and seek in; remote files are read `ahead` bytes at a time."""
