@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,11 +59,7 @@ def read_index(folder: Path) -> dict[str, Folder]:
     if not (folder / _TABLE).is_file():
         return {}
     table = json.loads((folder / _TABLE).read_text(encoding="utf-8"))
-    return {split: _restored(facts, partial(_array, folder, split)) for split, facts in table.items()}
-
-
-def _array(folder: Path, split: str, name: str) -> np.ndarray:
-    return _mapped(f"{folder}/{split}.{name}.npy")
+    return {split: _restored(facts, f"{folder}/{split}.") for split, facts in table.items()}
 
 
 def _described(split: Folder) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -89,7 +84,10 @@ def _of_paths(name: str, paths: Paths) -> dict[str, np.ndarray]:
     return {name: paths.text, f"{name}_ends": paths.ends}
 
 
-def _restored(facts: dict[str, Any], array: Callable[[str], np.ndarray]) -> Folder:
+def _restored(facts: dict[str, Any], prefix: str) -> Folder:
+    def array(name: str) -> np.ndarray:
+        return _mapped(f"{prefix}{name}.npy")
+
     def paths(name: str) -> Paths:
         return Paths.of(array(name), array(f"{name}_ends"))
 

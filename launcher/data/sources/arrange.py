@@ -14,6 +14,7 @@ from launcher.data.sources.layout import (
     VAL,
     Tree,
     Wanted,
+    below,
     class_root,
     join,
     problem,
@@ -70,22 +71,22 @@ class Rows:
                 drop(self._dropped, REPLACED, path)
         self._places[key] = place
 
-    def add_file(self, below: str, place: Place = 0, mark: str = "") -> None:
+    def add_file(self, path: str, place: Place = 0, mark: str = "") -> None:
         """Add a file by its path below the folder of the classes, or drop it."""
-        parts = below.split("/")
+        parts = path.split("/")
         if any(map(is_ignored, parts)):
             return
-        if not below.lower().endswith(EXTENSIONS):
+        if not path.lower().endswith(EXTENSIONS):
             if len(parts) > 1 and parts[-1]:
-                self.drop(NO_IMAGE, below)
+                self.drop(NO_IMAGE, path)
         elif len(parts) == 1:
-            self.drop(LOOSE, below)
+            self.drop(LOOSE, path)
         else:
             label = composed(parts[0])
-            before = self.place(label, below) if mark else None
+            before = self.place(label, path) if mark else None
             # note: in one archive the last of equal names counts, as when unpacking
             is_in_same = isinstance(before, tuple) and isinstance(place, tuple) and before[0] == place[0]
-            self.add(label, below, place, "" if is_in_same else mark)
+            self.add(label, path, place, "" if is_in_same else mark)
 
     def add_table(self, number: int, file: str, listing: Listing, options: SourceOptions) -> None:
         """Add the rows of a table, which may have equal names.
@@ -94,8 +95,7 @@ class Rows:
         """
         rows = zip(listing.names, listing.classes, listing.places, strict=True)
         for row, (name, label, place) in enumerate(rows):
-            if options.lacks_label(label or ""):
-                raise problem(file, f"row {row + 1} ({name}) has no label; add it, or remove the row")
+            options.check_label(label or "", file, f"row {row + 1} ({name})")
             self.add(label or "", path_in_class(name, label or ""), (number, *place), f"#{number}-{row}")
 
     def folder(
@@ -124,7 +124,7 @@ class Rows:
         if taken != self._seen:
             message = f"{self._seen:,} files or rows were listed, but {taken:,} are taken or dropped with a reason; "
             raise problem(path, f"{message}this is an error of the program, please report it")
-        root, split = f"{path}/{place}".rstrip("/") if place else path, split_of_wanted(self.wanted)
+        root, split = below(path, place.rstrip("/")), split_of_wanted(self.wanted)
         return Folder(root, split, classes, files, labels[by_class], stored(places), place, taken, self._dropped)
 
 
@@ -167,9 +167,8 @@ def add_archives(
                     rows.drop_unread(_ELSEWHERE, [file])
             elif label is None:
                 rows.add_file(file.removeprefix(prefix), (number, *place), mark)
-            elif options.lacks_label(label):
-                raise problem(archive, f"{file} has no label; add it, or remove the sample")
             else:
+                options.check_label(label, archive, file, remove="sample")
                 rows.add(label, path_in_class(file, label), (number, *place), mark)
         # note: an archive of both splits is listed for each, and counts for training
         if is_divided or rows.wanted != "val":

@@ -1,6 +1,7 @@
 """List the images of one archive: tar and zip files; and the labels of tables, such as Parquet; imports no torch."""
 
 import io
+import itertools
 import json
 import math
 import re
@@ -54,10 +55,11 @@ class SourceOptions:
     labelled: str = ""
     classes: Sequence[str] = ()
 
-    def lacks_label(self, text: str) -> bool:
-        """Return whether the text of a label is empty, or that of one of its numbers."""
+    def check_label(self, text: str, file: str, entry: str, labels: str = "label", remove: str = "row") -> None:
+        """Raise a UserError about an entry of a file if the text of its label is empty, or that of a number of it."""
         needs = {"class": [text], "numbers": text.split(self.columns.separator)}
-        return "" in needs.get(self.labelled, ())
+        if "" in needs.get(self.labelled, ()):
+            raise problem(file, f"{entry} has no {labels}; add it, or remove the {remove}")
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
         _add_samples(listing, archive, members, labels, columns)
         return listing
     for one in members:
-        if is_image(PurePosixPath(one.name).name):
+        if is_image(one.name):
             listing.add(one.name, None, one.start, one.size or 0)
         else:
             listing.others.append(one.name)
@@ -234,19 +236,17 @@ def _add_samples(
 
 def _samples(archive: str, members: Sequence[Piece]) -> Iterator[tuple[str, dict[str, Piece]]]:
     """Yield key and members by field of the samples of a tar file."""
-    key, sample = "", dict[str, Piece]()
-    for one in members:
-        if (match := _SAMPLE.fullmatch(one.name)) is None or any(map(is_ignored, PurePosixPath(one.name).parts)):
-            continue
-        name = match[2].lower()
-        if match[1] != key:
-            if sample:
-                yield key, sample
-            key, sample = match[1], {}
-        if name in sample:
-            raise problem(archive, f"has {one.name} twice in one sample; remove one")
-        sample[name] = one
-    if sample:
+    named = [
+        (match[1], match[2].lower(), one)
+        for one in members
+        if (match := _SAMPLE.fullmatch(one.name)) and not any(map(is_ignored, PurePosixPath(one.name).parts))
+    ]
+    for key, group in itertools.groupby(named, key=lambda one: one[0]):
+        sample = dict[str, Piece]()
+        for _, name, one in group:
+            if name in sample:
+                raise problem(archive, f"has {one.name} twice in one sample; remove one")
+            sample[name] = one
         yield key, sample
 
 

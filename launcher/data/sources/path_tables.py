@@ -64,12 +64,9 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
                 rows.drop_unread(f"rows whose {column} is {other}", [f"row {number}"])
             continue
         file = _file(table, number, row, image)
-        where = f"{table}: row {number} ({row[image]})"
-        label = label_text([row.get(name) for name in labels], options.columns, where)
-        if options.lacks_label(label):
-            raise problem(
-                table, f"row {number} ({row[image]}) has no {' and '.join(labels)}; add it, or remove the row"
-            )
+        entry = f"row {number} ({row[image]})"
+        label = label_text([row.get(name) for name in labels], options.columns, f"{table}: {entry}")
+        options.check_label(label, str(table), entry, " and ".join(labels))
         name = path_in_class(str(row[image]), label)
         if isinstance(before := rows.place(label, name), int) and files[before] != file:
             name = f"{label}/{row[image]}"
@@ -77,7 +74,7 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
             rows.add(label, name, len(files))
             files.append(file)
         else:
-            rows.drop(_REPEATED, f"row {number} ({row[image]})")
+            rows.drop(_REPEATED, entry)
     return rows.folder(str(table), [], lambda numbers: Listed(files).part(numbers))
 
 
