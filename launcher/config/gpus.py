@@ -19,7 +19,8 @@ class Gpu:
 
     `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
     machine, in GB/s per direction. `jpegs` are the images/s that it decodes. Without `bf16` it trains in fp16.
-    `capability` is CUDA's compute capability.
+    `capability` is CUDA's compute capability. `product_factor` and `bandwidth_factor` multiply the efficiencies of
+    products and of memory, where this GPU's differ.
     """
 
     memory: Positive
@@ -31,6 +32,8 @@ class Gpu:
     jpegs: Positive = math.inf
     bf16: bool = True
     capability: Positive = math.inf
+    product_factor: Positive = 1.0
+    bandwidth_factor: Positive = 1.0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -68,11 +71,11 @@ def check_gpu(machine: Hardware, key: str = "hardware") -> None:
     Raises UserError with the cheapest machine of as many GPUs that are not slower, or of any number.
     """
     if reason := unsupported(machine.gpu):
-        rate = gpus()[str(machine.gpu)].matrix_rate
+        rate = gpus()[str(machine.gpu)].product_rate
         able = [one for one in machines().values() if one.gpu in gpus() and not unsupported(one.gpu)]
 
         def distance(one: Hardware) -> tuple[bool, bool, float]:
-            slower = gpus()[str(one.gpu)].matrix_rate < rate
+            slower = gpus()[str(one.gpu)].product_rate < rate
             return one.gpus != machine.gpus, slower, math.inf if one.price_per_hour is None else one.price_per_hour
 
         nearest = min(able, key=distance).name

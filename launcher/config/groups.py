@@ -60,9 +60,19 @@ def machines() -> dict[str, Hardware]:
     return {name: machine(name, path) for name, path in files("hardware").items()}
 
 
+def gpu_model(gpu: str) -> str:
+    """Return the name of a GPU of conf/hardware without its memory: `RTX 4090` for `RTX 4090 24GB`."""
+    return re.sub(r" \d+GB$", "", gpu)
+
+
 def is_named(gpu: str | None, device: str) -> bool:
-    """Return whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU, by whole words: A10 is not A100."""
-    return gpu is not None and re.search(rf"\b{re.escape(gpu.split(' ')[0])}\b", device) is not None
+    """Return whether a device such as `NVIDIA A100-SXM4-40GB` is a machine's GPU, by whole words.
+
+    A10 is not A100, and RTX 3090 is neither RTX 3090 Ti nor the chip of a laptop.
+    """
+    if gpu is None:
+        return False
+    return re.search(rf"\b{re.escape(gpu_model(gpu))}\b(?! (?:Ti|D|SUPER|Laptop)\b)", device) is not None
 
 
 def price_age(machine: Hardware, today: datetime.date | None = None) -> str:

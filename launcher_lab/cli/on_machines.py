@@ -7,14 +7,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from launcher.config.compose import Composed, compose
 from launcher.config.gpus import Gpu, check_gpu, unsupported
 from launcher.config.groups import machines, price_age
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware
-from launcher.console import console, table, verbatim
+from launcher.console import console, verbatim
 from launcher.counts import count_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
@@ -24,6 +22,7 @@ from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
+from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher_lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
 from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
 from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
@@ -32,7 +31,6 @@ from launcher_lab.predict.total import total
 
 __all__ = ["configure", "handle", "total"]
 
-_MOST_PHASES = 6
 # The loading of the published curves: FFCV, eight workers per GPU.
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
@@ -222,10 +220,10 @@ def _minutes(span: Span) -> dict[str, float]:
 
 def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
     out = console()
-    out.print(_table(candidates))
+    out.print(list_of(candidates) if everything else table_of(candidates))
     if not everything:
         prediction = candidates[0].prediction
-        out.print(_phases(prediction))
+        out.print(phases_of(prediction))
         estimate = prediction.estimate
         out.print(verbatim(
             f"{count_of(estimate.evaluations, 'evaluation')}: {duration(estimate.evaluation.seconds)}, checkpoints "
@@ -233,7 +231,8 @@ def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: boo
         ))  # fmt: skip
     for made_from in dict.fromkeys(offer.prediction.made_from for offer in candidates):
         out.print(verbatim(f"source: {made_from}"))
-    for note in [*notes, *_price_notes(candidates)]:
+    unlisted = left_out(candidates) if everything else []
+    for note in [*notes, *unlisted, *_price_notes(candidates)]:
         out.print(verbatim(f"note: {note}"), style="yellow")
 
 
@@ -249,35 +248,3 @@ def _price_notes(candidates: Sequence[Offer]) -> list[str]:
     if bare:
         notes.append(f"no price for {', '.join(bare)}; set hardware.price_per_hour=2.5")
     return notes
-
-
-def _table(candidates: Sequence[Offer]) -> Table:
-    columns = ("", "machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date")
-    cells = table(*columns, numbers=("wall clock", "cost", "images/s"))
-    for offer in candidates:
-        machine, cost = offer.machine, offer.cost
-        what = (machine.name, f"{machine.gpus} x {machine.gpu}", "spot" if offer.spot else "on demand")
-        if offer.problem:
-            cells.add_row("", *what, "-", verbatim(offer.problem))
-            continue
-        cells.add_row(
-            "*" if offer.front else "", *what, duration(offer.wall.seconds),
-            f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
-            f"{cost.seconds:,.2f} {machine.currency}" if cost else "-",
-            f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
-            f"{offer.prediction.estimate.images_per_second:,.0f}", main_bound(offer.prediction.phases),
-            verbatim(price_age(machine)) if cost else "",
-        )  # fmt: skip
-    if len(candidates) > 2:
-        cells.caption, cells.caption_justify = "*: no other machine is both cheaper and faster", "left"
-    return cells
-
-
-def _phases(prediction: Prediction) -> Table:
-    cells = table("image px", "steps", "step time", "bottleneck")
-    phases = prediction.phases
-    last = len(phases) - 1
-    shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})
-    for phase in (phases[number] for number in shown):
-        cells.add_row(str(phase.view), f"{phase.steps:,}", f"{1000 * phase.seconds:,.1f} ms", phase.bound)
-    return cells

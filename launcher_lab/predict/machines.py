@@ -13,7 +13,7 @@ import numpy as np
 
 from launcher import paths
 from launcher.config.gpus import Gpu, gpus
-from launcher.config.groups import machines
+from launcher.config.groups import gpu_model, machines
 from launcher.config.schema import Hardware
 from launcher.config.similar import nearest
 from launcher.data.loaders.base import DecodingLoader
@@ -42,7 +42,7 @@ def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str
     able = [one for one in known.values() if str(one.gpus) == count.strip() and _plain(gpu) in _names(str(one.gpu))]
     if able:
         return min(able, key=lambda one: (one.price_per_hour is None, one.price_per_hour)).name
-    counts = sorted({f"{one.gpus}x{str(one.gpu).split()[0]}" for one in known.values()})
+    counts = sorted({f"{one.gpus}x{gpu_model(str(one.gpu)).replace(' ', '')}" for one in known.values()})
     choices = {name.lower(): name for name in (*known, *counts)}
     near = nearest(word, choices)
     hint = f"did you mean {choices[near]}? " if near else ""
@@ -57,7 +57,8 @@ def rented() -> dict[str, Hardware]:
 
 def _names(gpu: str) -> set[str]:
     """Return the accepted names of a GPU; a prefix is not one, as A10 and L4 are GPUs too."""
-    return {_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu.split()[0])}
+    names = {_plain(gpu), _plain(gpu).removesuffix("gb"), _plain(gpu_model(gpu))}
+    return names | {name.removeprefix("rtx") for name in names}
 
 
 def _plain(name: str) -> str:
@@ -155,7 +156,8 @@ def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
     """Return the lowest hourly price and spot price over all regions by the machine's name in conf/hardware."""
     prices: dict[str, list[tuple[float | None, float | None]]] = {}
     with path.open(newline="", encoding="utf-8") as lines:
-        for row in csv.DictReader(lines):
+        # note: the price of a machine without an accelerator in its row, as of Google Cloud, leaves out the GPUs
+        for row in (row for row in csv.DictReader(lines) if row.get("AcceleratorName")):
             pair = _number(row.get("Price")), _number(row.get("SpotPrice"))
             prices.setdefault(_name(path.parent.name, row.get("InstanceType") or ""), []).append(pair)
     cheapest = {}
@@ -168,6 +170,8 @@ def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
 
 def _name(cloud: str, instance: str) -> str:
     plain = re.sub(r"[^a-z0-9]+", "_", instance.lower()).removeprefix("standard_")
+    if cloud == "runpod":
+        return f"runpod_{plain.removesuffix('_secure')}"
     return plain.replace("gpu_", f"{cloud}_", 1) if plain.startswith("gpu_") else plain
 
 

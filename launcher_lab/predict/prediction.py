@@ -127,7 +127,7 @@ class Rates:
             # note: ranks share eigenvectors
             return work.operations * row / (self.count if work.kind == "eigenvectors" else 1), 0.0, 0.0
         memory, products = stack["memory"], stack["products"]
-        bandwidth = self.gpu.bandwidth * 1e9
+        bandwidth = self.gpu.bandwidth_factor * self.gpu.bandwidth * 1e9
         moves = work.moved / (memory.get(work.kind, memory["other"]) * bandwidth)
         if not work.operations:
             return 0.0, moves, 0.0
@@ -138,7 +138,8 @@ class Rates:
         # note: a depthwise convolution with channels first has its own kernels, which need no copies
         copied = {"convolution": not (channels_last and work.aligned), "depthwise": channels_last and not work.aligned}
         copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
-        return work.operations / (efficiency * self.gpu.product_rate * 1e12), moves, copies
+        rate = self.gpu.product_factor * self.gpu.product_rate * 1e12
+        return work.operations / (efficiency * rate), moves, copies
 
     def _all_reduce(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
         """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone.

@@ -48,9 +48,9 @@ def test_unsupported_machines_are_marked() -> None:
     ("words", "line"),
     [
         (("plan", "recipe=mild", "--on", "8xV100"), "--on=lambda_8x_v100: torch has no kernels for V100 16GB"),
-        (("plan", "recipe=mild", "--on", "p3_2xlarge"), "set --on=lambda_1x_a100, the nearest that works"),
-        (("plan", "recipe=mild", "hardware=lambda_8x_v100"), "set hardware=lambda_8x_a100, the nearest that works"),
-        (("submit", "--slurm", "recipe=mild", "hardware=bm_gpu3_8"), "set hardware=lambda_8x_a100, the nearest"),
+        (("plan", "recipe=mild", "--on", "p3_2xlarge"), "set --on=runpod_1x_rtx4090, the nearest that works"),
+        (("plan", "recipe=mild", "hardware=lambda_8x_v100"), "set hardware=runpod_8x_rtx4090, the nearest that works"),
+        (("submit", "--slurm", "recipe=mild", "hardware=bm_gpu3_8"), "set hardware=runpod_8x_rtx4090, the nearest"),
     ],
 )
 def test_unsupported_machines_are_refused(words: tuple[str, ...], line: str) -> None:

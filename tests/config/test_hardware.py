@@ -16,7 +16,7 @@ def test_every_machine_has_a_known_gpu_and_the_source_of_its_figures() -> None:
     rented = [machine for name, machine in machines().items() if name != "this_machine"]
     assert machines().keys() == set(options("hardware"))
     assert {machine.gpu for machine in rented} == set(gpus())
-    assert len(rented) >= 16
+    assert len(rented) >= 50
     for machine in rented:
         assert None not in (machine.gpus, machine.cores, machine.memory, machine.source), machine.name
         assert machine.price_source is not None, machine.name
@@ -32,7 +32,8 @@ def test_newer_gpus_are_faster() -> None:
     assert known["A100 80GB"].bandwidth / known["A100 40GB"].bandwidth == pytest.approx(1.31, abs=0.01)
     assert known["H200 141GB"].bandwidth / known["H100 80GB"].bandwidth == pytest.approx(1.43, abs=0.01)
     assert known["H200 141GB"].matrix_rate == known["H100 80GB"].matrix_rate
-    assert all(0.6 < gpu.product_rate / gpu.matrix_rate <= 1 for gpu in known.values())
+    # note: L4's clock falls at 72 W; consumer cards run above the clock of their specification
+    assert all(0.45 < gpu.product_rate / gpu.matrix_rate < 1.15 for gpu in known.values())
 
 
 @pytest.mark.parametrize(

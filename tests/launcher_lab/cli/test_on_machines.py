@@ -9,6 +9,7 @@ import pytest
 from launcher.config.groups import machines
 from launcher.plan.plan import Plan
 from launcher_lab.predict.counted import CountedStep
+from launcher_lab.predict.machines import rented, sky_prices
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
 
@@ -56,6 +57,18 @@ def test_all_machines_are_compared_and_the_front_marked() -> None:
     old = [o for o in offers if "V100" in str(o["gpu"])]
     assert old
     assert all("torch has no kernels for V100" in str(o["problem"]) for o in old)
+
+
+def test_the_list_of_all_machines_fits_a_terminal_and_gives_reasons_below() -> None:
+    code, out, errors = execute(*PLAN, "--on", "all")
+    assert code == 0, errors
+    rows, notes = out.split("*: no other machine")
+    assert max(map(len, rows.splitlines())) <= 100
+    assert "runpod_8x_rtx4090" in rows
+    assert "1 x T4" not in rows
+    assert "device_batch_size=256 fits: g4dn_8xlarge\n" in notes
+    assert "note: not possible: torch has no kernels for V100 16GB" in notes
+    assert "note: price: unknown date: " in notes
 
 
 def test_a_quality_gives_the_length_of_its_curve() -> None:
@@ -136,6 +149,14 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
         "p5.48xlarge,H100,8,192,2048,40.0,us-east-2,,\n"
         "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
     )
+    for cloud, row in (
+        ("gcp", "a2-highgpu-1g,,,12,85,0.74,us-central1,,0.37"),  # note: without the price of its GPU
+        ("runpod", "1x_RTX6000-Ada_SECURE,RTX6000-Ada,1,10,62,0.5,US,,0.3"),
+    ):
+        file = folder.parent / cloud / "vms.csv"
+        file.parent.mkdir()
+        header = (folder / "vms.csv").read_text().splitlines()[0]
+        file.write_text(f"{header}\n{row}\n")
     for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
         offers = offered(*PLAN, *named, "--prices", "sky")
         hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
@@ -143,4 +164,6 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
     )
-    assert "1 price from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]
+    assert "2 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]
+    assert sky_prices(rented()).keys() == {"p5_48xlarge", "runpod_1x_rtx6000_ada"}
+    assert "has no price for a2_highgpu_1g" in refused(*PLAN, "--on", "a2_highgpu_1g", "--prices", "sky")

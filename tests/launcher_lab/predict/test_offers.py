@@ -20,6 +20,13 @@ SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
         ("1xA100", "lambda_1x_a100"),
         ("8xh100", "lambda_8x_h100"),
         ("8xH100-80", "lambda_8x_h100"),
+        ("1xRTX 4090", "runpod_1x_rtx4090"),
+        ("1xrtx4090", "runpod_1x_rtx4090"),
+        ("1x5090", "runpod_1x_rtx5090"),
+        ("1xRTX6000-Ada", "runpod_1x_rtx6000_ada"),
+        ("1xA10G", "g5_xlarge"),
+        ("1xL4", "g6_xlarge"),
+        ("4xA100", "a2_highgpu_4g"),
     ],
 )
 def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
@@ -31,9 +38,10 @@ def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name
     [
         ("8xH20O", "did you mean 8xH200?"),
         ("3xH100", "did you mean 1xH100?"),
-        ("8xQ900", "or 1xA100, 1xB200"),
-        ("1xA10", "did you mean 1xA100?"),
-        ("1xL4", "no such machine"),
+        ("8xQ900", "or 1xA100, 1xA10G, 1xB200"),
+        ("1xA10", "did you mean 1xA10"),
+        ("1xL40", "no such machine"),
+        ("1xRTX", "no such machine"),
         ("", "no such machine"),
     ],
 )
