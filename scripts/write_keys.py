@@ -147,7 +147,7 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
                 if (bound := getattr(limit, name, None)) is not None:
                     yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
             if (length := getattr(limit, "min_length", None)) is not None:
-                yield f"{length} of them"
+                yield "one character" if length == 1 else f"{length} items"
 
 
 def remark(name: str, files: Sequence[Option]) -> str:
