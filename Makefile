@@ -7,7 +7,7 @@ TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launch
 
 demo: setup
 	@echo 'To type train instead of .venv/bin/train: source .venv/bin/activate'
-	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 eval_batch_size=256 schedule.dilate=0.25
+	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25 algorithms.ema.half_life=25ba
 
 test: setup-tests check
 	PYTHONPATH=$(CURDIR)/.venv/originals .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

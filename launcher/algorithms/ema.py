@@ -37,11 +37,10 @@ class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weig
         half_life, tenth = max(1, plan.steps(self.half_life)), max(1, plan.total_steps // 10)
         remaining = 2 ** ((first - plan.total_steps) / half_life)
         if plan.total_steps >= first and remaining > _MUCH_OF_THE_START:
-            shorter = f"algorithms.ema.half_life={tenth}ba, a tenth of the steps"
+            shorter = f"algorithms.ema.half_life={tenth}ba"
             yield (
-                f"with algorithms.ema.half_life={self.half_life} the EMA weights, which are evaluated, keep "
-                f"{remaining:.0%} of the weights of step {first} after {count_of(plan.total_steps, 'step')}; set "
-                f"{shorter if tenth < half_life else 'algorithms.ema=off'}"
+                f"the EMA half-life ({count_of(half_life, 'step')}) is too long for "
+                f"{count_of(plan.total_steps, 'step')}; set {shorter if tenth < half_life else 'algorithms.ema=off'}"
             )
 
 

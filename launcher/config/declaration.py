@@ -88,7 +88,7 @@ class AlgorithmConfig(Declaration):
     needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
     acts_on: the parts of a record that it handles if it is for some records only (`TaskConfig.needs`).
-    needs_classes: why it has no meaning for numbers of an image.
+    needs_classes: why it has no meaning for image regression.
     """
 
     name: ClassVar[str]

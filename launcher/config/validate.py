@@ -34,6 +34,16 @@ _EXPECTED = {
     "model_attributes_type": "a mapping of values",
     "finite_number": "a finite number",
 }
+# Words of pydantic, and those of docs/keys.md.
+_WORDS = {
+    "Input should be": "must be",
+    "List should have": "must have",
+    " after validation": "",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}
 Typed = TypeVar("Typed")
 # note: building the run config's adapter takes 14 ms, and a study reads thousands of configs
 adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
@@ -70,7 +80,7 @@ def typed(kind: type[Typed], values: Any, origin: Callable[[str], str | None], p
                     expected.append(message)
     for key, (value, (first, *others)) in mismatches.items():
         path = f"{prefix}{key}".removesuffix(".")
-        message = " or ".join([first, *(other.removeprefix("must be ") for other in others)])
+        message = ", or ".join([first, *(other.removeprefix("must be ") for other in others)])
         if _EXPECTED["string_type"] in message and any(
             type(one) in (bool, int, float) for one in [value, *_items(value)]
         ):
@@ -145,14 +155,13 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         like = nearest(str(details["input"]), choices)
-        return f"must be one of {', '.join(choices)}" + (f"; did you mean {like}?" if like else "")
+        several = "one of " if len(choices) > 1 else ""
+        return f"must be {several}{', '.join(choices)}" + (f"; did you mean {like}?" if like else "")
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}"
     if kind == "value_error":
         return str(context["error"])
-    return (
-        str(details["msg"])
-        .replace("Input should be", "must be")
-        .replace("List should have", "must have")
-        .replace(" after validation", "")
-    )
+    text = str(details["msg"])
+    for theirs, ours in _WORDS.items():
+        text = text.replace(theirs, ours)
+    return text

@@ -17,9 +17,7 @@ _MOST_IMAGES, _MOST_BYTES = 1000, 128 << 20
 
 
 def images_section(train: ImageReader, val: Reader, notes: Iterable[str], seed: int) -> str:
-    """Return a section of the sizes of some training images, drawn by the seed, of those that cannot be decoded, and
-    notes.
-    """
+    """Build the HTML section: sizes (seeded sample), undecodable files, notes."""
     sizes: list[tuple[int, int]] = []
     bad: list[tuple[str, str]] = []
     left = _MOST_BYTES

@@ -119,7 +119,7 @@ def check_labels(
         return []
     notes, separator = check_classes(names, train, val, key, value), config.dataset.columns.separator
     if joined := [name for name in names if separator in name]:
-        example = f"such as {joined[0]}; set task=multilabel for several labels an image"
+        example = f"such as {joined[0]}; set task=multilabel for multi-label classification"
         notes.append(f"{_number(joined)} names joined by dataset.columns.separator={separator}, {example}")
     return notes + imbalance_notes(config, names, class_counts(train, len(names)))
 

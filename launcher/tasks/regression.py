@@ -1,4 +1,4 @@
-"""Numbers of an image: the network learns them with the mean 0 and the standard deviation 1 of the training images."""
+"""Image regression: the network learns them with the mean 0 and the standard deviation 1 of the training images."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
         with torch.device("meta"):
             active[name].change_model(network)
         if _structure(network) == before:
-            message = f"does not apply to {plan.config.model.architecture}: it has no {needs}; turn the algorithm off"
+            message = f"{plan.config.model.architecture} has no {needs}; set algorithms.{name}=off"
             yield Problem(message, f"algorithms.{name}", "on")
 
 

@@ -42,7 +42,8 @@ _RANGE = {"low", "high", "scale"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("space", metavar="SPACE", help="a YAML file of ranges and lists, or one of conf/tuning by name")
+    space = "a YAML file of keys with a list, or {low: 0.1, high: 1.0, scale: log}; or "
+    parser.add_argument("space", metavar="SPACE", help=space + " or ".join(_packaged()))
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="values for all trials")
     parser.add_argument("--trials", type=int, default=5, metavar="N", help="trials per study (default: 5)")
     parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
@@ -218,8 +219,13 @@ def results(trials: Sequence[Trial], runs: Path, goal: Goal | None, primary: Met
     return sorted(unordered, key=order)
 
 
+def _packaged() -> dict[str, Path]:
+    """Return the files of the packaged search spaces by name."""
+    return {path.stem: path for path in sorted((paths.CONF / "tuning").glob("*.yaml"))}
+
+
 def _path(name: str) -> Path:
-    packaged = {path.stem: path for path in (paths.CONF / "tuning").glob("*.yaml")}
+    packaged = _packaged()
     if name in packaged:
         return packaged[name]
     if not is_file(Path(name)):

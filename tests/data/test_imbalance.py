@@ -91,9 +91,9 @@ def test_weights_follow_scikit_learns_balanced_and_the_effective_number() -> Non
     ("value", "message"),
     [
         ("[1,2]", "has 2 numbers for 3 classes; set one per class, in the order of their names"),
-        ("[1,2,-1]", "effective or a list of numbers above 0, one per class"),
-        ("[1,2,0]", "must be one of none, auto, effective or a list of numbers above 0"),
-        ("balanced", "must be one of none, auto, effective or a list"),
+        ("[1,2,-1]", "effective, or a list of numbers above 0, one per class"),
+        ("[1,2,0]", "must be one of none, auto, effective, or a list of numbers above 0"),
+        ("balanced", "must be one of none, auto, effective, or a list"),
     ],
 )
 def test_other_weights_are_refused(folder: Path, value: str, message: str) -> None:

@@ -196,7 +196,7 @@ def test_a_damaged_file_is_a_one_line_error(image_folder: Path, tmp_path: Path, 
         (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it with: train prepare dataset=imagenet"),
         (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),
         (["dataset=shapes", "dataloader.train=x.beton"], "points to an existing file"),
-        (["dataset=shapes", "dataloader.files.quality=200"], "must be less than or equal to 100"),
+        (["dataset=shapes", "dataloader.files.quality=200"], "must be at most 100"),
     ],
 )
 def test_a_wrong_value_is_a_one_line_error(words: list[str], expected: str) -> None:

@@ -114,7 +114,7 @@ def test_ffcv_files_of_another_split_are_refused(undivided: Path) -> None:
 
 def test_data_that_cannot_be_split_are_refused(undivided: Path) -> None:
     words = ["plan", "dataset=image_folder", f"dataset.path={undivided}"]
-    assert "greater than 0" in refused(*words, "dataset.val_split=0")
+    assert "above 0" in refused(*words, "dataset.val_split=0")
     assert "their own validation split" in refused("plan", "dataset=shapes", "dataset.val_split=0.1")
     tar = ["prepare", "dataset=image_folder", "dataset.path=/nowhere/a.tar", "dataloader.folder=/tmp/nothing"]
     assert "no such file; set a tar" in refused(*tar, "dataset.val_split=0.1")

@@ -1,19 +1,19 @@
-"""docs/keys.md, docs/errors.md and the tables of published figures are up to date."""
+"""docs/keys.md, the tables of published figures and the results of the demo are up to date."""
 
 import re
 import runpy
+import shlex
 
 import pytest
+import yaml
 
 from launcher.config.keys import all_keys
 from tests.commands import output_of
 
+from .errors import messages
 from .pages import ROOT
 
-SCRIPTS = {
-    name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py"))
-    for name in ("write_keys", "write_figures", "write_errors")
-}
+SCRIPTS = {name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py")) for name in ("write_keys", "write_figures")}
 FIGURES = SCRIPTS["write_figures"]
 _VERBS = (
     "add check choose copy correct create download evaluate expected export free install list move omit pass pip put "
@@ -32,6 +32,14 @@ def test_the_figures_of_a_page_are_current(name: str) -> None:
     assert FIGURES["written"](text) == text, "run: .venv/bin/python scripts/write_figures.py"
 
 
+def test_the_figures_of_the_demo_are_those_of_its_command() -> None:
+    demo = runpy.run_path(str(ROOT / "scripts" / "write_demo.py"))
+    results = yaml.safe_load(demo["VALUES"].read_text())
+    assert [result["seed"] for result in results] == [*demo["SEEDS"]]
+    for page in ("README.md", "docs/first_run.md"):
+        assert f"train {shlex.join(demo['command']())}\n" in (ROOT / page).read_text()
+
+
 def test_every_table_is_on_a_page() -> None:
     text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
     assert all(table in text for table in FIGURES["tables"]().values())
@@ -41,22 +49,22 @@ def test_the_bound_on_the_page_is_the_output_of_compare() -> None:
     shown = {
         " ".join(line.split()) for line in output_of("compare", "--published", "--baseline", "timm_a2").splitlines()
     }
-    (row,) = re.findall(r"^(hot    timm_a2.*)$", (ROOT / "docs" / "efficiency.md").read_text(), re.MULTILINE)
+    (row,) = re.findall(r"^(hot    timm_a2.*)$", (ROOT / "docs" / "results.md").read_text(), re.MULTILINE)
     assert " ".join(row.split()) in shown
 
 
-def test_the_page_of_errors_is_current() -> None:
-    text = (ROOT / "docs" / "errors.md").read_text()
-    assert text == SCRIPTS["write_errors"]["page"](), "run: .venv/bin/python scripts/write_errors.py"
-    assert "| `dataset.path` | has no rows whose ... is ...; add some, or set dataset.val_split=0.1 |" in text
-
-
 def test_every_error_of_a_user_has_a_key_or_a_remedy() -> None:
-    errors = [one for one in SCRIPTS["write_errors"]["messages"]() if one.raised != "MachineError"]
+    errors = [one for one in messages() if one.raised != "MachineError"]
     assert len(errors) > 200
     lacking = [one for one in errors if not (one.key or _REMEDY.search(one.text) or one.text in _QUOTED)]
     assert [f"{one.file}:{one.line}: {one.text}" for one in lacking] == []
     assert not _REMEDY.search("... cannot be read: ...")
+
+
+def test_every_key_has_a_description() -> None:
+    rows = [line for line in (ROOT / "docs" / "keys.md").read_text().splitlines() if re.match(r"\| `[\w.]+` \|", line)]
+    assert len(rows) > 400
+    assert [row for row in rows if row.endswith("|  |")] == []
 
 
 def test_the_page_of_keys_is_current_and_complete() -> None:

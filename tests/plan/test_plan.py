@@ -193,11 +193,11 @@ def test_an_ema_too_slow_for_a_short_run_is_noted() -> None:
     words = ("recipe=mild", "epochs=1", "schedule.warmup=0.1dur")
     (line,) = noted(*words, samples=200 * 2048)
     # note: the first update is at step 20, and a quarter remains after two half-lives
-    assert "keep 29% of the weights of step 20 after 200 steps; set algorithms.ema.half_life=20ba" in line
+    assert "the EMA half-life (100 steps) is too long for 200 steps; set algorithms.ema.half_life=20ba" in line
     assert noted(*words, "algorithms.ema.half_life=20ba", samples=200 * 2048) == []
     assert noted(*words, "algorithms.ema=off", samples=200 * 2048) == []
     *_, line = noted("recipe=small", "epochs=1", samples=3 * 64)
-    assert "keep 25% of the weights of step 1 after 3 steps; set algorithms.ema=off" in line
+    assert "is too long for 3 steps; set algorithms.ema=off" in line
 
 
 def test_compiling_for_a_cpu_is_advised_against() -> None:

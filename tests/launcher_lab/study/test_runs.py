@@ -42,9 +42,9 @@ def test_a_slow_second_epoch_adds_no_time(make_run: MakeRun) -> None:
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"epochs": -2}, "epochs=-2: must be greater than or equal to 1"),
+        ({"epochs": -2}, "epochs=-2: must be at least 1"),
         ({"batch_size": "many"}, "batch_size=many: must be a whole number"),
-        ({"schedule": {"name": "cosine", "dilate": 0.0}}, "schedule.dilate=0.0: must be greater than 0"),
+        ({"schedule": {"name": "cosine", "dilate": 0.0}}, "schedule.dilate=0.0: must be above 0"),
         ({"optimizer": {"name": "sdg"}}, "optimizer.name=sdg: must be one of"),
         ({"sede": 3}, "sede=3: no such key; did you mean seed?"),
     ],

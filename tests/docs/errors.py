@@ -1,32 +1,15 @@
-"""Write docs/errors.md, the list of all error messages in the source, with their keys.
-
-Run it after a message changes: .venv/bin/python scripts/write_errors.py
-"""
+"""Every error message in the source, with its key."""
 
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 
 from launcher.counts import plural
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "errors.md"
+from .pages import ROOT
+
 _RAISED = {"UserError", "Problem", "MachineError"}
-_HEAD = """\
-# Every error
-
-    $ train recipe=hot optimizer.lrr=1
-    error: optimizer.lrr=1 (command line): no such key; did you mean optimizer.lr?
-
-A command that cannot continue prints `error: KEY=VALUE (origin of the value): MESSAGE` for each wrong value and exits
-with code 2, or with code 1 if the machine is at fault. `scripts/write_errors.py` writes this page from the source:
-`...` stands for names and numbers, `KEY` for one of several keys.
-
-A file that cannot be read or written is `error: PATH: MEANING; REMEDY`, with a remedy of `launcher/disk.py`:
-`error: runs/a/config.yaml: Disk quota exceeded; remove some of your files, or raise the quota`.
-"""
 
 
 @dataclass(frozen=True)
@@ -38,11 +21,6 @@ class Message:
     raised: str
     key: str
     text: str
-
-    @property
-    def sort_key(self) -> str:
-        """Return the text in lower case, from its first letter on."""
-        return self.text.lstrip(". :'\"/(").lower()
 
 
 @dataclass(frozen=True)
@@ -59,21 +37,6 @@ def messages() -> list[Message]:
     trees = {path.relative_to(ROOT): ast.parse(path.read_text()) for path in files}
     helpers = {".".join(path.with_suffix("").parts): dict(_helpers(tree)) for path, tree in trees.items()}
     return [one for path, tree in trees.items() for one in _in_file(path, tree, helpers)]
-
-
-def page() -> str:
-    """Return the page: errors by package, sorted by their first words."""
-    parts = [_HEAD]
-    ordered = sorted(messages(), key=lambda one: (_package(one), one.sort_key))
-    for package, group in groupby(ordered, key=_package):
-        rows = dict.fromkeys(f"| {_cell(one.key)} | {_escaped(one.text)} |" for one in group)
-        parts.append("\n".join([f"## {package}\n", "| key | message |", "|---|---|", *rows, ""]))
-    return "\n".join(parts)
-
-
-def _package(message: Message) -> str:
-    """Return the folder of the message's file."""
-    return str(Path(message.file).parent)
 
 
 def _helpers(tree: ast.Module) -> Iterator[tuple[str, Helper]]:
@@ -146,16 +109,3 @@ def _text(node: ast.expr, names: dict[str, ast.expr]) -> str:
         case ast.Name(id=name) if name in names:
             return _text(names[name], {other: value for other, value in names.items() if other != name})
     return "..."
-
-
-def _cell(key: str) -> str:
-    return f"`{key if key.strip('.') else 'KEY'}`" if key else ""
-
-
-def _escaped(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page())
-    print(PAGE)
