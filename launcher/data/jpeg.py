@@ -163,7 +163,7 @@ def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
         message = "needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"
         raise UserError(Problem(message, "dataloader.decode", "gpu"))
     if loader.decode == "gpu" and not find_spec("torchcodec"):
-        message = "torchcodec is not installed; pip install 'torchcodec>=0.17', or set dataloader.decode=cpu"
+        message = f"torchcodec is not installed; run {how_to_add('nvjpeg')}, or set dataloader.decode=cpu"
         raise UserError(Problem(message, "dataloader.decode", "gpu"))
     if loader.dct_scaling and name == "torchvision":
         message = "decodes at full size alone; set dataloader.decoder=auto or dataloader.dct_scaling=false"
