@@ -163,7 +163,7 @@ def _server(preload: str) -> socket.socket:
         environment["LD_PRELOAD"] = preload
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if connection.connect_ex(address(name)):
-        server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment)
+        server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment, cwd=root)
         while connection.connect_ex(address(name)):
             # note: it exits with 0 if another one has the socket
             assert not server.poll()

@@ -26,6 +26,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.credentials import HIDDEN, is_secret
 from launcher.errors import Problem, Problems, UserError
 from launcher.plan.plan import processes_of_node
+from launcher.submit.own_files import code_words
 
 PREFIX = "submit."
 _OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
@@ -119,7 +120,7 @@ def command(job: Job, start: str, *, runs: str, run_name: str, rdzv: str) -> str
     else:
         lines = [
             f"if [ -f {folder}/config.yaml ]; then",
-            f"    words=(resume {folder})",
+            f"    words=({' '.join(['resume', folder, *map(shlex.quote, code_words(job.modules))])})",
             "else",
             f"    words=({words})",
             "fi",
@@ -166,6 +167,10 @@ def _texts(values: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield texts that would change the job, or show a credential in it."""
     for key, value in leaves(values):
         for text in value if isinstance(value, list) else [value]:
+            # note: a variable of a container
+            if isinstance(text, dict) and "value" in text and is_secret(str(text.get("name")).lower()):
+                message = f"shows the credential {text['name']} in the job; set submit.secrets to names instead"
+                yield Problem(message, PREFIX + key, HIDDEN, COMMAND_LINE)
             # note: a second line could set an option of the job
             if isinstance(text, str) and not text.isprintable():
                 message = "must be one line of printable characters"

@@ -1,5 +1,6 @@
 """The files of the user's that a run needs, for jobs whose machines do not share this folder."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -47,6 +48,15 @@ def has_own_files(modules: Sequence[str]) -> bool:
     return bool(modules or _below(Path("conf")) or _below(Path("recipes")))
 
 
+def code_words(modules: Sequence[str]) -> list[str]:
+    """Return the word, if any, that names the code, without which a new machine resumes no run that has some."""
+    here, names = Path.cwd(), list[str]()
+    for path in map(Path, modules):
+        place = path.relative_to(here) if path.is_relative_to(here) else path
+        names.append(path.stem if "site-packages" in path.parts else str(place))
+    return [f"{code.KEY}=[{','.join(names)}]"] if names else []
+
+
 def _below(folder: Path) -> dict[str, Path]:
     if not folder.is_dir() or any(folder.samefile(own) for own in (paths.CONF, paths.PACKAGED_RECIPES) if own.is_dir()):
         return {}
@@ -71,4 +81,6 @@ def _outside(key: str, path: Path) -> Problem:
 
 
 def _files(folder: Path, suffix: str) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob(f"*{suffix}")) if path.is_file())
+    # note: the composition follows links to folders too
+    files = (Path(place, name) for place, _, names in os.walk(folder, followlinks=True) for name in names)
+    return (path for path in sorted(files) if path.suffix == suffix and path.is_file())

@@ -102,7 +102,9 @@ def render(job: Job, values: Slurm) -> str:
     rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
     # note: in the background, because bash handles signals only in `wait`
     comments = head(job, "sbatch FILE", f"tail -F {dns_name(job.name)}-{NUMBER}.log")
-    own = "".join(f"{line}\n" for line in [*exports(values.env), *values.lines])
+    # note: `train` finds the user's options in the folder in which it starts, and without them might use others
+    place = [f"cd {shlex.quote(str(Path.cwd()))} || exit {EXIT_USER_ERROR}"] if has_own_files(job.modules) else []
+    own = "".join(f"{line}\n" for line in [*exports(values.env), *values.lines, *place])
     return f"#!/usr/bin/env bash\n{comments}{options}\n\n{own}{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
 
 
@@ -120,6 +122,4 @@ def _options(job: Job, values: Slurm) -> list[str]:
         "output=%x-%j.log",
     ]
     optional = {name: getattr(values, name) for name in ("partition", "account", "constraint", "mem")}
-    # note: `train` finds the user's options in the folder in which it starts
-    optional["chdir"] = str(Path.cwd()) if has_own_files(job.modules) else None
     return options + [f"{name}={value}" for name, value in optional.items() if value is not None]

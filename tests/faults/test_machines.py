@@ -18,12 +18,13 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from tests.forked import Command
+from tests.other_machine import be_host
 from tests.runs import SHORT, Train, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
-# CLONE_NEWNET and CLONE_NEWUTS of the kernel
-_NETWORK, _HOST_NAME = 0x40000000, 0x04000000
+# CLONE_NEWNET of the kernel
+_NETWORK = 0x40000000
 HOSTS = {"first": "10.231.7.1", "second": "10.231.7.2"}
 
 
@@ -58,8 +59,7 @@ def hosts() -> Iterator[dict[str, str]]:
 def enter(namespace: str, host: str) -> None:
     with Path("/run/netns", namespace).open() as there:
         assert ctypes.CDLL(None).setns(there.fileno(), _NETWORK) == 0
-    assert ctypes.CDLL(None).unshare(_HOST_NAME) == 0
-    socket.sethostname(host)
+    be_host(host)
 
 
 def record_who_draws() -> None:

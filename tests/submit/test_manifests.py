@@ -196,3 +196,7 @@ def test_a_job_shows_no_credential(kind: str) -> None:
     shown = refused("submit", f"--{kind}", *words, "submit.env.WANDB_API_KEY=hush")
     assert "submit.env.WANDB_API_KEY=*** (command line): is a credential by its name" in shown
     assert "hush" not in shown
+    if kind == "kubernetes":
+        shown = refused("submit", "--kubernetes", *words, "submit.container={env: [{name: HF_TOKEN, value: hush}]}")
+        assert "submit.container.env=***" in shown
+        assert "shows the credential HF_TOKEN in the job" in shown

@@ -1,9 +1,8 @@
 """The user's recipes, options and code reach the job, as each kind of cluster brings them there."""
 
 import os
-import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 import yaml
 
 from tests.commands import refused
-from tests.runs import SHAPES, in_ranks
+from tests.runs import SHAPES
 
 from .conftest import Submit, types_accept, validate
+from .empty_nodes import EmptyNodes, write
 
 NETS = """
 from torch import nn
@@ -42,8 +42,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             nested["defaults"].insert(1, {"override dataset": value})
         else:
             (nested.setdefault(section, {}) if section else nested)[name] = yaml.safe_load(value)
-    for folder in ("recipes", "conf/model", "conf/launch"):
+    for folder in ("recipes", "conf/model", "shared"):
         (tmp_path / "project" / folder).mkdir(parents=True)
+    (tmp_path / "project" / "conf" / "launch").symlink_to("../shared")
     monkeypatch.chdir(tmp_path / "project")
     for name in ("nets", "far"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -54,52 +55,36 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-def pod_of(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    (job,) = (one for one in documents if one["kind"] == "Job")
-    pod: dict[str, Any] = job["spec"]["template"]["spec"]
-    return pod
-
-
-def mounted(documents: list[dict[str, Any]], folder: Path) -> None:
-    """Write the files of a ConfigMap to a folder, as symbolic links to a hidden one, as the kubelet does."""
-    (config_map,) = (one for one in documents if one["kind"] == "ConfigMap")
-    (volume,) = (one for one in pod_of(documents)["volumes"] if one["name"] == "files")
-    assert volume["configMap"]["name"] == config_map["metadata"]["name"]
-    for item in volume["configMap"]["items"]:
-        path = folder / "..data" / item["path"]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(config_map["data"][item["key"]])
-    for top in (folder / "..data").iterdir():
-        (folder / top.name).symlink_to(top)
-
-
-def started(script: str, bin_folder: Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the bash lines of a job with only `train` on the path."""
-    bin_folder.mkdir()
-    train = bin_folder / "train"
-    train.write_text(f'#!/bin/bash\nexec {sys.executable} -m launcher "$@"\n')
-    train.chmod(0o755)
-    clean = {name: value for name, value in os.environ.items() if name != "TRAIN_CODE"}
-    path = {"PATH": f"{bin_folder}:{os.environ['PATH']}"}
-    return subprocess.run(
-        ["bash", "-c", script], cwd=cwd, env={**clean, **in_ranks(), **path, **environment}, capture_output=True,
-        text=True, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.system
-def test_a_pod_trains_with_the_files_of_its_config_map(project: Path, submit: Submit, tmp_path: Path) -> None:
-    documents = list(yaml.safe_load_all(submit("kubernetes", *WORDS)))
-    for document in documents:
-        validate(document)
-    (tmp_path / "job").mkdir()
-    mounted(documents, tmp_path / "job")
-    shutil.rmtree(project)
-    (container,) = pod_of(documents)["containers"]
-    script = container["command"][2].replace("/job", str(tmp_path / "job")).replace("/runs", str(tmp_path / "runs"))
-    done = started(script, tmp_path / "bin", tmp_path, HOME=str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    config = yaml.safe_load((tmp_path / "runs" / "mine" / "config.yaml").read_text())
+@pytest.mark.parametrize(
+    ("kind", "nodes"),
+    [("slurm", 1), ("slurm", 2), ("sky", 1), ("sky", 2), ("checkout", 1), ("kubernetes", 1), ("kubernetes", 2)],
+)
+def test_new_nodes_train_with_the_files_that_a_job_brings(
+    kind: str, nodes: int, project: Path, submit: Submit, tmp_path: Path
+) -> None:
+    if nodes > 1 and os.geteuid():
+        pytest.skip("two host names on one machine need root")
+    cluster = EmptyNodes(tmp_path, nodes)
+    words = [*WORDS, f"launch.nnodes={nodes}", "batch_size=16", "launch.rdzv_timeout=240"]
+    if kind == "slurm":
+        text = submit(kind, *words, f"runs={cluster.runs}", f"submit.program={cluster.program}")
+    elif kind == "kubernetes":
+        text = submit(kind, *words)
+    else:
+        write(project / "scripts" / "setup.sh", "")
+        image = ["submit.image=me/train:1"] if kind == "sky" else []
+        text = submit("sky", *words, "submit.runs=s3://mine/runs", *image)
+    start: dict[str, Callable[[], list[tuple[int, str]]]] = {
+        "slurm": lambda: cluster.slurm(text),
+        "kubernetes": lambda: cluster.kubernetes(text),
+    }
+    if kind != "slurm":  # whose nodes share the folder
+        project = project.rename(tmp_path / "submitted")
+    for turn in ("first", "after all nodes are replaced"):
+        ended = start.get(kind, lambda: cluster.sky(text, project))()
+        assert {code for code, _ in ended} == {0}, (turn, ended)
+    config = yaml.safe_load((cluster.runs / "mine" / "config.yaml").read_text())
     assert (config["recipe"], config["launch"]["name"], config["model"]["width"]) == ("mine", "mine", 4)
 
 
@@ -108,9 +93,9 @@ def test_every_kind_of_cluster_brings_the_files(project: Path, submit: Submit) -
     task = yaml.safe_load(submit("sky", *WORDS, "submit.image=me/train:1", "submit.spot=false"))
     assert task["file_mounts"] == {f"/job/{name}": name for name in files}
     assert task["run"].startswith("cd /job\n")
-    assert f"#SBATCH --chdir={project}\n" in submit("slurm", *WORDS)
     several = list(yaml.safe_load_all(submit("kubernetes", *WORDS, "launch.nnodes=2", "batch_size=16")))
     assert [one["kind"] for one in several] == ["ConfigMap", "TrainingRuntime", "NetworkPolicy", "TrainJob"]
+    validate(several[0])
     types_accept(several[-1])
     (patch,) = several[-1]["spec"]["runtimePatches"]
     (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
@@ -130,4 +115,4 @@ def test_files_that_would_not_reach_the_job_are_refused(project: Path, tmp_path:
 def test_a_job_without_own_files_has_none(tmp_path: Path, submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert "ConfigMap" not in submit("kubernetes", "recipe=hot")
-    assert "--chdir" not in submit("slurm", "recipe=hot")
+    assert "\ncd " not in submit("slurm", "recipe=hot")
