@@ -42,6 +42,17 @@ class SelectiveBackpropConfig(
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if self.start >= self.end:
             yield Problem(f"must be greater than start ({self.start:g})", "end", self.end)
+        # note: no later step has a smaller view
+        if plan.total_steps and int(plan.view(0) * self.scale) < 1:
+            yield Problem(f"leaves no pixel of {plan.view(0)} px; set a larger one", "scale", self.scale)
+
+    def kept(self, plan: RunPlan, samples: int) -> int:
+        """Return how many of a batch's samples are chosen: the same on all ranks, in micro-batches of equal size."""
+        return max(1, int(self.keep * samples) // plan.accumulation) * plan.accumulation
+
+    def other_view(self, plan: RunPlan, step: int) -> tuple[str, int] | None:
+        chooses = self.acts_at(plan, step) and self.kept(plan, plan.rank_batch) < plan.rank_batch
+        return ("scale", int(plan.view(step) * self.scale)) if chooses else None
 
 
 def choose_ranks(samples: int, count: int, keep: float, draws: np.random.Generator) -> np.ndarray:
@@ -75,9 +86,7 @@ class SelectiveBackprop(ForwardAlgorithm[SelectiveBackpropConfig]):
     def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
         from launcher.rank.group import broadcast_first
 
-        moment, accumulation = batch.moment, self.context.plan.accumulation
-        # note: the same on all ranks, and micro-batches of equal size
-        count = max(1, int(self.values.keep * len(batch.inputs)) // accumulation) * accumulation
+        moment, count = batch.moment, self.values.kept(self.context.plan, len(batch.inputs))
         if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.inputs):
             return batch
         targets = one_hot(batch.targets, self.context.classes)

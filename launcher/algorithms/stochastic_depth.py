@@ -65,7 +65,7 @@ class BranchDrop:
     def __init__(self, rate: float, scale_in_training: bool):
         self.keep_rate = 1 - rate
         self.scale_in_training = scale_in_training
-        self.mask = torch.ones(0)
+        self.mask = torch.ones(1)  # note: until the first batch, for any number of samples
 
     def __call__(self, layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
         if not layer.training:

@@ -70,7 +70,12 @@ def inspect_data(
         used = f"using the counts of dataset={dataset.name}, {count_of(dataset.train_samples or 0, 'training image')}"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
         inspection = replace(inspection, seen=False)
-    if must_exist and config.dataset.test_path is not None:
+    test_path = config.dataset.test_path
+    # note: those of missing images are not known
+    if test_path is not None and not inspection.classes and inspection.seen:
+        message = "needs class names, which this data set does not have; remove the key"
+        raise UserError(Problem(message, "dataset.test_path", test_path))
+    if test_path is not None and inspection.seen and (must_exist or Path(test_path).exists()):
         test, notes = held_out(config, inspection.classes, report)
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
         inspection = replace(inspection, splits=[*inspection.splits, test] if inspection.splits else ())
@@ -86,9 +91,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
     """
     path = config.dataset.test_path
     assert path is not None
-    if not classes:
-        message = "needs class names, which this data set does not have; remove the key"
-        raise UserError(Problem(message, "dataset.test_path", path))
+    assert classes is not None
     try:
         images, notes = match_images(path, config, classes, report)
         _check_files(config, [images])

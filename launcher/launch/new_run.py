@@ -63,6 +63,9 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
     config, launch = prepared.plan.config, prepared.plan.config.launch
     if not prepared.images_seen:
         yield f"the images, dataset.path={config.dataset.path}"
+    test_path = config.dataset.test_path
+    if test_path is not None and not (prepared.images_seen and Path(test_path).exists()):
+        yield f"the images, dataset.test_path={test_path}"
     if not packages:
         yield "the packages of the logger and the decoder"
     if config.model.weights in LIBRARIES:

@@ -31,6 +31,7 @@ from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.models.resnet import TorchvisionModel
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
+from launcher.plan.step_kinds import other_views
 from launcher.records.run_folder import RunFolder
 from launcher.weights.card import find_weights, problem
 
@@ -164,6 +165,7 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
         **{key: values[key] for key in ("model", "algorithms", "loss", "code_sha256")},
         "outputs": config.task.outputs(config.dataset),
         "sizes": [plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
+        "other_sizes": [view for view, *_ in other_views(plan)],
         "one_image": plan.rank_batch == plan.accumulation,
         "evaluation": plan.evaluation_view,
         "libraries": [version(name) for name in ("torch", "torchvision", "timm")],

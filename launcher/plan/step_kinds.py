@@ -81,6 +81,18 @@ def _levels(own: Declaration, plan: Plan, steps: Any) -> np.ndarray:
         return np.array([own.acts_at(plan, step) for step in steps.tolist()])
 
 
+def other_views(plan: Plan) -> list[tuple[int, str, Any, int]]:
+    """Return the views of the forward passes of algorithms' own: the view, the key that sets it, its value, a step."""
+    views: dict[tuple[str, int], tuple[int, str, Any, int]] = {}
+    for steps in step_kinds(plan).values():
+        for name, values in plan.config.algorithms.items():
+            if other := values.other_view(plan, steps[0]):
+                key, view = other
+                full_key = f"algorithms.{name}.{key}"
+                views.setdefault((name, view), (view, full_key, getattr(values, key), steps[0]))
+    return list(views.values())
+
+
 def common_acting(kinds: dict[StepKind, Sequence[int]]) -> tuple[str, ...]:
     """Return the algorithms that act at most steps of the run, usually none."""
     counts: dict[tuple[str, ...], int] = defaultdict(int)

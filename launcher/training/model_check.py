@@ -15,6 +15,7 @@ from launcher.algorithms.engine import build
 from launcher.errors import Problem, Problems, UserError
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan
+from launcher.plan.step_kinds import other_views
 from launcher.tasks import Task, build_task
 from launcher.training.evaluation import outside_steps
 
@@ -59,22 +60,25 @@ def _structure(network: nn.Module) -> list[Any]:
 
 
 def _sizes(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:
-    """Yield a problem for the first training size that the network refuses, and one for the evaluation size."""
+    """Yield a problem for the first size that the network refuses in training, evaluation and an algorithm's pass."""
     config, unit = plan.config, plan.config.task.unit
     equal = plan.of_equal_view(range(plan.total_steps))
     steps = {plan.view(numbers[0]): numbers[0] for numbers in equal}
     evaluated, (train_key, evaluation_key) = plan.evaluation_view, config.task.view_keys
-    trained = [(view, train_key, f"step {step} trains at") for view, step in steps.items()]
+    of_config = [(view, train_key, f"step {step} trains at") for view, step in steps.items()]
+    of_config.append((evaluated, evaluation_key, "evaluation runs at"))
+    passes = [(view, key, attrgetter(key)(config), use) for view, key, use in of_config]
+    passes += [(view, key, value, f"step {step} selects samples at") for view, key, value, step in other_views(plan)]
     refused: set[str] = set()
     # note: training and evaluation often have the same view
     refusal = cache(partial(_refusal, network, task))
-    for size, key, use in [*trained, (evaluated, evaluation_key, "evaluation runs at")]:
+    for size, key, value, use in passes:
         if key in refused or (reason := refusal(size)) is None:
             continue
         refused.add(key)
         # note: the larger of two equally near sizes first
-        others = (size + sign * distance for distance in range(1, _SEARCHED + 1) for sign in (1, -1))
-        fitting = next((other for other in others if other > 0 and refusal(other) is None), None)
+        near = (size + sign * distance for distance in range(1, _SEARCHED + 1) for sign in (1, -1))
+        fitting = next((other for other in near if other > 0 and refusal(other) is None), None)
         nearest = (
             f"the nearest size that fits is {fitting} {unit}" if fitting else f"no size within {_SEARCHED} {unit} fits"
         )
@@ -84,7 +88,7 @@ def _sizes(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:
         yield Problem(
             f"{use} {size} {unit}, which {config.model.architecture} does not accept ({reason}); {nearest}{remedy}",
             key,
-            attrgetter(key)(config),
+            value,
         )
 
 

@@ -65,6 +65,7 @@ def refused_by_all(*words: str) -> str:
         (["batch_size=1", "dataset.native_size=32"], "batch_size=1 (command line): batch norm needs more than one"),
         (["dataloader.decoder=opencv"], "dataloader.decoder=opencv: cv2 is not installed"),
         (["dataloader.decode=gpu"], "dataloader.decode=gpu: needs a GPU"),
+        (["dataloader=synthetic", "dataset.test_path=x"], "x: needs class names, which this data set does not have"),
         (["logger=wandb"], "logger=wandb: needs the package wandb"),
         (["logger=wandb", "optimizer.momentum=2"], "optimizer.momentum=2"),
         (["launch.rdzv=here"], "launch.rdzv=here (command line): must be HOST:PORT"),
@@ -120,10 +121,12 @@ def test_packages_are_those_of_the_machine_that_trains(monkeypatch: pytest.Monke
 def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: 8)
     words = ["recipe=mild", "dataset=imagenet", "dataset.path=/not/here", "launch.nnodes=2"]
-    words += ["model.weights=torchvision", "compile=require", "checkpoint.mirror=s3://mine/runs", "run_name=a"]
+    words += ["dataset.test_path=s3://mine/test", "model.weights=torchvision", "compile=require"]
+    words += ["checkpoint.mirror=s3://mine/runs", "run_name=a"]
     later = json.loads(output_of("plan", *words, "--json"))["checked_at_the_start"]
     assert later == [
         "the images, dataset.path=/not/here",
+        "the images, dataset.test_path=s3://mine/test",
         "the download of model.weights=torchvision",
         "checkpoint.mirror=s3://mine/runs",
         "the connection of 2 nodes by launch.rdzv",
@@ -135,6 +138,7 @@ def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch
 
 # -- any config
 
+SYNTHETIC = [*ON_A_CPU, "dataloader=synthetic"]
 TASKS = {
     "classification": ["dataset=shapes"],
     "multilabel": ["dataset=scenes", "task=multilabel", "loss=bce"],
@@ -158,6 +162,9 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "device_batch_size": st.integers(1, 4),
     "precision": st.sampled_from(["auto", "bf16", "fp16", "fp32"]),
     "optimizer": st.sampled_from(options("optimizer")),
+    "loss": st.sampled_from(options("loss")),
+    "algorithms.selective_backprop.scale": st.sampled_from([0.1, 0.3, 0.75]),
+    "algorithms.progressive_resizing.size_multiple": st.sampled_from([1, 2, 8]),
     "schedule": st.sampled_from([name for name in options("schedule") if name != "multi_step"]),
     "epochs": st.integers(1, 3),
     "image.train_size": st.sampled_from([16, 64, 96, 160, 224]),
@@ -185,12 +192,14 @@ def configs(draw: st.DrawFn) -> list[str]:
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@example(words=[*ON_A_CPU, "dataloader=synthetic", "precision=bf16", "dataset.native_size=8"])
-@example(words=[*ON_A_CPU, "dataloader=synthetic", "batch_size=1", "dataset.native_size=16"])
+@example(words=[*SYNTHETIC, "precision=bf16", "dataset.native_size=8"])
+@example(words=[*SYNTHETIC, "batch_size=1", "dataset.native_size=16"])
+@example(words=[*SYNTHETIC, "device_batch_size=1", "dataset.native_size=32", "algorithms=[stochastic_depth]"])
+@example(words=[*SYNTHETIC, *MODELS["vit/8"], "dataset.native_size=56", "algorithms=[selective_backprop]"])
 @given(words=configs())
 def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
-    composed = compose(words)
     try:
+        composed = compose(words)
         prepare_new(composed, devices=planned_here(composed), must_exist=False)
     except UserError:
         return

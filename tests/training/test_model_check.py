@@ -101,11 +101,21 @@ def test_sizes_that_windows_or_stems_cannot_divide_are_refused() -> None:
     assert "the nearest size that fits is 32 px" in line
 
 
+def test_a_size_at_which_selective_backprop_cannot_select_samples_is_refused() -> None:
+    words = [*SMALL_VIT, "dataset.native_size=56", "algorithms=[selective_backprop]"]
+    (line,) = refused(*words)
+    assert line.startswith("algorithms.selective_backprop.scale=0.5: step 17 selects samples at 28 px, which vit does")
+    for accepted in ("keep=1", "scale=1", "interval=100"):
+        assert refused(*words, f"algorithms.selective_backprop.{accepted}") == []
+
+
 def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
     small = ["model=resnet18", "dataset.native_size=32"]
     (line,) = refused(*small, "batch_size=1")
     assert line == "batch_size=1: batch norm needs more than one sample per pass at 32 px; set 2 or more"
     (line,) = refused(*small, "device_batch_size=1")
+    assert line.startswith("device_batch_size=1: batch norm needs more than one sample")
+    (line,) = refused(*small, "device_batch_size=1", "algorithms=[stochastic_depth]")
     assert line.startswith("device_batch_size=1: batch norm needs more than one sample")
     assert refused(*small, "device_batch_size=2") == []
     assert refused("model=resnet18", "batch_size=1") == []
