@@ -23,6 +23,16 @@ HELD = "holds a credential, which the run folder would keep; remove it, and set 
         ("'https://h/x?sig=9&se=1'", "'https://h/x?sig=***&se=1'"),
         ("AWS_SECRET_ACCESS_KEY=abc/d+e HF_TOKEN=x", "AWS_SECRET_ACCESS_KEY=*** HF_TOKEN=***"),
         ("DB_PASSWORD=p, next", "DB_PASSWORD=***, next"),
+        ("s3://AKIA:ab/cd@bucket/x and s3:/e:f@g", "s3://***@bucket/x and s3:/***@g"),
+        ("HTTPS://user:p@q@host/x", "HTTPS://***@host/x"),
+        ("https://h/x#access_token=ab https://h/x?key=ab", "https://h/x#access_token=*** https://h/x?key=***"),
+        ("AWS_SECRET_ACCESS_KEY='a b' HF_TOKEN=\"c d\"", "AWS_SECRET_ACCESS_KEY=*** HF_TOKEN=***"),
+        ("aws_secret_access_key=abc, --password=x", "aws_secret_access_key=***, --password=***"),
+        ("GITHUB_PAT=x MY_PASS=y AccountKey=z==;", "GITHUB_PAT=*** MY_PASS=*** AccountKey=***;"),
+        ("{'password': 'a b', \"api_key\": \"c\"}", "{'password': ***, \"api_key\": ***}"),
+        ("WANDB_API_KEY: abc", "WANDB_API_KEY: ***"),
+        ("Authorization: Bearer abc", "Authorization: Bearer ***"),
+        ("x-api-key: abc", "x-api-key: ***"),
     ],
 )
 def test_credentials_are_hidden(text: str, shown: str) -> None:
@@ -36,7 +46,8 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
     [
         "abfs://container@account.dfs.core.windows.net/images", "sftp://me@host/images", "a@b.org", "model.tokens=196",
         "submit.KEY=VALUE", "https://h/x?version=3", "s3://mine/runs", "key=value", "http://host:5000",
-        "set AWS_ACCESS_KEY_ID and FSSPEC_HTTPS",
+        "set AWS_ACCESS_KEY_ID and FSSPEC_HTTPS", "http://host:5000/a@b", "class_token=true", "unexpected token: x",
+        "sky jobs launch --secret WANDB_API_KEY FILE", "submit.secrets=[WANDB_API_KEY]",
     ],
 )  # fmt: skip
 def test_other_texts_stay(text: str) -> None:
