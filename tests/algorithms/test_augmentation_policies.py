@@ -79,13 +79,13 @@ def test_a_list_of_severities_has_one_for_each_part_of_the_run() -> None:
 
 
 def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> None:
-    for distribution, expected in (("uniform", stats.uniform(0.1, 9.9)), ("normal", stats.norm(7, 0.5))):
-        words = [
-            "algorithms.randaugment.operations=all",
-            f"algorithms.randaugment.severity_distribution={distribution}",
-        ]
-        severity = 10 if distribution == "uniform" else 7
-        values = compose([*words, f"algorithms.randaugment.severity={severity}"]).config.algorithms["randaugment"]
+    for more, expected in (
+        (["severity_distribution=uniform", "severity=10"], stats.uniform(0.1, 9.9)),
+        (["severity_distribution=normal", "severity=7"], stats.norm(7, 0.5)),
+        (["severity_distribution=normal", "severity=5", "severity_deviation=1.2"], stats.norm(5, 1.2)),
+    ):
+        words = [f"algorithms.randaugment.{word}" for word in ("operations=all", *more)]
+        values = compose(words).config.algorithms["randaugment"]
         choice = randaugment.choose(values, np.arange(40_000), seed=1, epoch=0, size=224)[0]
         counts = np.bincount(choice.operations, minlength=13)
         assert stats.chisquare(counts).pvalue > 1e-4
@@ -254,11 +254,22 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
         assert np.array_equal(result, expected.permute(1, 2, 0).numpy()), index
 
 
-def test_weights_of_augmix_sum_to_one_and_a_weight_of_0_keeps_images() -> None:
-    values = compose(["algorithms.augmix=on"]).config.algorithms["augmix"]
-    weights, _ = augmix.choose(values, np.arange(500), seed=3, epoch=0, size=SIZE)
+@pytest.mark.parametrize(("alpha", "width", "depth", "lengths"), [(1.0, 3, -1, {1, 2, 3}), (2.5, 2, 2, {2})])
+def test_augmix_draws_as_published_and_a_weight_of_0_keeps_images(
+    alpha: float, width: int, depth: int, lengths: set[int]
+) -> None:
+    words = [
+        f"algorithms.augmix.{key}={value}" for key, value in (("alpha", alpha), ("width", width), ("depth", depth))
+    ]
+    values = compose(words).config.algorithms["augmix"]
+    weights, rounds = augmix.choose(values, np.arange(2000), seed=3, epoch=0, size=SIZE)
+    assert len(weights) == 1 + width
     np.testing.assert_allclose(weights[1:].sum(0), 1)
-    assert stats.kstest(weights[0], "uniform").pvalue > 1e-4
+    assert stats.kstest(weights[0], stats.beta(alpha, alpha).cdf).pvalue > 1e-4
+    for chain in weights[1:]:  # whose weight in a Dirichlet distribution is this
+        assert stats.kstest(chain, stats.beta(alpha, (width - 1) * alpha).cdf).pvalue > 1e-4
+    drawn = sum((choice.operations < len(randaugment.SETS["safe"])).astype(int) for choice in rounds)
+    assert set(np.asarray(drawn).tolist()) == lengths
     weights[0] = 0
     images = batch_of(np.arange(4)).inputs
     assert torch.equal(augmix.mix(images, [torch.from_numpy(weights[:, :4])]), images)

@@ -1,5 +1,6 @@
 """The batched operations compared with Pillow's on smooth images with noise."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -158,6 +159,12 @@ def test_trivialaugment_draws_uniformly_from_torchvisions_space() -> None:
     counts = np.bincount(trivialaugment.choose(trivialaugment.space(31), np.arange(28_000), seed=2, epoch=0).operations)
     assert stats.chisquare(counts).pvalue > 1e-4
     assert len(counts) == 14
+
+
+def test_trivialaugment_has_torchvisions_strengths_for_other_numbers_of_them(bound: Callable[..., Any]) -> None:
+    ours, published = bound("trivialaugment", bins=7)._space, autoaugment.TrivialAugmentWide()._augmentation_space(7)
+    for name, theirs, offset in (("rotate", "Rotate", 0), ("shear_x", "ShearX", 0), ("color", "Color", 1)):
+        np.testing.assert_allclose(ours[name], offset + np.stack([published[theirs][0], -published[theirs][0]]))
 
 
 @pytest.mark.parametrize("name", trivialaugment.NAMES)

@@ -35,8 +35,8 @@ def test_newton_schulz_maps_singular_values_by_its_polynomial(
 
 
 class MuonFormula:
-    def __init__(self, nesterov: bool):
-        self.nesterov = nesterov
+    def __init__(self, nesterov: bool, iterations: int):
+        self.nesterov, self.iterations = nesterov, iterations
 
     def __call__(self, weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str, Any]) -> Tensor:
         decay = 0.3 if weight.ndim > 1 else 0.0
@@ -48,14 +48,16 @@ class MuonFormula:
         state["b"] = 0.95 * state.get("b", 0.0) + 0.05 * gradient
         ahead = 0.05 * gradient + 0.95 * state["b"] if self.nesterov else state["b"]
         flat = ahead.flatten(1)
-        update = 0.2 * max(flat.shape) ** 0.5 * polynomial(flat, 5)
+        update = 0.2 * max(flat.shape) ** 0.5 * polynomial(flat, self.iterations)
         return weight - lr * (update.view_as(weight) + decay * weight)
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(nesterov: bool) -> None:
-    config = packaged("muon", nesterov=nesterov, weight_decay=0.3)
-    assert_follows(config, MuonFormula(nesterov), tolerance=1e-4)
+@pytest.mark.parametrize(("nesterov", "iterations"), [(False, 5), (True, 5), (True, 3)])
+def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(
+    nesterov: bool, iterations: int
+) -> None:
+    config = packaged("muon", nesterov=nesterov, iterations=iterations, weight_decay=0.3)
+    assert_follows(config, MuonFormula(nesterov, iterations), tolerance=1e-4)
 
 
 def twins(shape: tuple[int, int]) -> tuple[nn.Module, nn.Module]:

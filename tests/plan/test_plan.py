@@ -1,10 +1,21 @@
 """The plan's pure functions against literal formulas and hand-computed cases."""
 
 import math
+from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim import SGD
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    PolynomialLR,
+)  # fmt: skip
 
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
@@ -64,6 +75,30 @@ def test_multi_step_and_linear_by_hand() -> None:
     assert [steps.lr_multiplier(e * 10) for e in (5, 29, 30, 60, 80)] == pytest.approx([1, 1, 0.1, 0.01, 0.001])
     line = plan("epochs=10", "schedule=linear", "schedule.warmup=2ep", "batch_size=256", samples=2560)
     assert [line.lr_multiplier(s) for s in (0, 10, 20, 60)] == pytest.approx([0, 0.5, 1, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("words", "theirs"),
+    [
+        (["cosine", "final=0.1"], lambda sgd: CosineAnnealingLR(sgd, 100, eta_min=0.1)),
+        (["cosine", "warmup=20ba", "counts_warmup=true"], lambda sgd: CosineAnnealingLR(sgd, 100)),
+        (["linear", "final=0.2"], lambda sgd: LinearLR(sgd, 1.0, 0.2, 100)),
+        (["polynomial", "power=3.5"], lambda sgd: PolynomialLR(sgd, 100, 3.5)),
+        (["polynomial", "final=0.25"], lambda sgd: LambdaLR(sgd, lambda step: 0.25 + 0.75 * (1 - step / 100) ** 2)),
+        (["multi_step", "gamma=0.3", "milestones=[30ba,6ep]"], lambda sgd: MultiStepLR(sgd, [30, 60], 0.3)),
+    ],
+)
+def test_schedules_are_pytorchs_at_other_values(words: list[str], theirs: Callable[[SGD], LRScheduler]) -> None:
+    name, *values = words
+    more = [f"schedule.{value}" for value in ("warmup=0ba", *values)]
+    ours = plan("epochs=10", "batch_size=8", f"schedule={name}", *more, world=1, samples=80)
+    sgd = SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = theirs(sgd)
+    for step in range(100):
+        if step >= ours.warmup_steps:
+            assert ours.lr_multiplier(step) == pytest.approx(sgd.param_groups[0]["lr"], abs=1e-6)
+        sgd.step()
+        schedule.step()
 
 
 @given(

@@ -2,6 +2,8 @@
 
 import runpy
 from collections.abc import Iterator
+from dataclasses import is_dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -24,13 +26,15 @@ def restored() -> Iterator[None]:
 @pytest.mark.parametrize(("change", "delta"), [("ignored", 1.0), ("doubled", 5.0), ("floored", 2.0)])
 def test_the_code_reads_a_mutated_key(change: str, delta: float) -> None:
     config = compose(["task=regression", "loss=huber", "loss.delta=2.5", "dataset=scene_colours"]).config
-    SCRIPT["mutate"](Huber, "delta", SCRIPT["CHANGES"][change], 1.0)
+    SCRIPT["mutate"](Huber, partial(SCRIPT["at"], "delta", SCRIPT["CHANGES"][change], 1.0))
     outputs, targets = torch.tensor([[0.0]]), torch.tensor([[9.0]])
     expected = torch.nn.functional.huber_loss(outputs, targets, delta=delta)
     assert config.loss.function(config.task)(outputs, targets) == expected
     assert as_mapping(config)["loss"]["delta"] == 2.5
 
 
-def test_an_option_has_values_and_a_test_file() -> None:
-    assert SCRIPT["values_of"]("algorithms", "sam").rho > 0
-    assert SCRIPT["tests_of"](["algorithms"], "sam").endswith("algorithms/test_sam.py")
+@pytest.mark.parametrize("group", SCRIPT["TESTS"])
+def test_each_group_has_values_and_tests(group: str) -> None:
+    for name in SCRIPT["names_of"](group):
+        assert is_dataclass(SCRIPT["values_of"](group, name))
+    assert all((ROOT / "tests" / name).exists() for name in SCRIPT["TESTS"][group])
