@@ -195,6 +195,13 @@ def test_archives_of_two_formats_are_refused(tmp_path: Path) -> None:
     assert "holds archives of several formats, .tar, .zip" in error(tmp_path, "dataset.val_split=0.5")
 
 
+def test_an_archive_to_test_on_alone_is_nothing_to_divide(tmp_path: Path) -> None:
+    tar(tmp_path / "test.tar", ("ant/0.png", png("ant")), ("bee/0.png", png("bee")))
+    assert "has neither a train/ folder nor archives or a table of the train split" in error(
+        tmp_path, "dataset.val_split=0.5"
+    )
+
+
 @pytest.mark.parametrize("broken", ["path", "null", "type", "range"])
 def test_rows_of_parquet_without_bytes_or_classes_are_named(broken: str, tmp_path: Path) -> None:
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
