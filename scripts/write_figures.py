@@ -53,8 +53,7 @@ def _demo() -> str:
     top1, minutes = ([result[name] for result in results] for name in ("top1", "core_minutes"))
     return (
         f"With {len(results)} seeds it reached {min(top1)} to {max(top1)} % top-1 accuracy on 1,000 validation images; "
-        f"chance is 10 %.\nIt took {min(minutes):.0f} to {max(minutes):.0f} minutes of one core, so half of that on "
-        "two free cores.\n"
+        f"chance is 10 %.\nIt took {min(minutes):.0f} to {max(minutes):.0f} minutes of processor time.\n"
     )
 
 
