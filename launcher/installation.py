@@ -7,7 +7,6 @@ import sys
 import tomllib
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec
 from typing import NamedTuple
 
 from launcher import paths
@@ -58,7 +57,9 @@ def how_to_add(*names: str) -> str:
     if IMAGE in os.environ:
         return f"docker build --build-arg PACKAGES={shlex.quote(' '.join(requirements))} -t train ."
     program = shlex.quote(sys.executable)
-    pip = f"{program} -m pip install" if find_spec("pip") else f"uv pip install --python {program}"
+    # note: to look for the module would make a later import of setuptools fail, as in torch.compile
+    has_pip = any(metadata.distributions(name="pip"))
+    pip = f"{program} -m pip install" if has_pip else f"uv pip install --python {program}"
     return f"{pip} {shlex.join(requirements)}"
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -47,6 +48,12 @@ def test_no_description_of_an_option_has_a_file_that_only_a_checkout_has() -> No
     assert {name: text for name, text in described.items() if ELSEWHERE.search(text)} == {}
 
 
+def test_setuptools_which_torch_compile_needs_is_imported_afterwards() -> None:
+    code = "from launcher.installation import how_to_add; print(how_to_add('onnx')); import setuptools"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_extra_is_added_with_the_versions_of_the_project(wheel: None) -> None:
     assert how_to_add("onnx") == (f"{sys.executable} -m pip install 'onnx>=1.17' 'onnxruntime>=1.20' 'onnxscript>=0.4'")
     assert how_to_add("pyarrow").endswith("-m pip install 'pyarrow>=15'")
@@ -61,7 +68,7 @@ def test_the_package_of_a_protocol_is_added(url: str, package: str) -> None:
 
 
 def test_a_tool_of_uv_has_no_pip(wheel: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.installation.find_spec", lambda module: None)
+    monkeypatch.setattr("launcher.installation.metadata.distributions", lambda **_: [])
     assert how_to_add("wandb") == f"uv pip install --python {sys.executable} 'wandb>=0.31'"
 
 
