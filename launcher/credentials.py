@@ -14,9 +14,11 @@ _QUERY = re.compile(
     r"(?:token|signature|\bsig\b|secret|passw|credential|api-?_?key|accesskey)[^=\s&]*)=)[^&\s'\")]+",
     re.IGNORECASE,
 )
-# note: as environment variables, keys and options are written; `tokens=196` and `class_token=true` are none
-_VARIABLE = r"[A-Z0-9_]*(?:_KEY|TOKEN|SECRET|PASS|_PAT\b)[A-Z0-9_]*"
-_NAME = rf"\b(?:{_VARIABLE}|(?i:[\w.-]*(?:[_-]key|accountkey|token|secret|passw\w*)))"
+# note: as environment variables, keys and options are written; a folder `sort_key=a` and `pad_token=x` are none
+_VARIABLE = r"[A-Z0-9_]*(?:_KEY|TOKEN|SECRET|PASSW|(?<![A-Z])PASS(?:PHRASE)?(?![A-Z])|_PAT\b)[A-Z0-9_]*"
+_KEY = r"(?:api|access|account|secret|private|auth|storage)[_-]?key"
+_TOKEN = r"(?<!class_)(?<!cls_)(?<!pad_)(?<!mask_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!sep_)token"
+_NAME = rf"\b(?:{_VARIABLE}|(?i:[\w.-]*(?:{_KEY}|{_TOKEN}|secret|passw\w*)))"
 _QUOTED = r"'[^']+'|\"[^\"]+\""
 _SWITCH = r"(?i:true|false|null|none|[\d.]+)(?![\w/+-])"
 _ASSIGNED = re.compile(rf"({_NAME}=)(?!\*\*\*|\.\.\.|{_SWITCH})(?:{_QUOTED}|[^\s'\",;)\]]+)")

@@ -47,6 +47,7 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
         "abfs://container@account.dfs.core.windows.net/images", "sftp://me@host/images", "a@b.org", "model.tokens=196",
         "submit.KEY=VALUE", "https://h/x?version=3", "s3://mine/runs", "key=value", "http://host:5000",
         "set AWS_ACCESS_KEY_ID and FSSPEC_HTTPS", "http://host:5000/a@b", "class_token=true", "unexpected token: x",
+        "/data/sort_key=a/region_key=eu", "pad_token=x", "COMPASS=n",
         "sky jobs launch --secret WANDB_API_KEY FILE", "submit.secrets=[WANDB_API_KEY]",
     ],
 )  # fmt: skip
