@@ -26,7 +26,7 @@ class BlurPoolConfig(AlgorithmConfig, change_model=20):
 
 
 class BlurPool(Algorithm[BlurPoolConfig]):
-    needs = "strided convolution with that many inputs or max pooling"
+    needs = "strided convolution of at least algorithms.blurpool.min_channels inputs or max pooling"
 
     def change_model(self, model: nn.Module) -> None:
         from launcher.algorithms.blurpool_layers import blur_pool

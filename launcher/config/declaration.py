@@ -121,7 +121,7 @@ class AlgorithmConfig(Declaration):
         return size
 
     def other_view(self, plan: RunPlan, step: int) -> tuple[str, int] | None:
-        """Return the view of a forward pass of its own at a step, after the key that sets it; None without one."""
+        """Return the key and the view of an additional forward pass at a step; None without one."""
         return None
 
     def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:

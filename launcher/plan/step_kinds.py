@@ -82,7 +82,7 @@ def _levels(own: Declaration, plan: Plan, steps: Any) -> np.ndarray:
 
 
 def other_views(plan: Plan) -> list[tuple[int, str, Any, int]]:
-    """Return the views of the forward passes of algorithms' own: the view, the key that sets it, its value, a step."""
+    """Return each additional forward pass of an algorithm: its view, that key and its value, and its first step."""
     views: dict[tuple[str, int], tuple[int, str, Any, int]] = {}
     for steps in step_kinds(plan).values():
         for name, values in plan.config.algorithms.items():

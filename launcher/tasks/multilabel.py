@@ -1,4 +1,4 @@
-"""Several classes an image: each is a probability of its own; metrics are exact over all images and ranks."""
+"""Multi-label classification: a separate probability for each class; metrics are exact over all images and ranks."""
 
 from __future__ import annotations
 

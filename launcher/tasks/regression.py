@@ -1,4 +1,4 @@
-"""Image regression: the network learns them with the mean 0 and the standard deviation 1 of the training images."""
+"""Image regression: the network learns numbers scaled to mean 0 and standard deviation 1 of the training images."""
 
 from __future__ import annotations
 
