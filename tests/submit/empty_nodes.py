@@ -102,7 +102,9 @@ class EmptyNodes:
 
     def _run(self, nodes: Sequence[Path], script: str, **environment: str) -> list[tuple[int, str]]:
         own = {"PATH": f"{self.program.parent}:{os.environ['PATH']}", **in_ranks(draw_nothing), **environment}
-        clean = {name: value for name, value in os.environ.items() if name != "TRAIN_CODE"}
+        # note: a new machine has seen no code, and remembers what it has seen in the cache
+        here = ("TRAIN_CODE", "XDG_CACHE_HOME")
+        clean = {name: value for name, value in os.environ.items() if name not in here}
         processes = [
             subprocess.Popen(
                 ["bash", "-c", script.replace("cd /job", f"cd {node}/job")],
