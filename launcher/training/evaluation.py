@@ -44,6 +44,8 @@ def evaluate(
     Raises UserError if no rank has samples.
     """
     totals, was_training = Totals(task, device), model.training
+    # note: tuning takes longer than the few batches of an evaluation gain
+    torch.backends.cudnn.benchmark = False
     model.eval()
     interrupted = False
     try:

@@ -21,7 +21,7 @@ _DRAWS = 4
 
 
 def rehearse_run(trainer: Trainer) -> None:
-    """Rehearse the steps that remain if `launch.rehearsal` requires it: cuDNN tunes at the first step of each view.
+    """Rehearse the steps that remain if `launch.rehearsal` requires it: the first of each view is slow.
 
     The weights, the state and all later draws stay the same.
     """

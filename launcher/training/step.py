@@ -91,6 +91,7 @@ class TrainStep:
         if self.plan.config.model.draws or self.plan.config.code:
             # note: such as timm's dropout and stochastic depth, or a loss of the user's
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
+        torch.backends.cudnn.benchmark = self.plan.view(moment.step) in self.plan.tuned_views
         self._choose_parameters(moment)
         batch = self.prepare(Batch(inputs, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)

@@ -291,6 +291,5 @@ def build_step(
 
 def set_backend(config: RunConfig) -> None:
     """Set torch's determinism and its matrix multiplication precision on GPUs in this process."""
-    torch.backends.cudnn.benchmark = not config.deterministic
     torch.use_deterministic_algorithms(config.deterministic)
     torch.set_float32_matmul_precision("high")

@@ -222,15 +222,19 @@ class _Model:
 
     def _measurement(self) -> Measurement:
         """Return the predicted times in the form of measured ones."""
-        assumed = self._rates.values["assumed"]
+        assumed, views = self._rates.values["assumed"], sorted({kind.view for kind in self._kinds})
         steps = [self._times(kind) for kind in sorted(self._kinds, key=lambda kind: kind.acting != self._common)]
         return Measurement(
             device=self._machine.gpu or "", world_size=self._plan.world_size, workers=0,
             cores=self._machine.cores or 0, start_seconds=assumed["start"], steps=steps, transfer_seconds=[0.0],
             first_batch_seconds=assumed["first_batch"], epoch_start_seconds=[assumed["epoch_start"]],
-            new_size_seconds=[assumed["new_size"]], evaluation=self._evaluation(),
+            new_size_seconds=[*map(self._first_step, views)], evaluation=self._evaluation(),
             save_seconds=[assumed["save"]], last_save_seconds=assumed["save"],
         )  # fmt: skip
+
+    def _first_step(self, view: int) -> float:
+        assumed = self._rates.values["assumed"]
+        return float(assumed["new_size"] + (view in self._plan.tuned_views) * assumed["tuning"])
 
     def _times(self, kind: StepKind) -> StepTimes:
         step, load = self.parts(kind).seconds, self.load(kind.view)

@@ -239,3 +239,11 @@ def test_compiling_for_a_cpu_is_advised_against() -> None:
     (line,) = noted("recipe=mild", "compile=on", "launch=cpu")
     assert "compile=on was slower than compile=off on every CPU measured" in line
     assert noted("recipe=mild", "compile=on", "launch.device=cuda") == []
+
+
+def test_cudnn_tunes_at_views_of_many_passes_unless_the_run_is_deterministic() -> None:
+    assert plan("recipe=hot", "epochs=240").tuned_views == {104, 176}
+    assert plan("recipe=hot", "epochs=240", "deterministic=true").tuned_views == set()
+    # note: 9,205 steps at 88 px; passes of micro-batches count
+    assert plan("recipe=mild").tuned_views == set()
+    assert plan("recipe=mild", "device_batch_size=128").tuned_views == {88}

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.errors import UserError
+from launcher.plan import plan as planning
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import trainer as building
@@ -49,6 +50,18 @@ def test_non_finite_gradients_with_a_finite_loss_are_detected() -> None:
     assert math.isfinite(report.loss)
     assert not report.finite
     assert all(map(torch.equal, state_of(run), before))
+
+
+@pytest.mark.parametrize("passes", [1, 10_000])
+def test_cudnn_tunes_in_long_training_and_never_in_evaluation(passes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "_TUNED_PASSES", passes)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    run = build("algorithms=[]", "schedule.warmup=0ba")
+    for _ in range(2):
+        steps(run, 1)
+        assert torch.backends.cudnn.benchmark is (passes == 1)
+        run.evaluate(should_stop=lambda: False)
+        assert torch.backends.cudnn.benchmark is False
 
 
 def test_lr_factor_multiplies_the_learning_rate() -> None:

@@ -256,6 +256,15 @@ def test_evaluation_with_mirror_images_takes_two_passes() -> None:
     assert evaluation("true") == pytest.approx(2 * evaluation("false"), rel=0.05)
 
 
+@pytest.mark.usefixtures("by_hand")
+def test_the_first_step_of_a_size_takes_longer_where_cudnn_tunes() -> None:
+    def training(*words: str) -> float:
+        plan = run("recipe=baseline", "dataloader=synthetic", *words)
+        return Predictor(plan).on(machines()["p5_48xlarge"], gpus()["H100 80GB"]).estimate.training.seconds
+
+    assert training() - training("deterministic=true") == pytest.approx(efficiencies()["assumed"]["tuning"])
+
+
 def test_image_sizes_that_a_cpu_cannot_compute_in_bf16_are_traced() -> None:
     words = [word.replace("mild", "baseline") for word in TINY] + ["image.train_size=16", "precision=bf16"]
     (step,) = counted_steps(plan_for(compose(words).config, 1))
