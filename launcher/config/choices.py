@@ -127,10 +127,11 @@ class ModelConfig(Complete, Declaration, ABC):
     """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory.
 
     library: that of the network, or model.py. has_batch_norm: false if it has none. draws: its layers draw random
-    numbers from torch's generators.
+    numbers from torch's generators. takes: the part of a record that it is for (`TaskConfig.needs`); None for any.
     """
 
     library: ClassVar[str]
+    takes: ClassVar[str | None] = "image"
     has_batch_norm: ClassVar[bool] = True
     draws: ClassVar[bool] = False
 
@@ -200,9 +201,13 @@ class LossConfig(Complete, Declaration, ABC):
 
 @dataclass(frozen=True, config=STRICT)
 class LoaderConfig(Complete, Declaration, ABC):
-    """Base of the values of all data loaders; reads: whether it reads the data set."""
+    """Base of the values of all data loaders.
+
+    reads: whether it reads the data set. gives: the part of a record that it has (`TaskConfig.needs`).
+    """
 
     reads: ClassVar[bool] = True
+    gives: ClassVar[str] = "image"
 
     name: str
 

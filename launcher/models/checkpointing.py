@@ -29,9 +29,9 @@ def checkpoint_activations(network: nn.Module) -> None:
     """
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
-    from launcher.models.vision_transformer import Block
+    from launcher.models import causal_transformer, vision_transformer
 
-    kinds = (BasicBlock, Bottleneck, Block)
+    kinds = (BasicBlock, Bottleneck, vision_transformer.Block, causal_transformer.Block)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
         # note: changing the class keeps weights, names and hooks as they are
@@ -61,10 +61,10 @@ def _enable_in_timm(network: nn.Module) -> None:
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
     """Return a subclass of a block that is recomputed in the backward pass."""
 
-    def forward(self: Any, images: Tensor) -> Any:
+    def forward(self: Any, *inputs: Tensor | None) -> Any:
         if not self.training:
-            return kind.forward(self, images)
-        return torch.utils.checkpoint.checkpoint(kind.forward, self, images, use_reentrant=False)
+            return kind.forward(self, *inputs)
+        return torch.utils.checkpoint.checkpoint(kind.forward, self, *inputs, use_reentrant=False)
 
     return type(f"Checkpointed{kind.__name__}", (kind,), {"forward": forward})
 

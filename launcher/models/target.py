@@ -20,6 +20,7 @@ class ModelTargetConfig(Called, ModelConfig):
 
     library = "model.py"
     draws = True
+    takes = None
     libraries = ("torch.nn", "torchvision.models", "timm.models")
     filled = ("num_classes",)
 

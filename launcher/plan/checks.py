@@ -78,6 +78,15 @@ def _task(plan: Plan) -> Iterator[Problem]:
     if config.dataset.sampling == "balanced" and task.labelled != "class":
         message = f"task={task.name} has no single class an image to balance; set uniform"
         yield Problem(message, "dataset.sampling", "balanced")
+    parts = {
+        ("model", config.model.name): config.model.takes,
+        ("dataloader", config.dataloader.name): config.dataloader.gives,
+    }
+    for (key, value), part in parts.items():
+        if part not in (None, *task.needs):
+            problems.append(
+                Problem(f"is for {part}, but task={task.name} has {task.needs[0]}; set another", key, value)
+            )
     with problems.collected():
         task.patience(plan.config.stop)
     if target is not None:
