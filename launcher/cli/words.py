@@ -14,6 +14,7 @@ from launcher.config.keys import all_keys, choices, nearest_key, synonyms
 from launcher.config.overrides import SEARCH_PATH, quoted
 from launcher.config.similar import nearest
 from launcher.config.validate import ON_OFF
+from launcher.credentials import takes_secret
 from launcher.errors import Problem, UserError, shown
 
 KEYS = "key="  # the start of the metavar of key=value words
@@ -143,6 +144,8 @@ class _Reading:
         name, equals, value = word.lstrip("-").partition("=")
         key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
         if key not in self._keys:
+            if takes_secret(word) and self._left and _is_value(self._left[0]):
+                self._left.popleft()  # note: it would be shown
             self._refuse(word, f"is not an option of {self._start}")
         elif equals:
             yield self._assigned(key, value)

@@ -13,9 +13,8 @@ def secret_values(values: Mapping[str, Any], origin: Callable[[str], str | None]
     for key, value in leaves(values):
         for text in value if isinstance(value, list) else [value]:
             if isinstance(text, str) and redacted(text) != text:
-                message = (
-                    f"holds a credential, which the run folder would keep; remove it, and set {_variables(key, text)}"
-                )
+                kept = "holds a credential, which the run folder would keep; remove it, and set"
+                message = f"{kept} {_variables(key, text)}"
                 yield Problem(message, key, redacted(text), origin(key))
             elif isinstance(text, str) and text and is_secret(key.rpartition(".")[2]):
                 message = "is a credential by its name, which the run folder would keep; read it from an environment"
@@ -24,11 +23,16 @@ def secret_values(values: Mapping[str, Any], origin: Callable[[str], str | None]
 
 def _variables(key: str, url: str) -> str:
     """Return the environment variables that hold the credentials for the URL of a key."""
-    scheme = url.partition("://")[0].lower()
+    scheme, is_url, _ = url.partition(":/")
+    scheme = scheme.lower()
     if key.startswith("logger."):
         return "the variables of its server, such as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     if scheme in ("s3", "s3a"):
         return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if scheme in ("gs", "gcs"):
         return "GOOGLE_APPLICATION_CREDENTIALS"
+    if key.startswith("submit.") and not is_url:
+        return "it in your shell, or submit.secrets to names"
+    if not is_url or not scheme.isalnum():
+        return "an environment variable that your code reads"
     return f"the environment variable FSSPEC_{scheme.upper()}, as JSON"

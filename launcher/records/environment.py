@@ -12,7 +12,7 @@ import psutil
 
 import launcher
 from launcher import atomic
-from launcher.credentials import redacted
+from launcher.credentials import redacted_words
 from launcher.probe import processor, usable_cores
 
 
@@ -20,7 +20,7 @@ def write_environment(path: Path, command: Sequence[str], gpus: Sequence[str]) -
     """Write versions, processor, memory, GPUs, the source's commit and the command line as JSON, atomically."""
     facts = {
         "version": launcher.__version__,
-        "command": [*map(redacted, command)],
+        "command": redacted_words(command),
         "python": platform.python_version(),
         "system": platform.platform(),
         "host": socket.gethostname(),

@@ -7,7 +7,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -180,5 +180,4 @@ def _texts(values: Mapping[str, Any]) -> Iterator[Problem]:
             message = "is a credential by its name, which the job would show; set submit.secrets to names instead"
             yield Problem(message, PREFIX + key, HIDDEN, COMMAND_LINE)
     env = {name: value for name, value in (values.get("env") or {}).items() if not is_secret(name.lower())}
-    for one in secret_values({**values, "env": env}, lambda key: COMMAND_LINE):
-        yield replace(one, key=PREFIX + str(one.key))
+    yield from secret_values({PREFIX.rstrip("."): {**values, "env": env}}, lambda key: COMMAND_LINE)

@@ -33,6 +33,13 @@ HELD = "holds a credential, which the run folder would keep; remove it, and set 
         ("WANDB_API_KEY: abc", "WANDB_API_KEY: ***"),
         ("Authorization: Bearer abc", "Authorization: Bearer ***"),
         ("x-api-key: abc", "x-api-key: ***"),
+        ("wget --password hush https://h/x", "wget --password *** https://h/x"),
+        ("x --token hush --api-key 'a b' --hf_token  c", "x --token *** --api-key *** --hf_token  ***"),
+        ("curl -u me:hush https://h", "curl -u *** https://h"),
+        ("curl --user=me:hush https://h", "curl --user=*** https://h"),
+        ("launch.rdzv=me:hush@host:1", "launch.rdzv=***@host:1"),
+        ("'me:hush@registry.io/train:1', a:b@c", "'***@registry.io/train:1', ***@c"),
+        ("HF_TOKEN=$X PGPASSWORD=hush$", "HF_TOKEN=$X PGPASSWORD=***"),
     ],
 )
 def test_credentials_are_hidden(text: str, shown: str) -> None:
@@ -48,6 +55,11 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
         "submit.KEY=VALUE", "https://h/x?version=3", "s3://mine/runs", "key=value", "http://host:5000",
         "set AWS_ACCESS_KEY_ID and FSSPEC_HTTPS", "http://host:5000/a@b", "class_token=true", "unexpected token: x",
         "/data/sort_key=a/region_key=eu", "pad_token=x", "COMPASS=n",
+        "me@host:/images", "git@host:me/code.git", "git@host:a:b", "train:1@sha256:0fab",
+        "h:5000/me/train:1@sha256:0fab",
+        "#SBATCH --signal=B:USR1@180",
+        "hf-hub:timm/vit@v1", "wget --password $PASS", "x --token ${X} --secret=$(cat x)", "export HF_TOKEN=$(cat x)",
+        "--class-token true", "--token-file x", "--pad-token x", "--token --other", "--user me", "2026-11-26T19:00:00",
         "sky jobs launch --secret WANDB_API_KEY FILE", "submit.secrets=[WANDB_API_KEY]",
     ],
 )  # fmt: skip
@@ -61,6 +73,7 @@ def test_other_texts_stay(text: str) -> None:
         (["dataset.path=s3://AKIA:hush@mine/images"], "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
         (["dataset.path='https://host/a.tar?token=hush'"], "the environment variable FSSPEC_HTTPS, as JSON"),
         (["checkpoint.mirror=gs://me:hush@mine/runs", "run_name=a"], "GOOGLE_APPLICATION_CREDENTIALS"),
+        (["dataset.path=me:hush@host:/images"], "an environment variable that your code reads"),
         (["logger=mlflow", "logger.uri=http://me:hush@host:5000"], "MLFLOW_TRACKING_USERNAME"),
     ],
 )
@@ -77,6 +90,30 @@ def test_a_run_does_not_store_a_credential(
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.parametrize(
+    "word", ["submit.lines=['wget --password hush h']", "submit.lines=['HF_TOKEN=hush']", "submit.env.A=a:hush@h"]
+)
+def test_a_job_does_not_store_a_credential(word: str) -> None:
+    assert "remove it, and set it in your shell, or submit.secrets to names" in (
+        shown := refused("submit", "--slurm", "launch.nproc=1", "launch=cpu", word)
+    )
+    assert "hush" not in shown.lower()
+
+
+def test_the_job_reads_a_credential_from_a_variable_or_a_file() -> None:
+    lines = '["export HF_TOKEN=$(cat x)", "wget --password $PASS h"]'
+    shown = output_of("submit", "--slurm", "launch.nproc=1", "launch=cpu", f"submit.lines={lines}")
+    assert "export HF_TOKEN=$(cat x)\nwget --password $PASS h\n" in shown
+
+
+@pytest.mark.parametrize("flag", ["--token", "--api-key", "--password"])
+@pytest.mark.parametrize("verb", [(), ("plan",), ("resume",)])
+def test_the_value_of_an_unknown_flag_is_hidden(verb: tuple[str, ...], flag: str) -> None:
+    code, output, errors = execute(*verb, flag, "hush", "--epochz=1")
+    assert code == 2
+    assert "hush" not in output + errors
+
+
 def test_a_key_that_is_a_credential_by_its_name_is_refused() -> None:
     shown = refused("show", "model=timm", "+model.arguments.api_key=hush")
     assert "model.arguments.api_key=*** (command line): is a credential by its name" in shown
@@ -86,5 +123,7 @@ def test_a_key_that_is_a_credential_by_its_name_is_refused() -> None:
 def test_errors_and_the_record_of_the_command_hide_credentials(tmp_path: Path) -> None:
     problem = Problem("is not there: https://me:hush@host/x", "dataset.path", "s3://a:hush@b/c")
     assert str(UserError(problem)) == "dataset.path=s3://***@b/c: is not there: https://***@host/x"
-    write_environment(tmp_path / "environment.json", ["train", "dataset.path=s3://a:hush@b/c"], [])
-    assert json.loads((tmp_path / "environment.json").read_text())["command"][1] == "dataset.path=s3://***@b/c"
+    words = ["train", "dataset.path=s3://a:hush@b/c", "--hf-token", "hush", "epochs=1"]
+    write_environment(tmp_path / "environment.json", words, [])
+    shown = ["train", "dataset.path=s3://***@b/c", "--hf-token", "***", "epochs=1"]
+    assert json.loads((tmp_path / "environment.json").read_text())["command"] == shown
