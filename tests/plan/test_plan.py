@@ -85,7 +85,13 @@ def test_multi_step_and_linear_by_hand() -> None:
         (["linear", "final=0.2"], lambda sgd: LinearLR(sgd, 1.0, 0.2, 100)),
         (["polynomial", "power=3.5"], lambda sgd: PolynomialLR(sgd, 100, 3.5)),
         (["polynomial", "final=0.25"], lambda sgd: LambdaLR(sgd, lambda step: 0.25 + 0.75 * (1 - step / 100) ** 2)),
+        # as in NVIDIA's entries to MLPerf: the peak is the last step of the warmup
+        (
+            ["polynomial", "warmup=20ba", "warmup_includes_peak=true"],
+            lambda sgd: LambdaLR(sgd, lambda step: (1 - (step - 19) / 80) ** 2),
+        ),
         (["multi_step", "gamma=0.3", "milestones=[30ba,6ep]"], lambda sgd: MultiStepLR(sgd, [30, 60], 0.3)),
+        (["multi_step", "milestones=[2.5ep,0.65dur]"], lambda sgd: MultiStepLR(sgd, [25, 65], 0.1)),
     ],
 )
 def test_schedules_are_pytorchs_at_other_values(words: list[str], theirs: Callable[[SGD], LRScheduler]) -> None:

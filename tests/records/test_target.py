@@ -54,6 +54,19 @@ def test_patience_ends_after_evaluations_in_a_row_without_a_gain(
     assert Patience(metric, 2, min_delta).is_over({"measured": value} for value in values) == over
 
 
+@pytest.mark.parametrize(("accuracies", "over"), [([0.1, 0.3, 0.3], False), ([0.1, 0.2, 0.24], True)])
+def test_early_stopping_follows_its_keys(accuracies: list[float], over: bool) -> None:
+    words = ["stop.patience=2", "stop.min_delta=0.15", "stop.metric=balanced_accuracy"]
+    config = compose(words).config
+    patience = config.task.patience(config.stop)
+    assert patience is not None
+    # note: by top1 the first would end, and the second not
+    evaluations = [
+        {"balanced_accuracy": accuracy, "top1": 0.9 * index * over} for index, accuracy in enumerate(accuracies)
+    ]
+    assert patience.is_over(evaluations) == over
+
+
 def test_early_stopping_has_a_metric_of_the_task() -> None:
     with pytest.raises(UserError, match=r"stop.metric=tpo5: .* has no metric tpo5, .* did you mean top5\?"):
         check(Plan(compose(["stop.patience=3", "stop.metric=tpo5"]).config, 1, 320), {})

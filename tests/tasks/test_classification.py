@@ -70,10 +70,11 @@ def test_bce_is_timms_mean_times_the_number_of_classes():
     assert BCE(LOGITS, SOFT).item() == pytest.approx(3 * TimmBCE(smoothing=0.0)(LOGITS, SOFT).item(), rel=1e-6)
 
 
-def test_the_threshold_of_bce_is_timms():
-    thresholded = build_task(compose(["loss=bce", "loss.target_threshold=0.2"]).config).loss
-    expected = TimmBCE(smoothing=0.0, target_threshold=0.2)(LOGITS, SOFT).item()
-    assert 3 * expected == pytest.approx(bce_by_hand([[0, 0, 1], [1, 1, 0]]), rel=1e-6)
+@pytest.mark.parametrize(("threshold", "ones"), [(0.2, [[0, 0, 1], [1, 1, 0]]), (0.15, [[0, 1, 1], [1, 1, 0]])])
+def test_the_threshold_of_bce_is_timms(threshold, ones):
+    thresholded = build_task(compose(["loss=bce", f"loss.target_threshold={threshold}"]).config).loss
+    expected = TimmBCE(smoothing=0.0, target_threshold=threshold)(LOGITS, SOFT).item()
+    assert 3 * expected == pytest.approx(bce_by_hand(ones), rel=1e-6)
     assert thresholded(LOGITS, SOFT).item() == pytest.approx(3 * expected, rel=1e-6)
     assert thresholded(LOGITS, LABELS).item() == BCE(LOGITS, LABELS).item()
 
