@@ -22,7 +22,6 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from types import CodeType
 from typing import IO, Any
 
 import pytest
@@ -50,9 +49,9 @@ TESTS = {
     "launch": ["launch", "training/test_several_ranks.py"],
     "logger": ["training/test_loop.py", "records", "launcher_lab/loggers"],
     "loss": ["training/test_class_weights.py", "training/test_targets.py", "tasks", "data/test_imbalance.py", "models"],
-    "model": ["models"],
+    "model": ["models", "weights/test_pretrained.py"],
     "nonfinite": _RUNS,
-    "optimizer": ["optimizers"],
+    "optimizer": ["optimizers", "plan"],
     "run": _RUNS,
     "schedule": ["plan", "recipes/test_published_arithmetic.py"],
     "stop": _RUNS,
@@ -108,17 +107,15 @@ def mutate(kind: type, see: Callable[[str, Any, str], Any]) -> None:
 
     def changed(self: Any, key: str) -> Any:
         value = object.__getattribute__(self, key)
-        if key.startswith("_") or callable(value):
-            return value
         reader = sys._getframe(1)
         module: str = reader.f_globals["__name__"]
-        return see(key, value, module) if module.startswith("launcher") and not _is_look(reader.f_code) else value
+        if callable(value) or not module.startswith("launcher") or _LOOKS.fullmatch(reader.f_code.co_name):
+            return value
+        if key == "__dict__":
+            return {name: see(name, one, module) for name, one in value.items()}
+        return value if key.startswith("_") else see(key, value, module)
 
     kind.__getattribute__ = changed  # type: ignore[method-assign, assignment]
-
-
-def _is_look(code: CodeType) -> bool:
-    return _LOOKS.fullmatch(code.co_name) is not None
 
 
 def mutate_label(kinds: Mapping[type, Kind], label: str, change: str) -> None:

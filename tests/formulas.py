@@ -1,6 +1,6 @@
 """Steps of optimizers on a small network with random gradients, compared with formulas."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -13,6 +13,7 @@ from launcher.config.compose import compose
 from launcher.optimizers.base import build_optimizer, set_lr
 
 PEAK = 0.1
+RATES = tuple(PEAK / step for step in range(1, 6))
 # The new weight from weight, gradient, learning rate, number of the step (from 1) and a state.
 Formula = Callable[[Tensor, Tensor, float, int, dict[str, Any]], Tensor]
 
@@ -38,20 +39,22 @@ def set_gradients(model: nn.Module, step: int, scale: float = 1.0) -> None:
         parameter.grad = scale * torch.randn_like(parameter)
 
 
-def assert_follows(config: OptimizerConfig, formula: Formula, *, tolerance: float = 1e-5, steps: int = 5) -> nn.Module:
-    """Check that steps at a changing learning rate equal a formula in float64, and return the model."""
+def assert_follows(
+    config: OptimizerConfig, formula: Formula, *, tolerance: float = 1e-5, rates: Sequence[float] = RATES
+) -> nn.Module:
+    """Check that steps at changing learning rates equal a formula in float64, and return the model."""
     model = small_model()
     built = build_optimizer(config, model, PEAK)
     expected = {name: p.detach().double() for name, p in model.named_parameters()}
     states: dict[str, dict[str, Any]] = {name: {} for name in expected}
-    for step in range(1, steps + 1):
+    for step, rate in enumerate(rates, 1):
         set_gradients(model, step)
-        set_lr(built, PEAK / step)
+        set_lr(built, rate)
         built.step_number = step - 1
         built.step()
         for name, parameter in model.named_parameters():
             gradient = parameter.grad.double()
-            expected[name] = formula(expected[name], gradient, PEAK / step, step, states[name])
+            expected[name] = formula(expected[name], gradient, rate, step, states[name])
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach().double(), expected[name], rtol=tolerance, atol=tolerance)
     return model

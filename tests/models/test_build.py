@@ -78,8 +78,8 @@ def test_batchnorm_weights_are_uniform_and_biases_zero():
 
 
 def test_batchnorm_scale_multiplies_the_weights():
-    scaled = batchnorms(build_model(settings(batchnorm_weight="ones", batchnorm_scale=8.0), 10, CROSS_ENTROPY, 42))
-    assert all((module.weight == 8).all() for module in scaled.values())
+    scaled = batchnorms(build_model(settings(batchnorm_weight="ones", batchnorm_scale=8.5), 10, CROSS_ENTROPY, 42))
+    assert all((module.weight == 8.5).all() for module in scaled.values())
     uniform = batchnorms(build_model(settings(), 10, CROSS_ENTROPY, 42))
     doubled = batchnorms(build_model(settings(batchnorm_scale=2.0), 10, CROSS_ENTROPY, 42))
     assert all(torch.equal(2 * uniform[name].weight, doubled[name].weight) for name in uniform)

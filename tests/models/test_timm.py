@@ -137,6 +137,23 @@ def test_dropout_redraws_no_layer() -> None:
     assert all(map(torch.equal, plain.state_dict().values(), dropping.state_dict().values()))
 
 
+@pytest.mark.parametrize(
+    ("architecture", "values"),
+    [
+        ("test_vit", {"drop_path_rate": 0.3, "drop_rate": 0.2}),
+        ("test_vit", {"global_pool": "avg", "img_size": 96}),
+        ("test_resnet", {"drop_path_rate": 0.3, "drop_rate": 0.2, "global_pool": "max"}),
+    ],
+)
+def test_the_values_of_a_network_are_timms(architecture: str, values: dict[str, float | str]) -> None:
+    words = [f"model.{key}={value}" for key, value in values.items()]
+    ours = built(f"model.architecture={architecture}", *words)
+    assert repr(ours) == repr(theirs := timm.create_model(architecture, num_classes=7, **values))
+    assert [(key, ours.__dict__[key]) for key in ("drop_rate", "global_pool") if key in ours.__dict__] == [
+        (key, theirs.__dict__[key]) for key in ("drop_rate", "global_pool") if key in theirs.__dict__
+    ]
+
+
 def test_the_architectures_are_timms() -> None:
     # note: other tests of this process register their own
     listed = [name for name in timm.list_models() if timm.model_entrypoint(name).__module__.startswith("timm.")]

@@ -45,8 +45,8 @@ class MuonFormula:
             state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * gradient**2
             update = state["m"] / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-8)
             return weight - lr * (update + decay * weight)
-        state["b"] = 0.95 * state.get("b", 0.0) + 0.05 * gradient
-        ahead = 0.05 * gradient + 0.95 * state["b"] if self.nesterov else state["b"]
+        state["b"] = 0.8 * state.get("b", 0.0) + 0.2 * gradient
+        ahead = 0.2 * gradient + 0.8 * state["b"] if self.nesterov else state["b"]
         flat = ahead.flatten(1)
         update = 0.2 * max(flat.shape) ** 0.5 * polynomial(flat, self.iterations)
         return weight - lr * (update.view_as(weight) + decay * weight)
@@ -56,7 +56,7 @@ class MuonFormula:
 def test_muon_is_orthogonal_for_convolutions_and_adamw_for_vectors_and_the_head(
     nesterov: bool, iterations: int
 ) -> None:
-    config = packaged("muon", nesterov=nesterov, iterations=iterations, weight_decay=0.3)
+    config = packaged("muon", momentum=0.8, nesterov=nesterov, iterations=iterations, weight_decay=0.3)
     assert_follows(config, MuonFormula(nesterov, iterations), tolerance=1e-4)
 
 
@@ -119,12 +119,12 @@ class SOAPFormula:
             return tensor
 
         state["m"] = 0.9 * state.get("m", 0.0) + 0.1 * gradient
-        state["v"] = 0.95 * state.get("v", 0.0) + 0.05 * rotated(gradient) ** 2
-        update = rotated(state["m"]) / (1 - 0.9**step) / ((state["v"] / (1 - 0.95**step)).sqrt() + 1e-3)
+        state["v"] = 0.9 * state.get("v", 0.0) + 0.1 * rotated(gradient) ** 2
+        update = rotated(state["m"]) / (1 - 0.9**step) / ((state["v"] / (1 - 0.9**step)).sqrt() + 1e-3)
         weight = weight - lr * (rotated(update, back=True) + (0.3 if weight.ndim > 1 else 0.0) * weight)
         for dim in dims:
             rows = gradient.movedim(dim, 0).flatten(1)
-            factors[dim] = 0.95 * factors[dim] + 0.05 * rows @ rows.T
+            factors[dim] = 0.9 * factors[dim] + 0.1 * rows @ rows.T
             if (step - 1) % self.interval == 0:
                 order = (bases[dim].T @ factors[dim] @ bases[dim]).diagonal().argsort(descending=True)
                 bases[dim] = torch.linalg.qr(factors[dim] @ bases[dim][:, order]).Q
@@ -134,7 +134,7 @@ class SOAPFormula:
 
 @pytest.mark.parametrize("interval", [1, 2, 100])
 def test_soap_follows_its_formula(interval: int) -> None:
-    config = packaged("soap", beta1=0.9, beta2=0.95, epsilon=1e-3, weight_decay=0.3, interval=interval)
+    config = packaged("soap", beta1=0.9, beta2=0.9, epsilon=1e-3, weight_decay=0.3, interval=interval)
     assert_follows(config, SOAPFormula(interval), tolerance=5e-3)
 
 

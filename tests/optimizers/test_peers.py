@@ -16,7 +16,7 @@ def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str
     rate, decay = lr, 0.0
     if weight.ndim > 1:
         decay = 0.01
-        rate = lr * 0.02 * weight.norm() / (gradient.norm() + decay * weight.norm() + 1e-3)
+        rate = lr * 0.02 * weight.norm() / (gradient.norm() + decay * weight.norm() + 1.5)
     momentum = 0.9 * lr / state.get("last", lr)
     state["last"] = lr
     state["v"] = momentum * state.get("v", 0.0) + rate * (gradient + decay * weight)
@@ -24,7 +24,7 @@ def lars(weight: Tensor, gradient: Tensor, lr: float, step: int, state: dict[str
 
 
 def test_lars_follows_its_paper() -> None:
-    assert_follows(packaged("lars", trust_coefficient=0.02, epsilon=1e-3, weight_decay=0.01), lars)
+    assert_follows(packaged("lars", trust_coefficient=0.02, epsilon=1.5, weight_decay=0.01), lars)
 
 
 LARS = {"trust_coefficient": 0.02}, {"momentum": 0.9, "trust_coeff": 0.02, "eps": 0.0}
@@ -38,7 +38,10 @@ PEERS: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("adamw", torch.optim.AdamW, {"weight_decay": 0.05}, {"beta1": 0.9, "beta2": 0.99}, {"betas": (0.9, 0.99)}),
     ("nadamw", timm.optim.NAdamW, {"weight_decay": 0.3}, {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)}),
     ("lars", timm.optim.Lars, {"weight_decay": 0.01}, *LARS),
-    *(("lion", timm.optim.Lion, {"weight_decay": decay}, {}, {}) for decay in (0.0, 0.3)),
+    *(
+        ("lion", timm.optim.Lion, {"weight_decay": decay}, {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)})
+        for decay in (0.0, 0.3)
+    ),
 ]
 
 

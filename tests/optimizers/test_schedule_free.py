@@ -48,10 +48,11 @@ class Sequences:
         return 0.8 * x + 0.2 * z
 
 
-@pytest.mark.parametrize(("r", "p"), [(0.0, 2.0), (0.5, 0.0), (1.0, 1.0)])
+# note: the highest learning rate matters while it rises
+@pytest.mark.parametrize(("r", "p"), [(0.0, 2.0), (0.5, 0.0), (1.0, 1.5)])
 def test_schedule_free_follows_its_formula(r: float, p: float) -> None:
     values = {"beta1": 0.8, "beta2": 0.95, "epsilon": 1e-3, "weight_decay": 0.3, "step_power": r, "lr_power": p}
-    assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3))
+    assert_follows(packaged("schedule_free_adamw", **values), Sequences(r, p, 0.3), rates=[0.02, 0.05, 0.1, 0.08, 0.04])
 
 
 def test_the_submission_to_algoperf_also_corrects_the_rate_of_the_decay() -> None:
@@ -101,8 +102,8 @@ def test_a_checkpoint_contains_the_average_and_the_evaluation_uses_it(tmp_path: 
     assert all(torch.equal(evaluated[name], tensor) for name, tensor in state["weights"].items())
 
 
-def test_every_third_step_updates_the_statistics_of_the_averaged_weights() -> None:
-    run = build(*SCHEDULE_FREE, "optimizer.statistics_interval=3")
+def test_every_second_step_updates_the_statistics_of_the_averaged_weights() -> None:
+    run = build(*SCHEDULE_FREE, "optimizer.statistics_interval=2")
     norm = next(m for m in run.train_step.model.modules() if isinstance(m, nn.BatchNorm2d))
     weights, updates = [], [int(norm.num_batches_tracked)]
 
@@ -116,8 +117,8 @@ def test_every_third_step_updates_the_statistics_of_the_averaged_weights() -> No
         averages.append([run.weights()[name].clone() for name, _ in run.train_step.model.named_parameters()])
         steps(run, 1)
         updates.append(int(norm.num_batches_tracked))
-    assert updates == [0, 1, 1, 1, 2]
-    for tensors, expected in zip(weights, (averages[0], averages[3]), strict=True):
+    assert updates == [0, 1, 1, 2, 2]
+    for tensors, expected in zip(weights, (averages[0], averages[2]), strict=True):
         assert all(map(torch.equal, tensors, expected))
 
 

@@ -54,7 +54,7 @@ class Formula:
 def test_shampoo_follows_the_formula_of_the_submission(interval: int, longest: int) -> None:
     values = {"beta1": 0.9, "beta2": 0.95, "epsilon": 1e-2, "weight_decay": 0.3}
     config = packaged("shampoo", **values, interval=interval, max_side=longest)
-    assert_follows(config, Formula(interval, longest), tolerance=1e-4, steps=7)
+    assert_follows(config, Formula(interval, longest), tolerance=1e-4, rates=[PEAK / step for step in range(1, 8)])
 
 
 @pytest.mark.parametrize(
