@@ -25,7 +25,7 @@ def git(*words: str) -> str:
 
 
 def version() -> str:
-    return re.findall(r'^__version__ = "(.+)"$', (ROOT / "launcher/__init__.py").read_text(), re.MULTILINE)[0]
+    return re.findall(r'^__version__ = "(.+)"$', (ROOT / "launcher/version.py").read_text(), re.MULTILINE)[0]
 
 
 def problems(version: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
-from launcher import __version__, disk, paths, plugins
+from launcher import disk, paths, plugins
 from launcher.errors import (
     CLOSED_PIPE,
     EXIT_USER_ERROR,
@@ -29,6 +29,7 @@ from launcher.errors import (
 )
 from launcher.plugins import registered
 from launcher.stopping import StopRequested, on_stop, raise_stop
+from launcher.version import __version__
 
 VERBS = {
     "run": "train a model (this verb is optional)",

@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.top < 1:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
-    exported = _exported(arguments.run)
+    exported = exported_at(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
     files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
@@ -65,11 +65,11 @@ def main(arguments: argparse.Namespace) -> int:
 
     for note in notes_on(dropped):
         print(f"note: {one_line(note)}", file=sys.stderr)
-    failed, classifier = 0, _classifier(exported, folder, config, best=arguments.best)
-    titles = classifier.task.values.predicted
+    failed, trained = 0, classifier(exported, folder, config, best=arguments.best)
+    titles = trained.task.values.predicted
     if arguments.csv:
         print("file,rank", *titles, "error", sep=",")
-    for prediction in predictions(classifier, files, arguments.top):
+    for prediction in predictions(trained, files, arguments.top):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
@@ -80,7 +80,7 @@ def main(arguments: argparse.Namespace) -> int:
     return FAILED if failed else DONE
 
 
-def _exported(path: str) -> Path | None:
+def exported_at(path: str) -> Path | None:
     """Return the folder of an export from its own path or that of its weights; None for a run folder.
 
     Raises UserError for any other file, and for an export without weights.
@@ -99,7 +99,8 @@ def _exported(path: str) -> Path | None:
     return folder
 
 
-def _classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:
+def classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:
+    """Load the network of an export, or else of a run and its config, on the device of this machine."""
     from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
     kind = decide(replace(config.launch, nproc=1)).kind

@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, words, int(steps[-1]) if steps else None)
+    return resume(folder, words, int(steps[-1]) if steps else None).code
 
 
 def newest_unfinished(runs: Path) -> Path:

@@ -21,4 +21,4 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.launch.start import start
     from launcher.measure.launch import measure_batch
 
-    return start(composed, measure_batch)
+    return start(composed, measure_batch).code

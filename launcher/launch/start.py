@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -25,6 +26,7 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.devices import Devices
+from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
 from launcher.plan.plan import Plan, dilated_epochs
@@ -38,8 +40,19 @@ from launcher.stopping import StopRequest, stop_requests
 from launcher.training.mirror import mirror_of
 
 
-def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int] | None = None) -> int:
-    """Train a new run and return the exit code; `measure_batch` is the one of `prepare_run`.
+class Ended(NamedTuple):
+    """The folder of a run, and the exit code of the command that trained it."""
+
+    folder: RunFolder
+    code: int
+
+
+def start(
+    composed: Composed,
+    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
+    launcher: type[InThisProcess] | None = None,
+) -> Ended:
+    """Train a new run; `measure_batch` is the one of `prepare_run`, `launcher` runs its ranks instead of elastic.
 
     Raises UserError if a value cannot work, before any file is written.
     """
@@ -50,7 +63,7 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
         )
     config = prepared.plan.config
     if (restored := _from_mirror(config, out)) is not None:
-        return resume(restored)
+        return resume(restored, launcher=launcher)
     for note in prepared.notes:
         out.print(f"note: {note}", style="yellow", markup=False)
     images = identity(config, prepared.skipped, prepared.images)
@@ -76,8 +89,8 @@ def start(composed: Composed, measure_batch: Callable[[RunConfig, Devices], int]
             note_dataset(folder, images, prepared.splits)
             # note: last, because a folder with a config can be resumed
             write(config, folder.config)
-            ended = _train(folder, prepared, out, request)
-            if ended not in (DONE, FAILED) and not is_there(folder.metrics) and config.launch.nnodes == 1:
+            ended = _train(folder, prepared, out, request, launcher)
+            if ended.code not in (DONE, FAILED) and not is_there(folder.metrics) and config.launch.nnodes == 1:
                 shutil.rmtree(folder.path)
             return ended
 
@@ -98,8 +111,13 @@ def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
     return folder
 
 
-def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None = None) -> int:
-    """Resume a run from its newest checkpoint on the devices of this machine, and return the exit code.
+def resume(
+    folder: RunFolder,
+    words: Sequence[str] = (),
+    from_step: int | None = None,
+    launcher: type[InThisProcess] | None = None,
+) -> Ended:
+    """Resume a run from its newest checkpoint on the devices of this machine.
 
     `words` are `key=value` changes, which the run's config keeps. from_step: resume from the checkpoint of this step
     instead, or from the start of the run; later checkpoints are renamed, and no longer used.
@@ -117,7 +135,7 @@ def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None =
         if config == before and (longer := _how_to_train_longer(folder, config)):
             out.print(summary_table(folder, config))
             out.print(longer, markup=False, soft_wrap=True)
-            return DONE
+            return Ended(folder, DONE)
         skipped = read_skipped(folder.skipped, config.dataset)
         prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
         config.logger.check()
@@ -126,7 +144,7 @@ def resume(folder: RunFolder, words: Sequence[str] = (), from_step: int | None =
             write(config, folder.config)
         _note_others(folder, prepared, out, images=identity(config, skipped, prepared.images))
         with stop_requests() as request:
-            return _train(folder, prepared, out, request)
+            return _train(folder, prepared, out, request, launcher)
 
 
 def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
@@ -230,8 +248,14 @@ def _check_same(config: RunConfig, folder: RunFolder) -> None:
         raise UserError(Problem(message, "run_name", config.run_name))
 
 
-def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopRequest) -> int:
-    """Run the ranks, print the summary, and return the exit code."""
+def _train(
+    folder: RunFolder,
+    prepared: Prepared,
+    out: Console,
+    request: StopRequest,
+    launcher: type[InThisProcess] | None,
+) -> Ended:
+    """Run the ranks and print the summary."""
     plan, devices = prepared.plan, prepared.devices
     config = plan.config
     write_images(prepared, folder)
@@ -258,7 +282,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
     try:
         folder.failure.unlink(missing_ok=True)
         write_teacher(config, folder)
-        code = Launcher(folder.path, devices, config.launch, view, request=request).run()
+        code = (launcher or Launcher)(folder.path, devices, config.launch, view, request=request).run()
     except UserError as error:
         # note: the folder may not be writable
         with suppress(OSError):
@@ -273,7 +297,7 @@ def _train(folder: RunFolder, prepared: Prepared, out: Console, request: StopReq
         view.log(plain(table))
     if code not in (DONE, FAILED):
         view.print(f"stopped; {_how_to_continue(folder, nodes)}")
-    return code
+    return Ended(folder, code)
 
 
 def _how_to_continue(folder: RunFolder, nodes: int) -> str:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import psutil
 
-import launcher
 from launcher import atomic
 from launcher.credentials import redacted_words
 from launcher.probe import processor, usable_cores
+from launcher.version import __version__
 
 
 def write_environment(path: Path, command: Sequence[str], gpus: Sequence[str]) -> None:
     """Write versions, processor, memory, GPUs, the source's commit and the command line as JSON, atomically."""
     facts = {
-        "version": launcher.__version__,
+        "version": __version__,
         "command": redacted_words(command),
         "python": platform.python_version(),
         "system": platform.platform(),

@@ -4,13 +4,13 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-import launcher
 from launcher import atomic
 from launcher.config.formats import FORMAT, JOB
 from launcher.disk import is_there, patiently
 from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
+from launcher.version import __version__
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Writer:
 
 def write_writer(folder: RunFolder) -> None:
     """Record this version, and the job of this command."""
-    writer = Writer(FORMAT, launcher.__version__, os.environ.get(JOB))
+    writer = Writer(FORMAT, __version__, os.environ.get(JOB))
     atomic.write_text(folder.writer, json.dumps(asdict(writer), indent=1) + "\n")
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import launcher
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
@@ -37,6 +36,7 @@ from launcher.training.evaluation import Evaluation, evaluate, outside_steps
 from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import matching_run, set_backend
+from launcher.version import __version__
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights
 
@@ -120,7 +120,7 @@ def model_card(
         "precision": None,
         "config": portable(config),
         "format": FORMAT,
-        "version": launcher.__version__,
+        "version": __version__,
     }
 
 

@@ -1,0 +1,153 @@
+"""Use the launcher from Python: what the command does, for notebooks and other programs.
+
+The words are those of the command line. Values that cannot work raise `UserError`, whose text names the key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launcher.cli import auto
+from launcher.cli import predict as predicting
+from launcher.cli.runs import ListedRun
+from launcher.cli.runs import list_runs as listed
+from launcher.config.compose import Composed
+from launcher.config.compose import compose as composed
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.data.listing import image_files
+from launcher.errors import DONE, FAILED, UserError
+from launcher.launch.new_run import prepare_new
+from launcher.launch.prepare_run import planned_here
+from launcher.plan.plan import Plan
+from launcher.records.metrics import Row, read_rows, without_void
+from launcher.records.run_folder import RunFolder, existing
+
+if TYPE_CHECKING:
+    from launcher.launch.start import Ended
+    from launcher.weights.classifier import ClassifiedImage, Classifier
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder; `finished` is false if the run was stopped, and can be resumed."""
+
+    path: Path
+    finished: bool
+
+    @property
+    def config(self) -> RunConfig:
+        """The resolved config."""
+        return read(RunFolder(self.path).config)
+
+    def records(self, kind: str = "eval") -> list[Row]:
+        """Return the records of a kind, such as `eval` or `train`, in the order of their steps; for a data frame."""
+        return [row for row in without_void([*read_rows(RunFolder(self.path).metrics)]) if row["kind"] == kind]
+
+
+def compose(*words: str) -> RunConfig:
+    """Compose and check the config of a run, as `train show` does.
+
+    Raises UserError with every wrong word.
+    """
+    return _composed("show", words).config
+
+
+def plan_run(*words: str) -> Plan:
+    """Return what a run on this machine will do: its steps, learning rates and image sizes, as `train plan` does.
+
+    Raises UserError if a value cannot work.
+    """
+    of_run = _composed("plan", words)
+    return prepare_new(of_run, devices=planned_here(of_run), must_exist=False).plan
+
+
+def train(*words: str, in_this_process: bool = False) -> Run:
+    """Train a new run, as `train` does: one process per GPU. It must be called in the main thread.
+
+    in_this_process: train the only process of the run here, where errors have their traceback and a debugger stops;
+    its settings of torch stay set.
+
+    Raises UserError if a value cannot work, and RuntimeError if training failed.
+    """
+    from launcher.launch.in_process import InThisProcess
+    from launcher.launch.start import start
+    from launcher.measure.launch import measure_batch
+
+    of_run = _composed("run", words)
+    with _of_the_command():
+        return _run(start(of_run, measure_batch, InThisProcess if in_this_process else None))
+
+
+def resume(path: str | Path, *words: str, in_this_process: bool = False) -> Run:
+    """Resume a run from its newest checkpoint, as `train resume` does; words such as `epochs=20` change its config.
+
+    Raises UserError if the folder is no run or a word would change completed steps; RuntimeError if training failed.
+    """
+    from launcher.launch.in_process import InThisProcess
+    from launcher.launch.start import resume as start_again
+
+    with _of_the_command():
+        return _run(start_again(existing(str(path)), words, launcher=InThisProcess if in_this_process else None))
+
+
+def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
+    """Return the runs in a folder, the last written one last, as `train ls runs` does; for a data frame."""
+    return listed(Path(folder))
+
+
+def load(path: str | Path, *, best: bool = False) -> Classifier:
+    """Load the trained network of a run or an export: `.network` in evaluation mode, on the GPU if there is one.
+
+    Raises UserError if there is no checkpoint.
+    """
+    exported = predicting.exported_at(str(path))
+    folder = None if exported else existing(str(path), saved=True)
+    return predicting.classifier(exported, folder, read(folder.config) if folder else composed([]).config, best=best)
+
+
+def predict(
+    path: str | Path, images: Sequence[str | Path], *, top: int = 5, best: bool = False
+) -> list[ClassifiedImage]:
+    """Return the predictions of image files, or of folders of them, by a run or an export, as `train predict` does.
+
+    Raises UserError if there is no checkpoint or no image.
+    """
+    from launcher.weights.classifier import predictions
+
+    files, _ = image_files([*map(str, images)])
+    if not files:
+        raise UserError("no images; pass files or folders")
+    return [*predictions(load(path, best=best), files, top)]
+
+
+def _composed(verb: str, words: Sequence[str]) -> Composed:
+    typed, of_run = auto.with_recipe(verb, [*words])
+    return of_run or composed(typed)
+
+
+def _run(ended: Ended) -> Run:
+    if ended.code == FAILED:
+        raise RuntimeError(f"training failed; see {ended.folder.logs}")
+    return Run(ended.folder.path, ended.code == DONE)
+
+
+@contextmanager
+def _of_the_command() -> Iterator[None]:
+    """Keep modules of the working directory from hiding those of the ranks."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ.setdefault("PYTHONSAFEPATH", "1")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+
+
+__all__ = ["ListedRun", "Plan", "Run", "RunConfig", "UserError", "compose", "list_runs", "load", "plan_run",
+           "predict", "resume", "train"]  # fmt: skip
