@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.algorithms.base import Algorithm, Loss, Size, Transform
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Probability
 from launcher.data.batch import Batch, one_hot
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class LabelSmoothingConfig(AlgorithmConfig, change_batch=50, acts_on=("image", "label")):
+class LabelSmoothingConfig(AlgorithmConfig, change_batch=50, change_loss=20, acts_on=("image", "label", "tokens")):
     smoothing: Probability
 
     needs_classes = "numbers have no uniform distribution to mix them with"
@@ -32,7 +32,25 @@ def smooth(targets: Tensor, smoothing: float, classes: int) -> Tensor:
 class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     """Smooths the targets of each training batch."""
 
-    def change_batch(self, batch: Batch, size: Size) -> Transform:
+    def change_loss(self, loss: Loss) -> Loss:
+        """Add the uniform distribution's loss for tokens, whose weights of classes would not fit in memory."""
+        if not self._of_tokens:
+            return loss
+        smoothing = self.values.smoothing
+
+        def smoothed(outputs: Tensor, targets: Tensor) -> Tensor:
+            uniform = -outputs.float().log_softmax(-1).mean()
+            return (1 - smoothing) * loss(outputs, targets) + smoothing * uniform
+
+        return smoothed
+
+    @property
+    def _of_tokens(self) -> bool:
+        return "tokens" in self.context.plan.config.task.needs
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        if self._of_tokens:
+            return None
         smoothing, several = self.values.smoothing, self.context.plan.config.task.labelled == "classes"
         # note: of several classes each is a distribution over yes and no
         classes = 2 if several else self.context.classes

@@ -71,7 +71,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(json.dumps({"step": checkpoint.step, **vars(result), **classes}))
     else:
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
-        print(f"{count_of(result.samples, 'image')}{f' of {other}' if other else ''} on {devices}")
+        print(f"{count_of(result.samples, config.task.sample)}{f' of {other}' if other else ''} on {devices}")
         if arguments.by_class:
             _print(checkpoint)
     if arguments.by_class:

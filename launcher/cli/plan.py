@@ -70,18 +70,22 @@ def _facts(plan: Plan) -> Table:
         if plan.accumulation > 1
         else ""
     )
-    sizes = f"{plan.config.scaled_size(config.image.eval_resize):g} -> {plan.evaluation_view} px"
     curve = f"{config.schedule.name}{', by whole epochs' if config.schedule.granularity == 'epoch' else ''}"
-    held_out = f" and {count_of(val, 'validation image')}" if (val := config.dataset.val_samples) else ""
+    held_out = (
+        f" and {count_of(val, f'validation {config.task.sample}')}" if (val := config.dataset.val_samples) else ""
+    )
     per_epoch = count_of(plan.steps_per_epoch, "step")
     rows = (
         ("recipe", config.recipe or "none"),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
-        ("data set", f"{config.dataset.name}, {count_of(plan.train_samples, 'training image')}{held_out}"),
+        (
+            "data set",
+            f"{config.dataset.name}, {count_of(plan.train_samples, f'training {config.task.sample}')}{held_out}",
+        ),
         ("length", f"{count_of(plan.epochs, 'epoch')} x {per_epoch} = {count_of(plan.total_steps, 'step')}"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {count_of(plan.warmup_steps, 'step')} of warmup, then {curve}"),
-        ("evaluation", f"every {config.eval_every}, {sizes}"),
+        ("evaluation", f"every {config.eval_every}, {config.task.sizes(config)}"),
     )
     return facts(rows)
 

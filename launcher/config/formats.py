@@ -10,7 +10,10 @@ from launcher.config.layers import get, put
 FORMAT = 2
 # By format: the keys that the next one added, with the values that have the old behaviour. Version 0.1 wrote format 1.
 _ADDED: Mapping[int, Mapping[str, Any]] = {
-    1: {"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"}
+    1: {
+        **{"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"},
+        **{"dataset.tokenizer": None, "dataset.columns.text": None},
+    }
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view"}

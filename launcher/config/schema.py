@@ -60,7 +60,7 @@ class Image:
 
 @dataclass(frozen=True, config=STRICT)
 class Columns:
-    """Columns of a table of images (CSV, JSONL, Parquet): null tries the usual names.
+    """Columns of a table of images (CSV, JSONL, Parquet), or of text: null tries the usual names.
 
     A task with several labels or numbers an image reads lists, texts with a `separator`, or a list of columns.
     """
@@ -69,6 +69,7 @@ class Columns:
     label: str | Annotated[list[str], Field(min_length=1)] | None
     split: str | None
     separator: Annotated[str, Field(min_length=1)]
+    text: str | None
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -78,11 +79,12 @@ class Dataset:
     `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
     for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
     `exif_orientation` rotates images by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced:
-    each class equally often. `links` out of the split's folder are refused, or followed.
+    each class equally often. `links` out of the split's folder are refused, or followed. Text becomes tokens by the
+    file `tokenizer`, or its bytes are tokens; then `classes` are those of the vocabulary.
     """
 
     name: str
-    kind: Literal["shapes", "scenes", "folder"]
+    kind: Literal["shapes", "scenes", "folder", "python"]
     path: AnyPath | None
     columns: Columns
     classes: Count | None
@@ -97,6 +99,7 @@ class Dataset:
     mean: Annotated[list[float], Field(min_length=3, max_length=3)]
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
     links: Literal["refuse", "follow"]
+    tokenizer: AnyPath | None
 
 
 @dataclass(frozen=True, config=STRICT)

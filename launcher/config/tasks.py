@@ -33,7 +33,8 @@ class TaskConfig(Complete, Declaration, ABC):
     view. view_keys: those of `full_view` and `evaluation_view`, for errors.
     labelled: what the label of an image is: one class, several, or numbers.
     predicted: what a prediction has: a name, and its probability or another number.
-    facts: the keywords of its implementation that a run computes, numbers or one number for each output.
+    facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
+    sample: the word for one. speeds: the unit of `speed`, short and in full.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
@@ -46,6 +47,8 @@ class TaskConfig(Complete, Declaration, ABC):
     labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
     facts: ClassVar[tuple[str, ...]] = ()
+    sample: ClassVar[str] = "image"
+    speeds: ClassVar[tuple[str, str]] = ("im/s", "images/s")
 
     name: str
 
@@ -107,6 +110,14 @@ class TaskConfig(Complete, Declaration, ABC):
     def of_evaluation(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """Return its `facts` that are computed in an evaluation."""
         return {}
+
+    def sizes(self, config: RunConfig) -> str:
+        """Return the sizes of the samples of an evaluation, in text."""
+        return f"{self.evaluation_view(config):,} {self.unit}"
+
+    def speed(self, samples: float) -> float:
+        """Return samples a second as what is counted in a second."""
+        return samples
 
     def counted(self, outputs: int | None) -> str:
         """Return a number of outputs with their name, such as `10 classes`."""

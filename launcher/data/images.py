@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -45,9 +46,11 @@ class Reader(Complete, ABC):
     """Reads the images of one split, with `labels` of the task; `classes` are the names of their values, if available.
 
     labels: classes int64 [samples], or rows [samples, K]: uint8 for several classes, float32 for numbers.
+    facts: those of the task that the data has.
     """
 
     labels: np.ndarray
+    facts: Mapping[str, Any] = MappingProxyType({})
     classes: list[str] | None = None
     # that of each image, and how many images are shuffled, if archives are read through copies
     archives: tuple[np.ndarray, int] | None = None

@@ -96,12 +96,13 @@ def build_loaders(
     return Loaders(TrainLoader(plan, train, shard, change_order), _evaluation(plan, shard, val), listed.get("test"))
 
 
-def build_evaluation(plan: Plan, folder: Folder, ranks: Ranks) -> EvaluationLoader:
-    """Build the loader of a rank's part of a folder's images, prepared as the run's validation images."""
+def build_evaluation(plan: Plan, images: Folder | Reader, ranks: Ranks) -> EvaluationLoader:
+    """Build the loader of a rank's part of other images or records, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    task = plan.config.task
-    records = task.records(folder, task.evaluation_decoder(plan.config))
-    return _evaluation(plan, shard, WorkerProcesses(records, shard))
+    if isinstance(images, Folder):
+        task = plan.config.task
+        images = WorkerProcesses(task.records(images, task.evaluation_decoder(plan.config)), shard)
+    return _evaluation(plan, shard, images)
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 class CausalTransformer(nn.Module):
     """Compute logits [B, T, vocabulary] of tokens int [B, T]; the head has the weights of the embedding.
 
-    positions: `learned` (of `context` places), `rotary` (Su et al. 2021), or `alibi` (Press et al. 2021), the last two
-    for any length. activation: of the perceptron, `gelu` in its tanh form, or `relu2`. qk_norm: RMS norm of queries and
-    keys.
+    positions: `learned`, for `context` places, or `rotary` (Su et al. 2021), for any length. activation: of the MLP,
+    `gelu` in its tanh form, or `relu2`. qk_norm: RMS norm of queries and keys.
     """
 
     def __init__(
@@ -33,6 +32,7 @@ class CausalTransformer(nn.Module):
         dropout: float,
     ):
         super().__init__()
+        self.heads = heads
         self.wte = nn.Embedding(vocabulary, width)
         self.wpe = nn.Embedding(context, width) if positions == "learned" else None
         self.drop = nn.Dropout(dropout)
@@ -43,13 +43,11 @@ class CausalTransformer(nn.Module):
         self.ln_f = nn.LayerNorm(width)
         self.slopes: Tensor | None
         self.register_buffer("slopes", None, persistent=False)
-        if positions == "alibi":
-            self.use_alibi(heads)
 
-    def use_alibi(self, heads: int) -> None:
+    def use_alibi(self) -> None:
         """Add ALiBi's bias to all attention, without position embeddings, as if these were zero and stayed so."""
         self.wpe = None
-        self.slopes = torch.tensor([2.0**-e for e in slope_exponents(heads)], device=self.wte.weight.device)
+        self.slopes = torch.tensor([2.0**-e for e in slope_exponents(self.heads)], device=self.wte.weight.device)
 
     def get_classifier(self) -> nn.Module:
         """Return a layer without weights: those of the head are the embedding's."""

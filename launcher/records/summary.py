@@ -25,7 +25,12 @@ def summary_table(folder: RunFolder, config: RunConfig) -> Table:
     """Return a table of epochs, metrics, times, throughput and the run folder; rows without a value are omitted."""
     rows = read_metrics(folder.metrics)
     curve = [("learning curve", str(folder.curve))] if folder.curve.exists() else []
-    results = [*_metrics(config.task, rows), *_target(config, rows), *_stopped_early(config, rows), *_speed(rows)]
+    results = [
+        *_metrics(config.task, rows),
+        *_target(config, rows),
+        *_stopped_early(config, rows),
+        *_speed(config.task, rows),
+    ]
     return facts([*results, *_estimated(config, rows), *_gaps(rows), ("run folder", str(folder.path)), *curve])
 
 
@@ -67,7 +72,7 @@ def _stopped_early(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     return [("stopped early", f"at epoch {epoch:g}{length}: {why}")]
 
 
-def _speed(rows: list[Row]) -> list[tuple[str, str]]:
+def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     cells = []
     ends = [row for row in rows if row["kind"] == "end"]
     if ends:
@@ -81,7 +86,9 @@ def _speed(rows: list[Row]) -> list[tuple[str, str]]:
         rates = [row["images_per_second"] for row in training if row["images_per_second"] > 0]
         if rates and seconds > 0:
             mean = len(rates) / sum(1 / rate for rate in rates)
-            cells.append(("images/s", f"{mean:,.0f} ({waited / seconds:.0%} of the time waiting for data)"))
+            cells.append(
+                (task.speeds[1], f"{task.speed(mean):,.0f} ({waited / seconds:.0%} of the time waiting for data)")
+            )
     return cells
 
 

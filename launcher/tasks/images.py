@@ -40,6 +40,9 @@ class ImageTaskConfig(TaskConfig):
     def evaluation_view(self, config: RunConfig) -> int:
         return config.scaled_size(config.image.eval_size)
 
+    def sizes(self, config: RunConfig) -> str:
+        return f"{config.scaled_size(config.image.eval_resize):g} -> {self.evaluation_view(config)} px"
+
     def scores(self, loss: LossConfig) -> Scores:
         usual: dict[str, Scores] = {"class": "softmax", "classes": "sigmoid", "numbers": "numbers"}
         return loss.scores or usual[self.labelled]

@@ -246,7 +246,7 @@ def build_trainer(
     labels, weights = loaders.train.reader.labels, None
     if config.task.weighs_classes:
         weights = config.loss.weights(class_counts(labels, config.dataset.classes or 0))
-    facts = config.task.of_training(labels)
+    facts = {**loaders.train.reader.facts, **config.task.of_training(labels)}
     step = build_step(plan, ranks, engine, initial, weights, facts)
     check_metrics(step.task, plan.evaluation_view, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)

@@ -19,7 +19,7 @@ from launcher.config.schema import RunConfig
 from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages, evaluation_input
 from launcher.data.inspection import match_images
-from launcher.data.loaders.base import MOST_PROCESSES
+from launcher.data.loaders.base import MOST_PROCESSES, loader_of
 from launcher.data.loading import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
 from launcher.data.sources.pieces import Listed, Paths, Piece
@@ -230,6 +230,9 @@ def _images(
         classes = state.get("classes")
         with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
             yield loaders.evaluate, []
+        return
+    if reader := loader_of(plan.config).other(other, plan):
+        yield build_evaluation(plan, reader, single_rank(device)), []
         return
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the labels by; remove dataset.path"

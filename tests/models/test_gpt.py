@@ -107,7 +107,7 @@ def test_logits_and_gradients_are_those_of_the_formulas(words: list[str]) -> Non
 
 def test_alibi_adds_slopes_times_distances_and_removes_positions() -> None:
     network = perturbed(built(*GPT))
-    network.use_alibi(3)
+    network.use_alibi()
     assert "wpe.weight" not in network.state_dict()
     assert_same(network, [], alibi=True)
     assert network(torch.zeros(1, 100, dtype=torch.int64)).shape == (1, 100, 17)

@@ -65,6 +65,10 @@ class Loader(LoaderConfig):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
+    def other(self, path: str, plan: Plan) -> Reader | None:
+        """Return the reader of other records to evaluate a run on; None for images, which match by their labels."""
+        return None
+
     def worker_count(self, cores: int) -> int:
         """Return the workers of a rank that has so many cores."""
         return 0

@@ -29,7 +29,7 @@ _LOCAL_HEADER, _LENGTHS = 30, slice(26, 30)
 # Bytes of a file with the label of an image.
 _MOST_OF_A_CLASS, _MOST_OF_A_JSON = 1000, 1 << 20
 _MOST_OF_A_DIRECTORY, _MOST_OF_A_FILE = 1 << 30, 1 << 62  # bytes; a zip file of ten million files, and what int64 holds
-NO_COLUMNS = Columns(None, None, None, "|")
+NO_COLUMNS = Columns(None, None, None, "|", None)
 # Column names that are tried in turn if none is set.
 _USUAL = {
     "image": ("image", "img", "path", "file_name", "file", "filename"),

@@ -23,7 +23,7 @@ def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
 
     Raises UserError if a column is missing or of another kind, or a row has no image or a label that is none.
     """
-    table = _pyarrow("pyarrow.parquet", archive).ParquetFile(file)
+    table = pyarrow_module("pyarrow.parquet", archive).ParquetFile(file)
     rows, start = _Rows(table.schema_arrow, archive, columns), 0
     for batch in table.iter_batches(_ROWS, columns=list(dict.fromkeys([rows.image, *rows.labels]))):
         sizes = np.diff(_offsets(batch.column(rows.image)))
@@ -34,7 +34,7 @@ def list_parquet(file: BinaryIO, archive: str, columns: Columns) -> Listing:
 
 def parquet_bytes(file: BinaryIO, archive: str, image: str) -> Iterator[bytes]:
     """Yield the bytes of all images of a Parquet file's column, joined, in the order of its rows."""
-    for batch in _pyarrow("pyarrow.parquet", archive).ParquetFile(file).iter_batches(_ROWS, columns=[image]):
+    for batch in pyarrow_module("pyarrow.parquet", archive).ParquetFile(file).iter_batches(_ROWS, columns=[image]):
         yield b"".join(_bytes(batch.column(image)).to_pylist())
 
 
@@ -45,7 +45,7 @@ def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     """
     if is_remote(archive):
         raise problem(archive, "Arrow files are read on this machine only; copy it, or set a folder of Parquet files")
-    pyarrow, ipc = _pyarrow("pyarrow", archive), _pyarrow("pyarrow.ipc", archive)
+    pyarrow, ipc = pyarrow_module("pyarrow", archive), pyarrow_module("pyarrow.ipc", archive)
     whole = pyarrow.memory_map(archive).read_buffer()
     is_file = whole[:6].to_pybytes() == b"ARROW1"
     reader = (ipc.open_file if is_file else ipc.open_stream)(pyarrow.BufferReader(whole))
@@ -61,7 +61,8 @@ def list_arrow(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     return rows.all()
 
 
-def _pyarrow(module: str, archive: str) -> Any:
+def pyarrow_module(module: str, archive: str) -> Any:
+    """Import a module of pyarrow; raises UserError if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

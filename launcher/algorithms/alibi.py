@@ -1,0 +1,63 @@
+"""ALiBi (Press et al. 2021): attention falls with the distance of tokens, in place of position embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.config.choices import Surgery
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT
+from launcher.data.batch import Batch
+from launcher.errors import Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True, config=STRICT)
+class AlibiConfig(AlgorithmConfig, change_model=5, change_batch=4, acts_on=("tokens",)):
+    """Trains on sequences cut into equal parts of `length_scaling` times their length; evaluation has whole ones."""
+
+    length_scaling: Annotated[float, Field(gt=0, le=1)]
+
+    def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
+        return (round(size[0] * self.length_scaling),)
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        parts = 1 / self.length_scaling
+        if not parts.is_integer() or plan.full_view % parts:
+            message = f"must cut {plan.full_view} tokens into equal parts; set 1, 0.5 or 0.25"
+            yield Problem(message, "length_scaling", self.length_scaling)
+
+
+def use_bias(network: nn.Module) -> None:
+    """Replace position embeddings by the bias, if the network can."""
+    use = getattr(network, "use_alibi", None)
+    if use is not None:
+        use()
+
+
+class Alibi(Algorithm[AlibiConfig]):
+    """Adds the bias of attention, and reshapes each batch [B, T] to [n B, T / n] for n = 1 / `length_scaling`."""
+
+    needs = "attention that takes ALiBi's bias"
+
+    def change_model(self, model: nn.Module) -> None:
+        use_bias(model)
+
+    def surgery(self) -> Surgery:
+        return Surgery(use_bias)
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        (length,) = self.values.size_after(self.context.plan, batch.moment.step, size)
+
+        def cut(tokens: Tensor) -> Tensor:
+            return tokens.reshape(-1, length)
+
+        return Transform((), lambda batch: replace(batch, inputs=cut(batch.inputs), targets=cut(batch.targets)))

@@ -1,0 +1,146 @@
+"""Documents of text: files, lines of JSONL, rows of Parquet, or the source of Python's standard library; no torch."""
+
+import json
+import os
+import re
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from launcher import randomness
+from launcher.config.schema import Dataset
+from launcher.counts import count_of
+from launcher.data.listing import is_ignored
+from launcher.data.sources.layout import problem
+from launcher.data.sources.parquet import pyarrow_module
+
+_PIECE = 1 << 24
+_ROWS = 256
+_TABLES = (".jsonl", ".parquet")
+_PLAIN = (".txt", ".md", ".text", ".py")
+_COLUMNS = ("text", "content")
+_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
+
+
+class Piece(NamedTuple):
+    """A piece of a document in UTF-8. split: `train` or `val`. ends: whether the document ends with it.
+
+    done: the bytes of the files that were read so far.
+    """
+
+    split: str
+    text: bytes
+    ends: bool
+    done: int
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of documents; `split` is None if each document draws its own."""
+
+    path: Path
+    name: str
+    split: str | None
+    size: int
+    changed: int
+
+
+def text_files(dataset: Dataset, *, whole: bool = False) -> list[TextFile]:
+    """List the files of a data set's documents in the order of their names; `whole`: all are for validation.
+
+    Folders or files named train and val (or valid, validation, test) are the splits; without them, or with
+    `dataset.val_split`, each document draws one.
+
+    Raises UserError if there are none, or no split for validation.
+    """
+    root = Path(sysconfig.get_path("stdlib")) if dataset.kind == "python" else Path(dataset.path or "")
+    files = [root] if root.is_file() else [*_below(root, dataset.kind)]
+    splits = {file: "val" if whole else _split_of(file.relative_to(root.parent).parts[1:][:1]) for file in files}
+    if dataset.val_split is None and "val" not in splits.values():
+        message = "has no text for validation, val.txt, val.jsonl or val/; add it, or set dataset.val_split=0.01"
+        raise problem(str(root), message if files else "has no text: .txt, .jsonl or .parquet, or tokens in .bin")
+    if dataset.val_split is not None:
+        files, splits = [file for file in files if splits.get(file) != "val"] or files, {}
+    listed = []
+    for file in files:
+        facts, name = file.stat(), file.name if file == root else file.relative_to(root).as_posix()
+        if splits.get(file) or not splits:
+            listed.append(TextFile(file, name, splits.get(file), facts.st_size, facts.st_mtime_ns))
+    return listed
+
+
+def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Piece]:
+    """Yield the documents of files in order, in pieces.
+
+    Raises UserError if a file cannot be read, or has no column of text.
+    """
+    number, done = 0, 0
+    for file in files:
+        for text, ends in _documents(file, dataset.columns.text):
+            split = file.split or _drawn(number, dataset.val_split or 0.0)
+            yield Piece(split, text, ends, done)
+            number += ends
+        done += file.size
+
+
+def _drawn(number: int, fraction: float) -> str:
+    """Return the split of a document, the same for all seeds of a run."""
+    is_val = randomness.uniforms(0, "validation text", 0, np.array([number]), 1)[0, 0] < fraction
+    return "val" if is_val else "train"
+
+
+def _below(root: Path, kind: str) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        # note: distributions differ in which tests of Python they have
+        tests = ("test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3") * (kind == "python")
+        folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in tests)
+        suffixes = (".py",) if kind == "python" else (*_PLAIN, *_TABLES)
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffixes) and not is_ignored(name))
+
+
+def _split_of(names: Sequence[str]) -> str | None:
+    word = re.split(r"[-_.]", names[0])[0].lower() if names else ""
+    return next((split for split, words in _SPLITS.items() if word in words), None)
+
+
+def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:
+    """Yield the documents of a file in pieces, and whether each ends there; long texts are cut after a line."""
+    if file.path.suffix == ".parquet":
+        yield from ((text.encode(), True) for text in _of_parquet(file.path, column))
+        return
+    with file.path.open("rb") as lines:
+        if file.path.suffix == ".jsonl":
+            yield from ((_of_line(line, number, file.path, column), True) for number, line in enumerate(lines, 1))
+            return
+        while piece := lines.read(_PIECE):
+            piece += lines.readline()
+            yield piece, lines.tell() >= file.size
+
+
+def _of_line(line: bytes, number: int, path: Path, column: str | None) -> bytes:
+    try:
+        row = json.loads(line)
+        text = row if isinstance(row, str) else row[_named(row, column, path)]
+        return str(text).encode("utf-8", errors="replace")
+    except (ValueError, TypeError) as error:
+        raise problem(str(path), f"line {number:,} is no JSON with a text ({error}); repair or remove it") from None
+
+
+def _of_parquet(path: Path, column: str | None) -> Iterator[str]:
+    table = pyarrow_module("pyarrow.parquet", str(path)).ParquetFile(path)
+    name = _named(table.schema_arrow.names, column, path)
+    for batch in table.iter_batches(_ROWS, columns=[name]):
+        yield from (text or "" for text in batch.column(0).to_pylist())
+
+
+def _named(names: dict[str, object] | list[str], column: str | None, path: Path) -> str:
+    fitting = [name for name in ([column] if column else _COLUMNS) if name in names]
+    if not fitting:
+        wanted = f"column {column}" if column else "column text or content"
+        has = f"{count_of(len(names), 'column')}: {', '.join(names)}"
+        raise problem(str(path), f"has no {wanted} but {has}; set dataset.columns.text")
+    return fitting[0]

@@ -1,0 +1,129 @@
+"""Write the documents of a data set as files of tokens, which every run of it reads; imports no torch."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher import atomic, paths
+from launcher.config.schema import Dataset
+from launcher.data.text.documents import Piece, pieces_of, text_files
+from launcher.data.text.shards import open_shard, shards_in, write_shard
+from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
+from launcher.data.text.trigrams import trigram_perplexity
+from launcher.data.workers import Report
+from launcher.errors import Problem, UserError
+
+SPLITS = ("train", "val")
+_FACTS, _TOKENIZER = "tokens.json", "tokenizer.json"
+_CHUNK = 1 << 25  # bytes of text
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Files of tokens in a folder, by split; `tokenizer` is the text of theirs if known, else None.
+
+    key: of the text and tokenizer that they are made of, if this program wrote them. trigram: the perplexity of a byte
+    trigram model of the training text on the validation text, for built-in text.
+    """
+
+    folder: Path
+    files: dict[str, list[str]]
+    tokenizer: str | None = None
+    key: str | None = None
+    trigram: float | None = None
+
+
+def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bool = False) -> Tokens:
+    """Return the files of tokens at the data set's path, or those of its text, which are written first if missing.
+
+    folder: of the files of its text; None for one in the user's cache. whole: all of the text is for validation.
+
+    Raises UserError if the path has neither, or the folder has those of another text.
+    """
+    if dataset.path and dataset.kind != "python" and (files := shards_in(Path(dataset.path))):
+        written = _facts(Path(dataset.path)) or {"complete": True}
+        if not written["complete"]:
+            message = "has only some of the tokens; run train prepare again with the text as dataset.path"
+            raise UserError(Problem(message, "dataset.path", dataset.path))
+        return Tokens(Path(dataset.path), files, tokenizer_in(dataset.path, dataset.tokenizer), written.get("key"))
+    return _Job(dataset, folder, whole).run(report)
+
+
+def tokenizer_in(folder: str, file: str | None) -> str | None:
+    """Return the text of the tokenizer that wrote a folder's tokens, else that of a file; None without either."""
+    if _facts(Path(folder)):
+        return (Path(folder) / _TOKENIZER).read_text(encoding="utf-8")
+    return None if file is None else tokenizer_text(file)
+
+
+class _Job:
+    """The writing of a data set's tokens; a stopped one continues after the last complete pair of files."""
+
+    def __init__(self, dataset: Dataset, folder: str | None, whole: bool):
+        self.dataset, self.files = dataset, text_files(dataset, whole=whole)
+        self.tokenizer = tokenizer_text(dataset.tokenizer)
+        sources = [(one.name, one.split, one.size, one.changed) for one in self.files]
+        made_of = [sources, dataset.val_split, dataset.columns.text, self.tokenizer, _CHUNK]
+        self.key = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+        self.folder = Path(folder) if folder else paths.cache() / f"tokens-{self.key[:12]}"
+
+    def run(self, report: Report) -> Tokens:
+        written = _facts(self.folder)
+        if (written and written["key"] != self.key) or (written is None and shards_in(self.folder)):
+            message = "has the tokens of other text, or by another tokenizer; remove them, or set another folder"
+            raise UserError(Problem(message, "dataloader.folder", self.folder))
+        if not (written and written["complete"]):
+            written = self._write(report)
+        return Tokens(self.folder, shards_in(self.folder), self.tokenizer, self.key, written.get("trigram"))
+
+    def _write(self, report: Report) -> dict[str, Any]:
+        tokenizer = tokenizer_of(self.tokenizer, self.dataset.tokenizer or "")
+        facts: dict[str, Any] = {"key": self.key, "vocabulary": tokenizer.vocabulary, "complete": False}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic.write_text(self.folder / _FACTS, json.dumps(facts))
+        atomic.write_text(self.folder / _TOKENIZER, self.tokenizer)
+        total = sum(one.size for one in self.files)
+        for number, chunk in enumerate(_chunks(pieces_of(self.files, self.dataset))):
+            report("tokenizing", chunk[-1].done, total)
+            names = {split: self.folder / f"{split}_{number:06d}.bin" for split in SPLITS}
+            if all(path.is_file() for path in names.values()):
+                continue
+            encoded, end = tokenizer.encode([piece.text for piece in chunk]), np.array([tokenizer.end])
+            for split, path in names.items():
+                own = [
+                    (tokens, piece.ends) for tokens, piece in zip(encoded, chunk, strict=True) if piece.split == split
+                ]
+                parts = [part for tokens, ends in own for part in (tokens, end[: int(ends)])]
+                write_shard(path, np.concatenate([np.zeros(0, np.int64), *parts]), tokenizer.vocabulary)
+        if self.dataset.kind == "python" and self.tokenizer == BYTES:
+            facts["trigram"] = trigram_perplexity(*(self._stream(split) for split in SPLITS))
+        facts["complete"] = True
+        atomic.write_text(self.folder / _FACTS, json.dumps(facts))
+        return facts
+
+    def _stream(self, split: str) -> np.ndarray:
+        return np.concatenate([open_shard(self.folder / name) for name in shards_in(self.folder)[split]])
+
+
+def _chunks(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    """Group pieces until they have the bytes of a chunk, the same at every start."""
+    chunk: list[Piece] = []
+    size = 0
+    for piece in pieces:
+        chunk.append(piece)
+        size += len(piece.text)
+        if size >= _CHUNK:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _facts(folder: Path) -> dict[str, Any] | None:
+    path = folder / _FACTS
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

@@ -1,0 +1,115 @@
+"""Tokenizers of text: bytes, or a file of the `tokenizers` library; imports no torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from launcher.errors import Problem, UserError
+from launcher.installation import how_to_add
+
+BYTES = "bytes"
+KEY = "dataset.tokenizer"
+# The names of the token that ends a document, in published tokenizers.
+_ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+
+class Tokenizer(ABC):
+    """Numbers of texts, and back. end: the token that follows each document. sizes: bytes of each token, int64 [V].
+
+    A token that stands for no text, such as `end`, has 0 bytes.
+    """
+
+    end: int
+    sizes: np.ndarray
+
+    @property
+    def vocabulary(self) -> int:
+        return len(self.sizes)
+
+    @abstractmethod
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        """Return the tokens of each text, on all cores."""
+
+    @abstractmethod
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        """Return the text of tokens."""
+
+
+class ByteTokenizer(Tokenizer):
+    """Each byte is a token; 256 ends a document."""
+
+    end = 256
+    sizes = np.array([1] * 256 + [0])
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        return [np.frombuffer(text, np.uint8) for text in texts]
+
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        return bytes(token for token in tokens if token < self.end)
+
+
+class FileTokenizer(Tokenizer):
+    """A tokenizer of the `tokenizers` library, from the text of its `tokenizer.json`."""
+
+    def __init__(self, text: str, file: str):
+        """Raises UserError if the library is not installed, or the file is no tokenizer with a token of the end."""
+        try:
+            from tokenizers import Tokenizer as Library
+        except ImportError:
+            message = f"needs the package tokenizers, which is not installed; run {how_to_add('tokenizers')}"
+            raise UserError(Problem(message, KEY, file)) from None
+        try:
+            self._library = Library.from_str(text)
+            content = json.loads(text)
+        # note: the library raises Exception itself
+        except Exception as error:
+            message = f"is no file of the tokenizers library ({error}); pass a tokenizer.json"
+            raise UserError(Problem(message, KEY, file)) from None
+        special = {one["content"]: one["id"] for one in content.get("added_tokens", []) if one["special"]}
+        ends = [special[name] for name in _ENDS if name in special]
+        if not ends:
+            message = f"has no token that ends a document, one of {', '.join(_ENDS)}; add it as a special token"
+            raise UserError(Problem(message, KEY, file))
+        self.end, by_byte = ends[0], _is_byte_level(content)
+        self.sizes = np.zeros(self._library.get_vocab_size(), np.int64)
+        for name, token in self._library.get_vocab().items():
+            if name not in special:
+                is_byte = _BYTE.fullmatch(name)
+                self.sizes[token] = len(name if by_byte else "?" if is_byte else name.replace("▁", " ").encode())
+
+    def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+        unicode = [text.decode("utf-8", errors="replace") for text in texts]
+        # note: this is parallel, and leaves the interpreter free
+        return [np.array(one.ids, np.int64) for one in self._library.encode_batch(unicode, add_special_tokens=False)]
+
+    def decode(self, tokens: Sequence[int]) -> bytes:
+        return str(self._library.decode([*tokens], skip_special_tokens=True)).encode()
+
+
+def _is_byte_level(content: dict[str, Any]) -> bool:
+    """Return whether each character of a token's name stands for one byte, as in GPT-2's BPE."""
+    decoder = content.get("decoder") or {}
+    return "ByteLevel" in [decoder.get("type"), *(one.get("type") for one in decoder.get("decoders", []))]
+
+
+def tokenizer_text(file: str | None) -> str:
+    """Return the text of a tokenizer's file, or `bytes` without one; raises UserError if it cannot be read."""
+    if file is None:
+        return BYTES
+    try:
+        return Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise UserError(Problem(f"cannot be read ({error}); pass a tokenizer.json", KEY, file)) from None
+
+
+def tokenizer_of(text: str, file: str = "tokenizer.json") -> Tokenizer:
+    """Return the tokenizer of `tokenizer_text`; file: for errors."""
+    return ByteTokenizer() if text == BYTES else FileTokenizer(text, file)

@@ -1,0 +1,257 @@
+"""Text and files of tokens: what is read is what was written, by others' layouts too, for any start and any stop."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+from launcher.data.batch import Moment
+from launcher.data.inspection import inspect_data
+from launcher.data.loaders.base import loader_of
+from launcher.data.sampling import Request
+from launcher.data.text import prepare
+from launcher.data.text.documents import pieces_of, text_files
+from launcher.data.text.prepare import tokens_of
+from launcher.data.text.reader import TokenReader
+from launcher.data.text.shards import Stream, open_shard, write_shard
+from launcher.data.text.trigrams import trigram_perplexity
+from launcher.data.workers import quiet
+from launcher.errors import UserError
+
+TEXT = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", "task.length=4"]
+
+
+def config_of(path: Path, *words: str) -> RunConfig:
+    return compose([*TEXT, f"dataset.path={path}", f"dataloader.folder={path.parent}/tokens", *words]).config
+
+
+def stream(config: RunConfig, split: str) -> list[int]:
+    tokens = tokens_of(config.dataset, config.dataloader.folder, quiet)  # type: ignore[attr-defined]
+    whole = Stream([tokens.folder / name for name in tokens.files[split]])
+    return whole.read(0, len(whole)).tolist()
+
+
+def as_tokens(*documents: str) -> list[int]:
+    return [token for text in documents for token in [*text.encode(), 256]]
+
+
+def write_jsonl(path: Path, texts: list[str], column: str = "text") -> None:
+    path.write_text("".join(json.dumps({"id": n, column: text}) + "\n" for n, text in enumerate(texts)))
+
+
+def test_documents_of_all_formats_become_the_same_tokens(tmp_path: Path) -> None:
+    texts = ["first", "zweiter\nmit ä", "3"]
+    for form in ("folder", "jsonl", "parquet"):
+        root = tmp_path / form / "text"
+        for split in ("train", "validation"):
+            if form == "folder":
+                (root / split).mkdir(parents=True)
+                for number, text in enumerate(texts):
+                    (root / split / f"{number}.txt").write_text(text)
+            elif form == "jsonl":
+                root.mkdir(parents=True, exist_ok=True)
+                write_jsonl(root / f"{split}.jsonl", texts, "content")
+            else:
+                pytest.importorskip("pyarrow")
+                from pyarrow import Table, parquet
+
+                root.mkdir(parents=True, exist_ok=True)
+                parquet.write_table(Table.from_pydict({"text": texts}), root / f"{split}-00000-of-00001.parquet")
+        assert stream(config_of(root), "train") == stream(config_of(root), "val") == as_tokens(*texts)
+
+
+def test_documents_draw_the_validation_split(tmp_path: Path) -> None:
+    texts = [f"document {number}" for number in range(200)]
+    write_jsonl(tmp_path / "all.jsonl", texts)
+    config = config_of(tmp_path / "all.jsonl", "dataset.val_split=0.2")
+    both = [
+        bytes(t if t < 256 else 10 for t in stream(config, split)).decode().split("\n")[:-1]
+        for split in ("train", "val")
+    ]
+    assert sorted(both[0] + both[1]) == sorted(texts)
+    assert 20 < len(both[1]) < 60
+    assert both[0] == [text for text in texts if text in both[0]]
+
+
+def test_long_documents_are_cut_after_a_line_and_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.data.text.documents._PIECE", 10)
+    text = "".join(f"line {number}\n" for number in range(20))
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / "text").mkdir(exist_ok=True)
+        (tmp_path / "text" / name).write_text(text)
+    pieces = [*pieces_of(text_files(config_of(tmp_path / "text").dataset), config_of(tmp_path / "text").dataset)]
+    assert len(pieces) > 10
+    assert all(piece.text.endswith(b"\n") for piece in pieces)
+    assert stream(config_of(tmp_path / "text"), "train") == as_tokens(text)
+
+
+def test_a_stopped_preparation_continues_and_ends_with_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "_CHUNK", 100)
+    write_jsonl(tmp_path / "all.jsonl", [f"document {number}" * (number % 5) for number in range(60)])
+    config = config_of(tmp_path / "all.jsonl", "dataset.val_split=0.2")
+    whole = config_of(tmp_path / "all.jsonl", "dataset.val_split=0.2", f"dataloader.folder={tmp_path}/whole")
+    expected = stream(whole, "train")
+    calls: list[int] = []
+
+    def stop(what: str, done: int, total: int) -> None:
+        calls.append(done)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tokens_of(config.dataset, config.dataloader.folder, stop)  # type: ignore[attr-defined]
+    written = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "tokens").glob("*.bin")}
+    assert written
+    with pytest.raises(UserError, match="only some of the tokens"):
+        stream(replace(config, dataset=replace(config.dataset, path=str(tmp_path / "tokens"))), "train")
+    assert stream(config, "train") == expected
+    assert all((tmp_path / "tokens" / name).stat().st_mtime_ns == time for name, time in written.items())
+    assert {p.name: p.read_bytes() for p in (tmp_path / "tokens").glob("*")} == {
+        p.name: p.read_bytes() for p in (tmp_path / "whole").glob("*")
+    }
+
+
+def test_tokens_of_other_text_are_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / "text" / name).write_text("some text")
+    stream(config_of(tmp_path / "text"), "train")
+    (tmp_path / "text" / "train.txt").write_text("another")
+    with pytest.raises(UserError, match=r"dataloader\.folder=.*tokens of other text"):
+        stream(config_of(tmp_path / "text"), "train")
+
+
+def layouts(folder: Path, tokens: np.ndarray) -> None:
+    """Write the tokens as nanoGPT's prepare.py does, and as modded-nanogpt's does, in two files."""
+    for name in ("nanogpt", "modded"):
+        (folder / name).mkdir()
+    for split in ("train", "val"):
+        tokens.astype(np.uint16).tofile(folder / "nanogpt" / f"{split}.bin")
+        for number, part in enumerate(np.array_split(tokens, 2)):
+            header = np.zeros(256, dtype=np.int32)
+            header[0], header[1], header[2] = 20240520, 1, len(part)
+            with (folder / "modded" / f"fineweb_{split}_{number:06d}.bin").open("wb") as file:
+                file.write(header.tobytes())
+                file.write(part.astype(np.uint16).tobytes())
+
+
+@pytest.mark.parametrize("layout", ["nanogpt", "modded"])
+def test_both_public_layouts_are_read_in_sequences_with_their_next_tokens(layout: str, tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, 50_257, 4 * 10 + 3)
+    layouts(tmp_path, tokens)
+    (tmp_path / layout / "meta.pkl").write_bytes(b"never read")
+    config = config_of(tmp_path / layout, "dataset.classes=50257")
+    inspected = inspect_data(config, must_exist=True)
+    assert (inspected.config.dataset.train_samples, inspected.config.dataset.val_samples) == (10, 10)
+    (train, _) = loader_of(config).images(config, ())
+    reader = TokenReader(train, 4, None)
+    order = np.array([9, 0, 5])
+    ((inputs, targets, indices),) = reader.batches([Request(Moment(0, 0, 0, 1), order, 4)])
+    assert inputs.tolist() == [tokens[4 * i : 4 * i + 4].tolist() for i in order]
+    assert targets.tolist() == [tokens[4 * i + 1 : 4 * i + 5].tolist() for i in order]
+    assert indices is order
+    ((short, _, _),) = reader.batches([Request(Moment(0, 0, 0, 1), order, 2)])
+    assert short.tolist() == inputs[:, :2].tolist()
+
+
+def test_fewer_samples_are_evenly_spaced(tmp_path: Path) -> None:
+    tokens = np.arange(4 * 10 + 1)
+    layouts(tmp_path, tokens)
+    config = config_of(tmp_path / "nanogpt", "dataset.classes=50", "dataset.train_samples=5")
+    reader = TokenReader(loader_of(config).images(config, ())[0], 4, None)
+    ((inputs, _, _),) = reader.batches([Request(Moment(0, 0, 0, 1), np.arange(5), 4)])
+    assert inputs[:, 0].tolist() == [0, 8, 16, 24, 32]
+
+
+def test_unknown_and_wrong_vocabularies_damage_and_lack_are_told(tmp_path: Path) -> None:
+    layouts(tmp_path, np.arange(100))
+    with pytest.raises(UserError, match=r"dataset\.classes=null: .*set 50257"):
+        inspect_data(config_of(tmp_path / "nanogpt"), must_exist=True)
+    with pytest.raises(UserError, match=r"has 100 different tokens; set dataset\.classes=100"):
+        inspect_data(config_of(tmp_path / "nanogpt", "dataset.classes=50"), must_exist=True)
+    inspected = inspect_data(
+        config_of(tmp_path / "nanogpt", "dataset.classes=100", "dataset.train_samples=99"), must_exist=True
+    )
+    assert any("has only 24 sequences of 4 tokens for train" in note for note in inspected.notes)
+    with pytest.raises(UserError, match="has not 201 tokens for train"):
+        inspect_data(config_of(tmp_path / "modded", "dataset.classes=100", "task.length=200"), must_exist=True)
+    shard = tmp_path / "modded" / "fineweb_train_000000.bin"
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(UserError, match="but its 50 tokens need"):
+        open_shard(shard)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="has no text"):
+        inspect_data(config_of(tmp_path / "empty"), must_exist=True)
+    (tmp_path / "empty" / "train.txt").write_text("text")
+    with pytest.raises(UserError, match=r"set dataset\.val_split=0\.01"):
+        inspect_data(config_of(tmp_path / "empty"), must_exist=True)
+    write_jsonl(tmp_path / "odd.jsonl", ["a"], "body")
+    with pytest.raises(
+        UserError, match=r"no column text or content but 2 columns: id, body; set dataset\.columns\.text"
+    ):
+        inspect_data(config_of(tmp_path / "odd.jsonl", "dataset.val_split=0.5"), must_exist=True)
+
+
+def test_large_vocabularies_have_wider_tokens(tmp_path: Path) -> None:
+    write_shard(tmp_path / "train_0.bin", np.array([1, 99_999]), 100_000)
+    assert open_shard(tmp_path / "train_0.bin").tolist() == [1, 99_999]
+    assert np.fromfile(tmp_path / "train_0.bin", np.int32, 3).tolist() == [20240801, 7, 2]
+
+
+def test_a_tokenizers_file_encodes_decodes_and_counts_bytes(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    from launcher.data.text.tokenizer import tokenizer_of
+
+    text = "the cat and the hat ä\n" * 50
+    library = tokenizers.ByteLevelBPETokenizer()
+    library.train_from_iterator([text], 280, special_tokens=["<|endoftext|>"])
+    library.save(str(tmp_path / "tokenizer.json"))
+    own = tokenizer_of((tmp_path / "tokenizer.json").read_text())
+    (tokens,) = own.encode([text.encode()])
+    assert len(tokens) < len(text)
+    assert own.decode(tokens.tolist()).decode() == text
+    assert own.sizes[tokens].sum() == len(text.encode())
+    assert (own.end, own.sizes[own.end]) == (0, 0)
+    (tmp_path / "text").mkdir()
+    for name in ("train.txt", "val.txt"):
+        (tmp_path / "text" / name).write_text(text)
+    config = config_of(tmp_path / "text", f"dataset.tokenizer={tmp_path}/tokenizer.json")
+    assert stream(config, "train") == [*tokens.tolist(), own.end]
+    assert inspect_data(config, must_exist=True).config.dataset.classes == own.vocabulary
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(UserError, match="is no file of the tokenizers library"):
+        tokenizer_of("{}", "other.json")
+
+
+def test_the_trigram_model_is_witten_bells() -> None:
+    """By its definition, one token at a time."""
+    random = np.random.default_rng(0)
+    train, val = random.integers(0, 5, 300), random.integers(0, 6, 60)
+    nats = 0.0
+    for place in range(2, len(val)):
+        probability = 1 / 257
+        for order in (1, 2, 3):
+            context = val[place - order + 1 : place].tolist()
+            after = [
+                train[i + order - 1]
+                for i in range(len(train) - order + 1)
+                if train[i : i + order - 1].tolist() == context
+            ]
+            if after:
+                kinds = len({*after})
+                probability = (after.count(val[place]) + kinds * probability) / (len(after) + kinds)
+        nats -= np.log(probability)
+    assert trigram_perplexity(train, val) == pytest.approx(np.exp(nats / (len(val) - 2)))
+
+
+def test_built_in_text_is_the_standard_librarys() -> None:
+    dataset = compose(["dataset=python_source"]).config.dataset
+    names = [one.name for one in text_files(dataset)]
+    assert "json/decoder.py" in names
+    assert not any(name.startswith(("test/", "site-packages/")) for name in names)
