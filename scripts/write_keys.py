@@ -3,9 +3,8 @@
 Run it after either changes: .venv/bin/python scripts/write_keys.py
 """
 
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -14,6 +13,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from launcher.config.algorithms import declarations
+from launcher.config.described import MANY, Option, inside, read, remark
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
@@ -24,10 +24,8 @@ from launcher.submit.sky import Sky
 from launcher.submit.slurm import Slurm
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "keys.md"
-_KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", NoneType: "null", Any: "any value"}
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
-_MANY = 8  # with more options than this, the values of each are not listed
 _HEAD = """\
 # Every key
 
@@ -37,16 +35,6 @@ This prints every value of a run and its origin. Set a value as `KEY=VALUE` on t
 ([Configuration](configuration.md)). Durations are `8ep` (epochs), `100ba` (batches) or `0.5dur` (a fraction of the
 run). `scripts/write_keys.py` writes this page from the schema and `conf/`.
 """
-
-
-@dataclass(frozen=True)
-class Option:
-    """One file of conf/: its name, the comment at its head, its values, and the comments beside them by dotted key."""
-
-    name: str
-    description: str
-    values: dict[str, Any]
-    remarks: dict[str, str]
 
 
 def page() -> str:
@@ -150,20 +138,12 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
                 yield "one character" if length == 1 else f"{length} items"
 
 
-def remark(name: str, files: Sequence[Option]) -> str:
-    """Return the comment beside a key in conf/, with the option's name where the options differ."""
-    comments = {option.name: option.remarks[name] for option in files if name in option.remarks}
-    if len(set(comments.values())) == 1 and (len(comments) == len(files) or len(files) > _MANY):
-        return next(iter(comments.values()))
-    return "; ".join(f"{option}: {text}" for option, text in comments.items())
-
-
 def default(name: str, files: Iterable[Option]) -> str:
     """Return the value that all options have, or the value of each option."""
     values = {option.name: shown(option.values[name]) for option in files if name in option.values}
     if len(set(values.values())) == 1:
         return next(iter(values.values()))
-    if len(values) > _MANY:
+    if len(values) > MANY:
         return "depends on the option"
     return ", ".join(f"{option}: {value}" for option, value in values.items())
 
@@ -171,50 +151,6 @@ def default(name: str, files: Iterable[Option]) -> str:
 def shown(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=1000).removesuffix("...\n").strip()
     return f"`{text}`"
-
-
-def read(path: Path) -> Option:
-    """Read a file of conf/ on top of the options in its defaults list."""
-    text = path.read_text()
-    values = yaml.safe_load(text) or {}
-    own = Option(
-        path.stem, _description(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text))
-    )
-    if path.stem == "train":
-        return own
-    for base in values.get("defaults", []):
-        if base != "_self_":
-            below = read(path.with_name(f"{base}.yaml"))
-            own = Option(own.name, own.description, {**below.values, **own.values}, {**below.remarks, **own.remarks})
-    return own
-
-
-def inside(option: Option, name: str) -> Option:
-    """Return the part of an option below one of its keys."""
-    inner = option.values.get(name) or {}
-    remarks = {key.removeprefix(f"{name}."): text for key, text in option.remarks.items() if key.startswith(f"{name}.")}
-    return Option(option.name, "", inner if isinstance(inner, Mapping) else {}, remarks)
-
-
-def _description(text: str) -> str:
-    lines = []
-    for line in text.splitlines():
-        if not line.startswith("# "):
-            break
-        if not line.startswith("# @"):
-            lines.append(line[2:])
-    return " ".join(lines)
-
-
-def _remarks(text: str) -> Iterator[tuple[str, str]]:
-    parents: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        if match := _KEY.match(line):
-            depth, name, remark = len(match[1]), match[2], match[3]
-            parents = [(d, n) for d, n in parents if d < depth]
-            if remark:
-                yield ".".join([*(n for _, n in parents), name]), remark
-            parents.append((depth, name))
 
 
 if __name__ == "__main__":

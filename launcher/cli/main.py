@@ -35,6 +35,7 @@ VERBS = {
     "run": "train a model (this verb is optional)",
     "ls": "list recipes with their published results, and the options of each config group",
     "show": "print the resolved config of a command line",
+    "schema": "print the JSON Schema of a run's config: keys, types, bounds, options, descriptions",
     "plan": "show what a run will do: steps, learning rate, image size, order of algorithms",
     "estimate": "estimate a run's time and cost from a few seconds of its real steps",
     "diagnose": "find the bottleneck of a run on this machine (data, transfer or step), and what to change",

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Self
 
+from pydantic import GetJsonSchemaHandler, TypeAdapter
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from launcher.config.declaration import PREPARE, AlgorithmConfig, TeachingConfig
@@ -36,6 +38,11 @@ class Algorithms(dict[str, AlgorithmConfig]):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(cls._validated)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        typed = {name: handler(TypeAdapter(kind).core_schema) for name, kind in declarations().items()}
+        return {"type": "object", "properties": typed, "additionalProperties": False}
 
     @classmethod
     def _validated(cls, values: Any) -> Self:

@@ -12,7 +12,8 @@ from operator import itemgetter
 from types import ModuleType
 from typing import Annotated, Any, Union, get_args, get_type_hints
 
-from pydantic import Field, TypeAdapter, with_config
+from pydantic import Field, GetJsonSchemaHandler, TypeAdapter, with_config
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypedDict
 
@@ -60,6 +61,9 @@ class Options:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
 
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(_one_of(tuple(self.declarations().values())).core_schema)
+
     def _validated(self, values: Any) -> Any:
         if isinstance(values, self.base):
             return values
@@ -84,6 +88,9 @@ class ByName:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validated)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": "object", "additionalProperties": {"type": "object", "required": [KEY]}}
 
     def _validated(self, values: Any) -> dict[str, Any]:
         own = values if isinstance(values, Mapping) else {"": values}

@@ -1,0 +1,119 @@
+"""The comments of conf/ about options and keys, and the JSON Schema of a run's config, which has them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter
+
+from launcher.config.schema import GROUPS, RunConfig
+from launcher.paths import CONF
+
+_KEY = re.compile(r"^( *)(\w[\w ]*):(?:\s+(?:\"[^\"]*\"|[^#]*?))?(?:\s+#\s(.*))?$")
+# With more options than this, the values of each are not listed.
+MANY = 8
+
+
+@dataclass(frozen=True)
+class Option:
+    """One file of conf/: its name, the comment at its head, its values, and the comments beside them by dotted key."""
+
+    name: str
+    description: str
+    values: dict[str, Any]
+    remarks: dict[str, str]
+
+
+def read(path: Path) -> Option:
+    """Read a file of conf/ on top of the options in its defaults list."""
+    text = path.read_text()
+    values = yaml.safe_load(text) or {}
+    own = Option(
+        path.stem, _description(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text))
+    )
+    if path.stem == "train":
+        return own
+    for base in values.get("defaults", []):
+        if base != "_self_":
+            below = read(path.with_name(f"{base}.yaml"))
+            own = Option(own.name, own.description, {**below.values, **own.values}, {**below.remarks, **own.remarks})
+    return own
+
+
+def inside(option: Option, name: str) -> Option:
+    """Return the part of an option below one of its keys."""
+    inner = option.values.get(name) or {}
+    remarks = {key.removeprefix(f"{name}."): text for key, text in option.remarks.items() if key.startswith(f"{name}.")}
+    return Option(option.name, "", inner if isinstance(inner, dict) else {}, remarks)
+
+
+def _description(text: str) -> str:
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            break
+        if not line.startswith("# @"):
+            lines.append(line[2:])
+    return " ".join(lines)
+
+
+def _remarks(text: str) -> Iterator[tuple[str, str]]:
+    parents: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if match := _KEY.match(line):
+            depth, name, remark = len(match[1]), match[2], match[3]
+            parents = [(d, n) for d, n in parents if d < depth]
+            if remark:
+                yield ".".join([*(n for _, n in parents), name]), remark
+            parents.append((depth, name))
+
+
+def remark(name: str, files: Sequence[Option]) -> str:
+    """Return the comment beside a key in conf/, with the option's name where the options differ."""
+    comments = {option.name: option.remarks[name] for option in files if name in option.remarks}
+    if len(set(comments.values())) == 1 and (len(comments) == len(files) or len(files) > MANY):
+        return next(iter(comments.values()))
+    return "; ".join(f"{option}: {text}" for option, text in comments.items())
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a resolved config: types and bounds, with the descriptions and defaults of conf/.
+
+    A group has its options under `x-options`: the description and the values of each.
+    """
+    schema = TypeAdapter(RunConfig).json_schema()
+    known: dict[str, Any] = schema.pop("$defs")
+    keys = schema["properties"]
+    _describe(schema, [read(CONF / "train.yaml")], known)
+    for group in GROUPS:
+        files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+        keys[group]["x-options"] = {one.name: {"description": one.description, "values": one.values} for one in files}
+        of_name = keys[group].get("discriminator", {}).get("mapping", {})
+        for kind in {of_name.get(one.name, keys[group].get("$ref")) for one in files} - {None}:
+            _describe(_at(kind, known), [one for one in files if of_name.get(one.name, kind) == kind], known)
+    for name, own in keys["algorithms"]["properties"].items():
+        # note: those of the user have no file there
+        for option in map(read, (CONF / "algorithms").glob(f"{name}.yaml")):
+            _describe(own, [option], known)
+            own["description"] = option.description
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "$defs": known}
+
+
+def _describe(schema: dict[str, Any], files: Sequence[Option], known: Mapping[str, Any]) -> None:
+    """Add each key's comment in the files, and its default if all have the same; nested mappings follow."""
+    for name, own in schema["properties"].items():
+        if text := remark(name, files):
+            own["description"] = text
+        defaults = [option.values[name] for option in files if name in option.values]
+        if "$ref" in own and name not in GROUPS:
+            _describe(_at(own["$ref"], known), [inside(option, name) for option in files], known)
+        elif defaults and all(one == defaults[0] for one in defaults):
+            own["default"] = defaults[0]
+
+
+def _at(reference: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = known[reference.rpartition("/")[2]]
+    return found
