@@ -8,6 +8,8 @@ from unittest.mock import patch
 import torch
 
 from launcher.algorithms.base import Teacher
+from launcher.config import recipes
+from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
@@ -57,7 +59,9 @@ EARLY = {
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
-ALGORITHMS = options("algorithms")
+# Algorithms and recipes of images; tests/tasks/test_language.py has the tables of tokens.
+ALGORITHMS = [name for name, kind in declarations().items() if kind.acts_on != ("tokens",)]
+RECIPES = [recipe.name for recipe in recipes.listing() if recipe.options.get("task") != "language"]
 OPTIMIZERS = options("optimizer")
 
 

@@ -1,7 +1,6 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from launcher.data.batch import Batch, Moment, forget_constants, normalize
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from tests.networks import tiny
+from tests.trainers import RECIPES
 
 ALGORITHMS = declarations()
 
@@ -157,7 +157,6 @@ class Copies(TorchDispatchMode):
 
 # note: the generator of random erasing's noise needs a real device
 NOISE = ("efficienttrain_deit_s", "efficienttrain_rn50")
-RECIPES = [path.stem for path in sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))]
 
 
 @pytest.mark.parametrize("words", [*([f"recipe={name}"] for name in RECIPES), ["algorithms=[augmix,cutout,cutmix]"]])

@@ -11,7 +11,6 @@ import torch
 from PIL import Image
 from torchvision.io import decode_jpeg
 
-from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data import device_jpeg
 from launcher.data.inspection import inspect_data
@@ -24,7 +23,7 @@ from launcher.training.captured import WARMUP_STEPS
 from launcher.training.compiled import compile_run, graphs
 from launcher.training.trainer import Trainer, build_trainer
 from launcher.training.worker import capture_run, explain_out_of_memory
-from tests.trainers import steps
+from tests.trainers import RECIPES, steps
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +35,7 @@ WORDS = [
 # Values with which an algorithm acts within a few steps.
 EARLY = {"ema": "algorithms.ema.update_interval=2ba", "sam": "algorithms.sam.interval=2"}
 DRY = os.environ.get("GPU_TESTS") == "dry"
-NAMES = ["mild"] if DRY else [recipe.name for recipe in recipes.listing()]
+NAMES = ["mild"] if DRY else RECIPES
 
 
 def build(device: torch.device, *words: str) -> Trainer:

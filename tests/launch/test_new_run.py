@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.data import jpeg
@@ -25,6 +24,7 @@ from launcher.training.trainer import build_trainer
 from launcher.training.worker import capture_run
 from launcher_lab.loggers import remote
 from launcher_lab.predict.meta_tensors import nothing_computed
+from tests import trainers
 from tests.commands import execute, output_of, refused
 
 TINY = ["dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "model=resnet18", "batch_size=8"]
@@ -156,7 +156,7 @@ MODELS = {
     },
 }
 # The distillation's teacher would be downloaded.
-ALGORITHMS = [name for name in options("algorithms") if name != "distillation"]
+ALGORITHMS = [name for name in trainers.ALGORITHMS if name != "distillation"]
 VALUES: dict[str, st.SearchStrategy[object]] = {
     "dataset.native_size": st.sampled_from([4, 8, 12, 16, 24, 32, 48, 64]),
     "device_batch_size": st.integers(1, 4),
@@ -182,7 +182,7 @@ def configs(draw: st.DrawFn) -> list[str]:
     words = ["launch=cpu", "dataloader=synthetic", "dataloader.batches=1", "dataset.val_samples=20"]
     words += draw(st.sampled_from([*TASKS.values()]))
     chosen = st.lists(st.sampled_from(ALGORITHMS), max_size=4, unique=True)
-    of_a_recipe = st.sampled_from(recipes.names()).map("recipe={}".format)
+    of_a_recipe = st.sampled_from(trainers.RECIPES).map("recipe={}".format)
     words.append(draw(chosen.map(lambda names: f"algorithms=[{','.join(names)}]") | of_a_recipe))
     words += draw(st.sampled_from([*MODELS.values()]))
     batch = draw(st.integers(1, 8))

@@ -16,7 +16,6 @@ from torchvision.models.resnet import BasicBlock
 
 from launcher.algorithms.base import Transform
 from launcher.algorithms.mixup import MixUp
-from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
 from launcher.errors import UserError
@@ -25,7 +24,7 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, TASKS, VIT, alone, assert_same_state, build, steps
+from tests.trainers import EARLY, RECIPES, SIZE_FOR_BF16, SMALL, TASKS, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_ranks, on_two_ranks
 
 # note: the warmup evaluates a whole batch, thousands of images in some recipes
@@ -221,7 +220,7 @@ def test_ranks_compile_within_ddp_and_all_train_uncompiled_if_one_fails() -> Non
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", [recipe.name for recipe in recipes.listing()])
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_computes_the_same_compiled(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,12 +8,21 @@ import torch
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
-from tests.trainers import EARLY, SIZE_FOR_BF16, TASKS, assert_resumes_to_the_same_bits, build, steps
+from tests.trainers import (
+    ALGORITHMS,
+    EARLY,
+    RECIPES,
+    SIZE_FOR_BF16,
+    TASKS,
+    assert_resumes_to_the_same_bits,
+    build,
+    steps,
+)
 
-NAMES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
+NAMES = [*RECIPES, *(recipe.name for recipe in recipes.ablations())]
 
 
-@pytest.mark.parametrize("name", options("algorithms"))
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_each_algorithm_resumes_to_the_same_bits(name: str, tmp_path: Path) -> None:
     words = [f"algorithms=[{name}]", *EARLY.get(name, [])]
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")

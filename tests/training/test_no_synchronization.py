@@ -23,10 +23,10 @@ from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 from tests.networks import tiny
-from tests.trainers import ALGORITHMS, OPTIMIZERS, small_config, teacher, train_all
+from tests.trainers import ALGORITHMS, OPTIMIZERS, RECIPES, small_config, teacher, train_all
 from tests.two_ranks import on_ranks
 
-RECIPES = [recipe.name for recipe in (*recipes.listing(), *recipes.ablations())]
+NAMES = [*RECIPES, *(recipe.name for recipe in recipes.ablations()), *ALGORITHMS]
 # Operations of ATen whose result on the host or whose shape depends on values.
 READS = {
     *("_local_scalar_dense", "item", "is_nonzero", "equal", "nonzero", "nonzero_static", "argwhere", "masked_select"),
@@ -114,7 +114,7 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
     return call
 
 
-@pytest.mark.parametrize("name", [*RECIPES, *ALGORITHMS])
+@pytest.mark.parametrize("name", NAMES)
 def test_no_recipe_ablation_or_algorithm_synchronizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

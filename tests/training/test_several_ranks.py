@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
@@ -18,13 +17,11 @@ from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from tests.networks import tiny
-from tests.trainers import EARLY, SMALL, TASKS, VIT, steps, teacher
+from tests.trainers import ALGORITHMS, EARLY, RECIPES, SMALL, TASKS, VIT, steps, teacher
 from tests.two_ranks import on_ranks
 
 # note: one test waits for all runs of as many ranks
 pytestmark = pytest.mark.timeout(1800)
-RECIPES = [recipe.name for recipe in recipes.listing()]
-ALGORITHMS = options("algorithms")
 SHORT = "launch.gradient_dtype=bfloat16"
 # Words of other runs by their names.
 OTHERS: dict[str, list[str]] = {

@@ -35,7 +35,7 @@ CASES = {
     **{
         name: [f"algorithms=[{name}]"]
         for name, algorithm in declarations().items()
-        if "change_model" in algorithm.places
+        if "change_model" in algorithm.places and algorithm.acts_on != ("tokens",)
     },
     "plain": ["algorithms=[]"],
     "bottlenecks": ["algorithms=[stochastic_depth,blurpool]", EVALUATED, "model=resnet50"],
