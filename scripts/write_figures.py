@@ -78,7 +78,7 @@ def _results(recipes: Sequence[Recipe]) -> str:
             rows.append([f"`{recipe.name}`", epochs, *_figures(listed), source])
         if not recipe.about.published:
             rows.append(
-                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no figure of it is published"]
+                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no top-1 of it is published"]
             )
     return _table(["recipe", "epochs", "top-1 %", "minutes", "on", "source"], rows)
 

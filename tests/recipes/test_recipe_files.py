@@ -20,7 +20,11 @@ ALL = [*RECIPES, *ABLATIONS]
 # For one's own images and any model, without published results.
 OWN = ("finetune", "small", "small_muon")
 # Recipes whose publications have only a speed or values.
-WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", *OWN)
+WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", "gpt2_", "small_gpt", *OWN)
+# Language models, which have a data set each.
+LANGUAGE = {"gpt2_125m": "openwebtext", "gpt2_125m_mosaic": "openwebtext", "small_gpt": "python_source"}
+# Samples of the data set of the arithmetic in a header.
+SAMPLES = {"openwebtext": 7_168_000}
 
 
 def comments(name: str) -> str:
@@ -41,6 +45,9 @@ def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     networks = {"resnet101": "resnet101", "vit": "vit", "rn18": "resnet18", "deit": "timm"}
     network = next((model for part, model in networks.items() if part in name), "resnet50")
     names = (composed.config.dataset.name, composed.config.model.name)
+    if name in LANGUAGE:
+        assert names == (LANGUAGE[name], "gpt")
+        return
     assert names == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
     assert composed.notes == []
 
@@ -58,7 +65,8 @@ def test_a_recipe_can_run_at_each_of_its_lengths_on_eight_gpus(name: str, fideli
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> None:
     recipe = recipes.load(name)
-    assert {"epochs", "batch_size", "eval_batch_size", "image"} <= recipe.values.keys()
+    sizes = {"epochs", "batch_size", "eval_batch_size"} | ({"image"} if name not in LANGUAGE else set())
+    assert sizes <= recipe.values.keys()
     optional = {"model"} if name in OWN else set()
     assert set(GROUPS) - recipe.chosen.keys() - {"launch", "logger", "task"} == optional
     stated = recipe.values.get("algorithms", {})
@@ -72,15 +80,16 @@ def test_every_group_is_chosen_and_every_algorithm_stated_in_full(name: str) -> 
 def test_the_header_has_results_source_command_and_correct_arithmetic(name: str) -> None:
     text, config = comments(name), compose([f"recipe={name}"]).config
     assert f"train recipe={name} " in text
+    samples = SAMPLES.get(config.dataset.name, 1_281_167)
     assert "Published" in text
     assert "Source: " in text
-    steps = 1_281_167 // config.batch_size
-    stated = re.findall(r"(\d+) epochs -> ([\d,]+) steps", text)
-    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", *OWN)
+    steps = samples // config.batch_size
+    stated = re.findall(r"(\d+) epochs? -> ([\d,]+) steps", text)
+    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", "small_gpt", *OWN)
     for epochs, total in stated:
         assert int(total.replace(",", "")) == int(epochs) * steps
         assert int(epochs) == config.epochs
-    for batch, per_epoch in re.findall(r"images / (\d+) -> ([\d,]+) steps", text):
+    for batch, per_epoch in re.findall(r"(?:images|sequences) / (\d+) -> ([\d,]+) steps", text):
         assert (int(batch), int(per_epoch.replace(",", ""))) == (config.batch_size, steps)
 
 
