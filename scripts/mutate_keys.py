@@ -3,7 +3,7 @@
 A key is ignored (its default is used), doubled or floored wherever the code of the product reads it; of texts only
 durations have numbers. The tests of the group run once to record which of them would read another value, and how long
 they take; then each change runs with these, the shortest first, in a fork. A key that options inherit is one key. A
-survivor needs a test at a value other than the default, or a reason in scripts/surviving_keys.yaml.
+survivor needs a test at a value other than the default, or a reason in scripts/mutate_keys.yaml.
 
     .venv/bin/python scripts/mutate_keys.py loss.huber schedule.cosine          # of these options
     .venv/bin/python scripts/mutate_keys.py algorithms                          # of a group: many minutes
@@ -36,28 +36,9 @@ from launcher.submit.sky import Sky
 from launcher.submit.slurm import Slurm
 
 ROOT = Path(__file__).resolve().parents[1]
-REASONS = ROOT / "scripts" / "surviving_keys.yaml"
-_DATA = ["data", "training/test_class_weights.py", "training/test_evaluation.py"]
-_RUNS = ["plan", "training", "records"]
-# By group or section: the folders and files of its tests. `run` has the keys of no section.
-TESTS = {
-    "algorithms": ["algorithms", "training/test_every_algorithm.py"],
-    "checkpoint": _RUNS,
-    "dataloader": _DATA,
-    "dataset": _DATA,
-    "image": _DATA,
-    "launch": ["launch", "training/test_several_ranks.py"],
-    "logger": ["training/test_loop.py", "records", "launcher_lab/loggers"],
-    "loss": ["training/test_class_weights.py", "training/test_targets.py", "tasks", "data/test_imbalance.py", "models"],
-    "model": ["models", "weights/test_pretrained.py"],
-    "nonfinite": _RUNS,
-    "optimizer": ["optimizers", "plan"],
-    "run": _RUNS,
-    "schedule": ["plan", "recipes/test_published_arithmetic.py"],
-    "stop": _RUNS,
-    "submit": ["submit"],
-    "task": ["tasks"],
-}
+VALUES = yaml.safe_load((ROOT / "scripts" / "mutate_keys.yaml").read_text())
+TESTS: dict[str, list[str]] = VALUES["tests"]
+REASONS: dict[str, str] = VALUES["reasons"]
 # Functions of dataclasses and of configs, which read keys without using them.
 _LOOKS = re.compile(r"__\w+__|as_mapping|problems|notes|_?check\w*|changed|identity")
 _SECTIONS = (*GROUPS, "algorithms", "image", "stop", "checkpoint", "nonfinite")
@@ -266,19 +247,18 @@ class Mutation:
 
 def main(words: list[str]) -> int:
     """Print the survivors without a reason of the named options, or of all; return whether there are any."""
-    reasons = yaml.safe_load(REASONS.read_text()) or {}
     by_tests: dict[tuple[str, ...], list[str]] = defaultdict(list)
     for word in words or TESTS:
         by_tests[tuple(TESTS[word.partition(".")[0]])].append(word)
-    return sum(print_survivors(names, tests, reasons) for tests, names in by_tests.items()) > 0
+    return sum(print_survivors(names, tests) for tests, names in by_tests.items()) > 0
 
 
-def print_survivors(names: Sequence[str], tests: Sequence[str], reasons: Mapping[str, str]) -> int:
+def print_survivors(names: Sequence[str], tests: Sequence[str]) -> int:
     """Print each survivor of the named options as soon as it is found; return how many have no reason."""
     start, counts = time.monotonic(), Counter[bool]()
 
     def survives(label: str, change: str, seen: int) -> None:
-        explained = label in reasons or f"{label} {change}" in reasons
+        explained = label in REASONS or f"{label} {change}" in REASONS
         counts[explained] += 1
         if not explained:
             print(f"{label} {change}: {seen} tests see it", flush=True)

@@ -129,6 +129,12 @@ def test_a_warmup_that_includes_its_peak_is_one_unit_ahead(
         assert ahead.lr_multiplier(step) == behind.lr_multiplier(step)
 
 
+@pytest.mark.parametrize(("scale_lr", "peak"), [("linear", 0.3 * 64 / 96), ("off", 0.3)])
+def test_the_peak_is_for_the_reference_batch(scale_lr: str, peak: float) -> None:
+    words = ["optimizer.lr=0.3", "optimizer.reference_batch_size=96", f"optimizer.scale_lr={scale_lr}"]
+    assert plan("optimizer=sgd", *words, "batch_size=64").peak_lr == pytest.approx(peak)
+
+
 @given(count=st.integers(1, 4096), most=st.integers(1, 4096))
 def test_accumulation_uses_the_fewest_equal_micro_batches_that_fit(count: int, most: int) -> None:
     config = with_values(composed(), {"batch_size": count, "device_batch_size": most})
