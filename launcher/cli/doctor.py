@@ -5,6 +5,7 @@ import json
 import shlex
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
@@ -47,12 +48,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _list_bad(config: RunConfig) -> int:
-    """Print the paths of images that cannot be decoded; those in archives, which cannot be removed alone, as a note."""
+    """Print the paths of images that cannot be decoded, each once; what cannot be removed, as notes."""
     with progress_bars(console(sys.stderr)) as (_, report):
         bad = bad_images(config, report)
-    for piece in bad:
-        if piece.size is None:
-            print(shlex.quote(piece.file))
+    files = dict.fromkeys(piece.file for piece in bad if piece.size is None)
+    missing = [file for file in files if not Path(file).exists()]
+    for file in files:
+        if file not in missing:
+            print(shlex.quote(file))
+    if missing:
+        print(f"note: {count_of(len(missing), 'image')} of a table missing: {first_few(missing)}", file=sys.stderr)
     if inside := [str(piece) for piece in bad if piece.size is not None]:
         print(
             f"note: {count_of(len(inside), 'image')} in archives cannot be decoded: {first_few(inside)}",
