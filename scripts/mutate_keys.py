@@ -41,6 +41,8 @@ TESTS: dict[str, list[str]] = VALUES["tests"]
 REASONS: dict[str, str] = VALUES["reasons"]
 # Functions of dataclasses and of configs, which read keys without using them.
 _LOOKS = re.compile(r"__\w+__|as_mapping|problems|notes|_?check\w*|changed|identity")
+# Functions of the standard library that read keys for those who call them.
+_COPIES = ("asdict", "_asdict_inner")
 _SECTIONS = (*GROUPS, "algorithms", "image", "stop", "checkpoint", "nonfinite")
 _SUBMIT = {"kubernetes": Kubernetes, "sky": Sky, "slurm": Slurm}
 _DURATION = re.compile(r"([\d.]+)(ba|ep|dur)")
@@ -89,6 +91,8 @@ def mutate(kind: type, see: Callable[[str, Any, str], Any]) -> None:
     def changed(self: Any, key: str) -> Any:
         value = object.__getattribute__(self, key)
         reader = sys._getframe(1)
+        while reader.f_code.co_name in _COPIES and reader.f_back:
+            reader = reader.f_back
         module: str = reader.f_globals["__name__"]
         if callable(value) or not module.startswith("launcher") or _LOOKS.fullmatch(reader.f_code.co_name):
             return value

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
@@ -23,6 +25,7 @@ from launcher.config.fields import (
     ProbabilityRange,
     Target,
     Url,
+    host_and_port,
 )
 from launcher.config.options import ByName, Options
 from launcher.config.targets import Called
@@ -119,6 +122,14 @@ class Launch:
     gradient_dtype: Literal["float32", "bfloat16"]
     rehearsal: Literal["on", "off"]
     hang_timeout: Positive | None
+
+    @property
+    def nodes_here(self) -> int:
+        """How many nodes are on this machine: all that meet at its own loopback address, else one."""
+        host = host_and_port(self.rdzv)[0] if self.rdzv else ""
+        with suppress(ValueError):
+            return self.nnodes if host == "localhost" or ip_address(host).is_loopback else 1
+        return 1
 
 
 @dataclass(frozen=True, config=STRICT)

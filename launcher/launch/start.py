@@ -69,7 +69,7 @@ def start(
     images = identity(config, prepared.skipped, prepared.images)
     with stop_requests() as request:
         folder = _folder(config)
-        with folder.locked(each_host=config.launch.nnodes > 1):
+        with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
             if folder.exists() and config.launch.nnodes == 1:
                 check_new(Path(config.runs), folder.path.name)
             elif folder.exists():
@@ -127,7 +127,7 @@ def resume(
     check_writer(folder)
     before = read(folder.config, to_resume=True)
     config, out = with_absolute_paths(continued(before, words)), console()
-    with folder.locked(each_host=config.launch.nnodes > 1):
+    with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         if from_step is not None:
             from launcher.training.checkpoint import go_back
 

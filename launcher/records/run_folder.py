@@ -7,7 +7,7 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -129,27 +129,30 @@ class RunFolder:
         return set()
 
     @contextmanager
-    def locked(self, *, each_host: bool = False) -> Iterator[None]:
+    def locked(self, *, nodes: int = 1, nodes_here: int = 1) -> Iterator[None]:
         """Lock the folder while writing to it; the lock ends with the process.
 
-        With `each_host` every node of a run has its own lock.
+        With several `nodes` every host has its own lock, or `nodes_here`, one for each node on it.
 
         Raises UserError if another process holds the lock, and DiskError if it cannot be locked.
         """
-        path = self.path / (f"lock-{socket.gethostname()}" if each_host else "lock")
-        try:
-            with path.open("a+", encoding="utf-8", errors="replace") as file:
-                release = lock(file.fileno(), path)
-                # note: the text only describes the holder, and the disk may be full
-                with suppress(OSError):
-                    os.ftruncate(file.fileno(), 0)
-                    os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        first = "lock" if nodes == 1 else f"lock-{socket.gethostname()}"
+        with ExitStack() as stack:
+            for name in (first, *(f"{first}-{number}" for number in range(2, nodes_here + 1))):
+                path = self.path / name
+                file = stack.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
                 try:
-                    yield
-                finally:
-                    release()
-        except Held as holder:
-            raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it") from None
+                    stack.callback(lock(file.fileno(), path))
+                    break
+                except Held as one:
+                    holder = one
+            else:
+                raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it")
+            # note: the text only describes the holder, and the disk may be full
+            with suppress(OSError):
+                os.ftruncate(file.fileno(), 0)
+                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            yield
 
 
 def checkpoint_name(step: int, kind: str = "step") -> str:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -254,15 +255,20 @@ def test_randaugment_makes_the_same_images_in_the_loader_and_on_the_device(
         assert np.array_equal(result, expected.permute(1, 2, 0).numpy()), index
 
 
-@pytest.mark.parametrize(("alpha", "width", "depth", "lengths"), [(1.0, 3, -1, {1, 2, 3}), (2.5, 2, 2, {2})])
+@pytest.mark.parametrize(
+    ("severity", "alpha", "width", "depth", "lengths"), [(3.0, 1.0, 3, -1, {1, 2, 3}), (7.5, 0.5, 2, 2, {2})]
+)
 def test_augmix_draws_as_published_and_a_weight_of_0_keeps_images(
-    alpha: float, width: int, depth: int, lengths: set[int]
+    severity: float, alpha: float, width: int, depth: int, lengths: set[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
-        f"algorithms.augmix.{key}={value}" for key, value in (("alpha", alpha), ("width", width), ("depth", depth))
-    ]
-    values = compose(words).config.algorithms["augmix"]
-    weights, rounds = augmix.choose(values, np.arange(2000), seed=3, epoch=0, size=SIZE)
+    values = {"severity": severity, "alpha": alpha, "width": width, "depth": depth}
+    words = [f"algorithms.augmix.{key}={value}" for key, value in values.items()]
+    levels = mock.Mock(side_effect=augmix.magnitudes)
+    monkeypatch.setattr(augmix, "magnitudes", levels)
+    config = compose(words).config.algorithms["augmix"]
+    weights, rounds = augmix.choose(config, np.arange(2000), seed=3, epoch=0, size=SIZE)
+    drawn_levels = np.concatenate([call.args[1] for call in levels.call_args_list])
+    assert stats.kstest(drawn_levels, stats.uniform(0.1, severity - 0.1).cdf).pvalue > 1e-4
     assert len(weights) == 1 + width
     np.testing.assert_allclose(weights[1:].sum(0), 1)
     assert stats.kstest(weights[0], stats.beta(alpha, alpha).cdf).pvalue > 1e-4

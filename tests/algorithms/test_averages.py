@@ -21,7 +21,7 @@ def test_the_decay_is_that_of_the_recipes() -> None:
 
 def test_the_average_follows_its_recursion_for_weights_and_buffers(bound: Callable[..., Any]) -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
-    algorithm = bound("ema", half_life="4ba", update_interval="2ba")
+    algorithm = bound("ema", half_life="0.4ep", update_interval="0.2ep")
     algorithm.change_model(model)
     names = ["0.weight", "1.running_var"]
     expected: dict[str, torch.Tensor] = {}

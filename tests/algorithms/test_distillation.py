@@ -40,7 +40,7 @@ class Seen(nn.Module):
 def test_the_loss_is_that_of_the_paper(
     form: str, mixed: bool, context: Callable[..., Context], batch: Callable[..., Any]
 ) -> None:
-    words = [f"algorithms.distillation.{word}" for word in (f"form={form}", "temperature=3.0", "weight=0.7")]
+    words = [f"algorithms.distillation.{word}" for word in (f"form={form}", "temperature=2.5", "weight=0.7")]
     run = context(*ON, *words)
     engine = Engine(replace(run, teacher=Teacher(Seen(), 16, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])))
     loaded = batch(targets=torch.rand(8, 10).softmax(1) if mixed else None)
@@ -49,8 +49,8 @@ def test_the_loss_is_that_of_the_paper(
     taught = Seen()(loaded.inputs).double()
     labels = F.cross_entropy(logits, loaded.targets)
     if form == "soft":  # Hinton et al. 2015, section 2, with the entropy of the teacher, which has no gradient
-        p, q = ((one / 3).exp() / (one / 3).exp().sum(1, keepdim=True) for one in (taught, logits))
-        towards = 9 * (p * (p / q).log()).sum() / 8
+        p, q = ((one / 2.5).exp() / (one / 2.5).exp().sum(1, keepdim=True) for one in (taught, logits))
+        towards = 2.5**2 * (p * (p / q).log()).sum() / 8
     else:  # Touvron et al. 2021, equation 3
         towards = F.cross_entropy(logits, taught.argmax(1))
     ours = engine.change_loss(F.cross_entropy)(logits, changed.targets)

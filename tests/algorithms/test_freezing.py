@@ -61,16 +61,24 @@ def learn(model: nn.Module, algorithm: Any, loaded: Any) -> set[str]:
     return {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
 
 
+@pytest.mark.parametrize(
+    ("start", "fraction", "counts"),
+    [(0.5, 1.0, ((0, 0), (75, 20), (99, 39))), (0.25, 0.9, ((25, 0), (70, 21), (99, 35)))],
+)
 def test_the_first_layers_stop_learning_and_the_last_always_learns(
-    bound: Callable[..., Any], batch: Callable[..., Any]
+    bound: Callable[..., Any],
+    batch: Callable[..., Any],
+    start: float,
+    fraction: float,
+    counts: tuple[tuple[int, int], ...],
 ) -> None:
     model = resnet18(num_classes=10)
     layers = layers_of(model)
     assert (layers[0], layers[-1], len(layers)) == (model.conv1, model.fc, 41)
-    algorithm = bound("layer_freezing", final_fraction=1.0)
+    algorithm = bound("layer_freezing", start=start, final_fraction=fraction)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     own = [{names[id(parameter)] for parameter in layer.parameters(recurse=False)} for layer in layers]
-    for step, frozen in ((0, 0), (75, 20), (99, 39)):
+    for step, frozen in counts:
         learning = learn(model, algorithm, batch(size=32, step=step))
         assert [not learning & layer for layer in own] == [True] * frozen + [False] * (41 - frozen)
 
@@ -112,9 +120,9 @@ def test_only_the_head_learns_until_the_end_of_backbone_freezing(
     bound: Callable[..., Any], batch: Callable[..., Any]
 ) -> None:
     model = resnet18(num_classes=10)
-    algorithm = bound("backbone_freezing", until="30ba")
-    assert learn(model, algorithm, batch(size=32, step=29)) == {"fc.weight", "fc.bias"}
-    assert learn(model, algorithm, batch(size=32, step=30)) == {name for name, _ in model.named_parameters()}
+    algorithm = bound("backbone_freezing", until="2.5ep")
+    assert learn(model, algorithm, batch(size=32, step=24)) == {"fc.weight", "fc.bias"}
+    assert learn(model, algorithm, batch(size=32, step=25)) == {name for name, _ in model.named_parameters()}
 
 
 def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 from torch import Tensor
 from torchvision.transforms import v2
 
@@ -81,6 +82,38 @@ def test_weights_of_mixup_are_the_smaller_of_z_and_1_minus_z(
     distance = np.abs(np.searchsorted(reference, np.sort(weights)) / len(reference) - np.arange(600) / 600).max()
     assert 0 <= min(weights) <= max(weights) <= 0.5
     assert distance < 1.95 / 600**0.5  # Kolmogorov-Smirnov, at one in a thousand
+
+
+def test_areas_of_cutmix_are_those_of_boxes_drawn_by_its_alpha(
+    bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
+    algorithm, size, count = bound("cutmix", alpha=0.4), 20, 1500
+    loaded = batch(count=8, size=size, targets=torch.arange(8))
+    weights = [
+        weight_of(transformed(algorithm, replace(loaded, moment=batch(step=step).moment)), loaded.targets)
+        for step in range(count)
+    ]
+    random = np.random.default_rng(0)
+    a, b = random.gamma(0.4, size=(2, 100_000))
+    half, (row, column) = (np.sqrt(a / (a + b)) * size / 2).astype(int), random.integers(size, size=(2, 100_000))
+    height, width = (np.minimum(size, at + half) - np.maximum(0, at - half) for at in (row, column))
+    areas = height * width / size**2
+    # note: weights are float32, and some areas frequent
+    assert stats.ks_2samp(np.round(weights, 4), np.round(areas, 4)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_smoothed_targets_are_mixed_as_configured(
+    name: str, bound: Callable[..., Any], batch: Callable[..., Any]
+) -> None:
+    """With `first`, as published, the weights of the other class come from its label alone."""
+    hot = torch.eye(10)[torch.arange(8)]
+    loaded = replace(batch(step=3), targets=hot * 0.9 + 0.01)
+    first, both = (transformed(bound(name, alpha=1.0, smoothed=form), loaded).targets for form in ("first", "both"))
+    mixed = transformed(bound(name, alpha=1.0), replace(loaded, targets=hot))
+    own = (1 - weight_of(mixed, torch.arange(8))) * hot
+    torch.testing.assert_close(both, mixed.targets * 0.9 + 0.01)
+    torch.testing.assert_close(first, own * 0.9 + own.sum(1, keepdim=True) * 0.01 + mixed.targets - own)
 
 
 def test_draws_of_mixup_only_depend_on_seed_step_and_rank(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:

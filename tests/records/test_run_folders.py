@@ -4,10 +4,12 @@ import errno
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder, create, existing
 
@@ -32,6 +34,21 @@ def test_two_processes_cannot_lock_a_folder(folder: RunFolder) -> None:
         refused = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "in use by process" in refused.stderr
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "held\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "holders"),
+    [([], 1), (["launch.rdzv=10.0.0.1:29400"], 1), (["launch.rdzv=127.0.0.1:29400"], 3), (["launch.rdzv=[::1]:5"], 3)],
+)
+def test_each_node_of_a_machine_locks_the_folder(folder: RunFolder, words: list[str], holders: int) -> None:
+    launch = compose([*words, *(["launch.nnodes=3"] if words else [])]).config.launch
+    with ExitStack() as stack:
+        for _ in range(holders):
+            stack.enter_context(folder.locked(nodes=launch.nnodes, nodes_here=launch.nodes_here))
+        with pytest.raises(UserError, match="in use by process"):
+            stack.enter_context(folder.locked(nodes=launch.nnodes, nodes_here=launch.nodes_here))
+    with folder.locked(nodes=launch.nnodes, nodes_here=launch.nodes_here):
+        assert folder.hosts() == {socket.gethostname()}
 
 
 WITHOUT_LOCKS = """
