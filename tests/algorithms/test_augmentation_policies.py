@@ -82,7 +82,7 @@ def test_a_list_of_severities_has_one_for_each_part_of_the_run() -> None:
 def test_randaugment_draws_operations_uniformly_and_levels_by_the_config() -> None:
     for more, expected in (
         (["severity_distribution=uniform", "severity=10"], stats.uniform(0.1, 9.9)),
-        (["severity_distribution=normal", "severity=7"], stats.norm(7, 0.5)),
+        (["severity_distribution=normal", "severity=7.5"], stats.norm(7.5, 0.5)),
         (["severity_distribution=normal", "severity=5", "severity_deviation=1.2"], stats.norm(5, 1.2)),
     ):
         words = [f"algorithms.randaugment.{word}" for word in ("operations=all", *more)]

@@ -93,7 +93,7 @@ def test_swa_averages_the_weights_from_its_start_on(bound: Callable[..., Any], s
 
 
 def test_swa_averages_the_weights_at_steps(bound: Callable[..., Any]) -> None:
-    values = bound("swa", start="65ba", update_interval="15ba").values
+    values = bound("swa", start="65ba", update_interval="1.5ep").values
     plan = bound("swa").context.plan
     assert [step + 1 for step in range(100) if values.acts_at(plan, step)] == [65, 80, 95]
 

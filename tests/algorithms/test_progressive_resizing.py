@@ -27,6 +27,17 @@ def test_the_image_size_follows_the_schedule(
         assert changed.inputs is loaded.inputs
 
 
+@pytest.mark.parametrize("where", ["device", "loader"])
+def test_the_image_size_follows_the_keys_of_the_schedule(bound: Callable[..., Any], where: str) -> None:
+    """0.3 + 0.7 * (epoch - 2) / 5 of 64 pixels, in multiples of 8, from the second epoch to the seventh."""
+    values = {"initial_scale": 0.3, "delay": 0.2, "finetune": 0.3, "size_multiple": 8, "granularity": "epoch"}
+    algorithm = bound("progressive_resizing", **values, where=where)
+    plan, expected = algorithm.context.plan, [16, 16, 16, 32, 40, 48, 56, 64, 64, 64]
+    assert [algorithm.values.size(plan, 10 * epoch + 7) for epoch in range(10)] == expected
+    loaded = [algorithm.values.loaded_view(plan, 10 * epoch) for epoch in range(10)]
+    assert loaded == (expected if where == "loader" else [None] * 10)
+
+
 def test_bilinear_resizing_has_pillows_filter() -> None:
     pixels = np.random.default_rng(0).random((30, 30), dtype=np.float32)
     expected = np.asarray(Image.fromarray(pixels).resize((12, 12), Image.Resampling.BILINEAR))

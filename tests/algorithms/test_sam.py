@@ -32,16 +32,18 @@ def quadratic(model: nn.Linear, calls: list[dict[str, Any]], scale: float = 1.0)
     return gradients
 
 
-@pytest.mark.parametrize("scale", [1.0, 65536.0])
+@pytest.mark.parametrize(("scale", "epsilon"), [(1.0, 1e-12), (65536.0, 1e-12), (1.0, 1.5)])
 def test_the_gradient_is_that_at_the_point_uphill(
-    bound: Callable[..., Any], batch: Callable[..., Any], scale: float
+    bound: Callable[..., Any], batch: Callable[..., Any], scale: float, epsilon: float
 ) -> None:
     model, calls = nn.Linear(3, 1, bias=False), []
     before = model.weight.detach().clone()
-    loss = bound("sam", rho=0.3).compute_gradients(batch(step=LAST), model, quadratic(model, calls, scale))
+    loss = bound("sam", rho=0.3, epsilon=epsilon).compute_gradients(
+        batch(step=LAST), model, quadratic(model, calls, scale)
+    )
     curvature = torch.tensor([1.0, 10.0, 100.0])
     gradient = curvature * before
-    uphill = before + 0.3 * gradient / gradient.norm()
+    uphill = before + 0.3 * gradient / (gradient.norm() + epsilon)
     torch.testing.assert_close(calls[1]["at"], uphill)
     torch.testing.assert_close(model.weight.grad, curvature * uphill * scale)
     assert torch.equal(model.weight, before)

@@ -94,6 +94,23 @@ def test_it_acts_at_the_steps_of_composers_interval(bound: Callable[..., Any]) -
         assert ours == set(range(12)) - composers
 
 
+def test_it_acts_between_its_start_and_its_end(bound: Callable[..., Any]) -> None:
+    algorithm = bound("selective_backprop", interval=1, start=0.25, end=0.65)
+    plan = algorithm.context.plan
+    assert [step for step in range(plan.total_steps) if algorithm.values.acts_at(plan, step)] == [*range(25, 65)]
+
+
+@pytest.mark.parametrize("scale", [0.25, 0.5, 1.0])
+def test_the_selecting_pass_sees_images_of_its_scale(
+    bound: Callable[..., Any], batch: Callable[..., Any], scale: float
+) -> None:
+    network, sizes = LossByNumber(), []
+    network.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[2:]))
+    algorithm = bound("selective_backprop", interval=1, scale=scale)
+    algorithm.forward_batch(batch(size=16, step=50), network, cross_entropy)
+    assert sizes == [(16 * scale,) * 2]
+
+
 def test_micro_batches_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
     chosen = algorithm.forward_batch(batch(count=12, step=45), LossByNumber(), cross_entropy)
