@@ -28,8 +28,8 @@ _NO_VALUE = rf"(?!\*\*\*|\.\.\.|['\"]?\$|{_SWITCH})"
 _VALUE = rf"(?:{_QUOTED}|[^\s'\",;)\]]+)"
 _ASSIGNED = re.compile(rf"({_NAME}=){_NO_VALUE}{_VALUE}")
 _FLAG = rf"(?<![\w-])--(?i:[\w.-]*(?:{_KEY}|{_TOKEN}|secret|passw\w*|passphrase|\bpass))"
-# note: `--secret WANDB_API_KEY` names a variable
-_FLAG_VALUE = re.compile(rf"({_FLAG} +){_NO_VALUE}(?!-|[A-Z0-9]+(?:_[A-Z0-9]+)+\b){_VALUE}")
+# note: `--secret WANDB_API_KEY` names a variable, and `--token is not an option` is prose
+_FLAG_VALUE = re.compile(rf"({_FLAG} +){_NO_VALUE}(?!-|(?:is|needs|and|or)\b|[A-Z0-9]+(?:_[A-Z0-9]+)+\b){_VALUE}")
 _IS_FLAG = re.compile(_FLAG)
 _LOGIN = re.compile(r"(?<!\S)(-u|--(?:proxy-)?user)([ =])['\"]?[^\s:'\"$]+:[^\s'\"$]+['\"]?")
 # note: no user info are the digest of image:tag@sha256:..., and the revision of hf-hub:model@v1

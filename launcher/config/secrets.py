@@ -31,8 +31,8 @@ def _variables(key: str, url: str) -> str:
         return "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if scheme in ("gs", "gcs"):
         return "GOOGLE_APPLICATION_CREDENTIALS"
-    if key.startswith("submit.") and not is_url:
+    if is_url and scheme.isalnum():
+        return f"the environment variable FSSPEC_{scheme.upper()}, as JSON"
+    if key.startswith("submit."):
         return "it in your shell, or submit.secrets to names"
-    if not is_url or not scheme.isalnum():
-        return "an environment variable that your code reads"
-    return f"the environment variable FSSPEC_{scheme.upper()}, as JSON"
+    return "an environment variable that your code reads"

@@ -59,7 +59,8 @@ def test_credentials_are_hidden(text: str, shown: str) -> None:
         "h:5000/me/train:1@sha256:0fab",
         "#SBATCH --signal=B:USR1@180",
         "hf-hub:timm/vit@v1", "wget --password $PASS", "x --token ${X} --secret=$(cat x)", "export HF_TOKEN=$(cat x)",
-        "--class-token true", "--token-file x", "--pad-token x", "--token --other", "--user me", "2026-11-26T19:00:00",
+        "--class-token true", "--token-file x", "--pad-token x", "--token --other", "--token is not an option",
+        "--user me", "2026-11-26T19:00:00",
         "sky jobs launch --secret WANDB_API_KEY FILE", "submit.secrets=[WANDB_API_KEY]",
     ],
 )  # fmt: skip
@@ -91,7 +92,13 @@ def test_a_run_does_not_store_a_credential(
 
 
 @pytest.mark.parametrize(
-    "word", ["submit.lines=['wget --password hush h']", "submit.lines=['HF_TOKEN=hush']", "submit.env.A=a:hush@h"]
+    "word",
+    [
+        "submit.lines=['wget --password hush h']",
+        "submit.lines=['HF_TOKEN=hush']",
+        "submit.env.A=a:hush@h",
+        "submit.lines=['x -u me:hush https://h']",
+    ],
 )
 def test_a_job_does_not_store_a_credential(word: str) -> None:
     assert "remove it, and set it in your shell, or submit.secrets to names" in (
@@ -111,6 +118,7 @@ def test_the_job_reads_a_credential_from_a_variable_or_a_file() -> None:
 def test_the_value_of_an_unknown_flag_is_hidden(verb: tuple[str, ...], flag: str) -> None:
     code, output, errors = execute(*verb, flag, "hush", "--epochz=1")
     assert code == 2
+    assert f"{flag} is not an option of train" in errors
     assert "hush" not in output + errors
 
 
