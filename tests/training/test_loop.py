@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from launcher.errors import UserError
 from launcher.rank.signs import StopFlag
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, loop
@@ -63,3 +64,48 @@ def test_the_best_checkpoint_is_saved_after_an_interrupted_evaluation(
     assert checkpoint.load(folder.best)["step"] == interrupted * again.plan.steps_per_epoch
     newest = checkpoint.newest_valid(folder.checkpoints)
     assert newest["evaluated_step"] == again.plan.total_steps, "another resume repeats no evaluation"
+
+
+SILENT = ["algorithms=[]", "logger.tensorboard=false"]
+
+
+def test_checkpoints_and_evaluations_follow_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 12 steps in three epochs."""
+    words = ["checkpoint.every=0.75ep", "checkpoint.keep=3", "checkpoint.best=false", "eval_every=1.25ep"]
+    run, folder, evaluated = build(*SILENT, *words), RunFolder(tmp_path), []
+    folder.checkpoints.mkdir()
+
+    def evaluate(run: Trainer, **_: Any) -> Evaluation:
+        evaluated.append(run.next_step)
+        return Evaluation({"top1": 0.5, "top5": 1.0, "balanced_accuracy": 0.5, "macro_f1": 0.5}, 1.0, 10)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    assert trained(run, folder, StopFlag(), resumed=False)
+    assert evaluated == [5, 10, 12]
+    assert sorted(file.name for file in folder.checkpoints.iterdir()) == [f"step-{n:08d}.pt" for n in (6, 9, 12)]
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "factor"),
+    [
+        (["policy=skip", "limit=2"], r"for 3 steps in a row \(nonfinite.limit=2\)", 1.0),
+        (["policy=rollback", "limit=2", "lr_factor=0.3"], r"after 2 rollbacks \(nonfinite.limit\)", 0.09),
+        (["policy=stop"], r"\(nonfinite.policy=stop\)", 1.0),
+    ],
+)
+def test_steps_that_are_not_finite_end_a_run_by_its_keys(
+    words: list[str], message: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, folder = build(*SILENT, "eval_every=3ep", *(f"nonfinite.{word}" for word in words)), RunFolder(tmp_path)
+    folder.checkpoints.mkdir()
+    inner, loss = run.train_step.gradients, run.train_step.loss
+
+    def gradients(batch: Any, **how: bool) -> Any:
+        factor = float("nan") if batch.moment.step in (5, 6, 7) else 1.0
+        run.train_step.objective.loss = lambda outputs, targets: factor * loss(outputs, targets)
+        return inner(batch, **how)
+
+    monkeypatch.setattr(run.train_step, "gradients", gradients)
+    with pytest.raises(UserError, match=message):
+        trained(run, folder, StopFlag(), resumed=False)
+    assert run.train_step.lr_factor == pytest.approx(factor)
