@@ -80,14 +80,14 @@ def test_a_failed_checkpoint_ends_the_run_with_on_failure_stop(tmp_path: Path) -
 
 def test_every_minutes_counts_from_the_last_checkpoint(tmp_path: Path) -> None:
     time = [0.0]
-    with saver(tmp_path, "checkpoint.every_minutes=2", now=lambda: time[0]) as background:
-        time[0] = 119
+    with saver(tmp_path, "checkpoint.every_minutes=2.5", now=lambda: time[0]) as background:
+        time[0] = 149
         assert not background.is_due()
-        time[0] = 120
+        time[0] = 150
         assert background.is_due()
         background.save({"step": 1}, best=False, last=False)
         assert not background.is_due()
-        time[0] = 240
+        time[0] = 300
         assert background.is_due()
     time[0] = 0
     with saver(tmp_path, "checkpoint.every_minutes=null", now=lambda: time[0]) as background:
