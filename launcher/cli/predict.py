@@ -1,10 +1,14 @@
-"""`train predict RUN IMAGE ...`: print the most likely classes of images, by a run's checkpoint or an export."""
+"""`train predict RUN IMAGE ...`: print the most likely classes of images, by a run's checkpoint or an export.
+
+A language model continues a text instead.
+"""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -31,16 +35,26 @@ EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 images --top 1 --csv",
     "train predict runs/mild-imagenet-1120-1/export images/a.jpg images/b.jpg --json",
     "train predict runs/mild-imagenet-1120-1 --list images.txt --best",
+    "train predict runs/small_gpt-python_source-1120-1 'import os' --tokens 200 --temperature 0.8 --top-k 40",
 ]
 _STDIN = "-"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder, or an export of it (train export RUN)")
-    parser.add_argument("images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth")
+    parser.add_argument(
+        "images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth; or a text"
+    )
     parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="most classes per image (default: 5)")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
+    text = parser.add_argument_group("a text of a language model")
+    text.add_argument(
+        "--tokens", type=int, default=100, metavar="N", help="most tokens that continue it (default: 100)"
+    )
+    text.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (default)")
+    text.add_argument("--top-k", type=int, metavar="K", help="draw from so many likeliest tokens (default: all)")
+    text.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one line of JSON per image")
     form.add_argument("--csv", action="store_true", help="one row per class or number")
@@ -51,6 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     exported = exported_at(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
+    config = read(folder.config) if folder else compose([]).config
+    if folder and "tokens" in config.task.needs:
+        return _continue(arguments, folder, config)
     files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
@@ -60,7 +77,6 @@ def main(arguments: argparse.Namespace) -> int:
     # note: an invalid config or card is refused before the import of torch, which takes seconds
     if exported:
         read_card(exported / CARD)
-    config = read(folder.config) if folder else compose([]).config
     from launcher.weights.classifier import predictions
 
     for note in notes_on(dropped):
@@ -78,6 +94,23 @@ def main(arguments: argparse.Namespace) -> int:
     if failed:
         print(f"error: {failed:,} of {count_of(len(files), 'file')} cannot be read", file=sys.stderr)
     return FAILED if failed else DONE
+
+
+def _continue(arguments: argparse.Namespace, folder: RunFolder, config: RunConfig) -> int:
+    """Print a text and its continuation."""
+    for flag, value in (("--tokens", arguments.tokens), ("--top-k", arguments.top_k)):
+        if value is not None and value < 1:
+            raise UserError(Problem("must be at least 1", flag, value))
+    if not 0 <= arguments.temperature < math.inf:
+        raise UserError(Problem("must be a number from 0 on", "--temperature", arguments.temperature))
+    text = " ".join(arguments.images)
+    from launcher.weights.generate import continuation
+
+    trained = classifier(None, folder, config, best=arguments.best)
+    values = {"tokens": arguments.tokens, "temperature": arguments.temperature, "top_k": arguments.top_k}
+    added = continuation(trained, text, **values, seed=arguments.seed)
+    print(json.dumps({"text": text, "continuation": added}) if arguments.json else f"{text}{added}")
+    return DONE
 
 
 def exported_at(path: str) -> Path | None:

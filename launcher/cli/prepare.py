@@ -1,4 +1,4 @@
-"""`train prepare`: write FFCV files from class folders, tar files or a bucket, or check them."""
+"""`train prepare`: write FFCV files from class folders, tar files or a bucket, or check them; or tokens of text."""
 
 import argparse
 
@@ -8,6 +8,8 @@ from launcher.console import console, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
+from launcher.data.loaders.tokens import TokenLoader
+from launcher.data.text.shards import open_shard
 from launcher.errors import DONE, Problem, UserError
 from launcher.stopping import StopRequested
 
@@ -16,6 +18,7 @@ EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=s3://mine/imagenet dataloader.folder=/nvme/imagenet",
     "train prepare dataset=image_folder dataset.path=/data/flowers dataloader.files.max_side=400 dataset.skip_bad=true",
     "train prepare dataset=imagenet dataset.path=/data/imagenet --check",
+    "train prepare dataloader=tokens dataset=text dataset.path=/data/text dataloader.folder=/data/tokens",
 ]
 
 
@@ -26,14 +29,31 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
-    if config.dataloader.name != "ffcv":
+    if "tokens" in config.task.needs:
+        config = compose(arguments.overrides).config
+    if config.dataloader.gives == "tokens" and arguments.check:
+        raise UserError(Problem("has no meaning for tokens; remove it", "--check", "on"))
+    if config.dataloader.name not in ("ffcv", "tokens"):
         raise UserError(Problem("needs no files; set dataloader=ffcv", "dataloader", config.dataloader.name))
     try:
-        _prepare(config, check=arguments.check)
+        if config.dataloader.gives == "image":
+            _prepare(config, check=arguments.check)
+        else:
+            _write_tokens(config)
     except StopRequested:
         console().print("stopped; run the same command to continue")
         raise
     return DONE
+
+
+def _write_tokens(config: RunConfig) -> None:
+    """Write the tokens of text, unless they are there, and print where. Raises UserError as `tokens_of`."""
+    assert isinstance(config.dataloader, TokenLoader)
+    with progress_bars(console()) as (out, report):
+        tokens = config.dataloader.tokens(config.dataset, report)
+        for split, files in tokens.files.items():
+            size = sum(len(open_shard(tokens.folder / name)) for name in files)
+            out.print(verbatim(f"{tokens.folder}: {count_of(size, 'token')} of {split}"))
 
 
 def _prepare(config: RunConfig, *, check: bool) -> None:

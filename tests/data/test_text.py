@@ -21,6 +21,7 @@ from launcher.data.text.shards import Stream, open_shard, write_shard
 from launcher.data.text.trigrams import trigram_perplexity
 from launcher.data.workers import quiet
 from launcher.errors import UserError
+from tests.commands import output_of
 
 TEXT = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", "task.length=4"]
 
@@ -255,3 +256,13 @@ def test_built_in_text_is_the_standard_librarys() -> None:
     names = [one.name for one in text_files(dataset)]
     assert "json/decoder.py" in names
     assert not any(name.startswith(("test/", "site-packages/")) for name in names)
+
+
+def test_train_prepare_writes_the_tokens_that_a_run_reads(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "all.jsonl", ["one", "two", "three"] * 20)
+    words = ["dataset=text", "dataloader=tokens", f"dataset.path={tmp_path}/all.jsonl", "dataset.val_split=0.3"]
+    printed = output_of("prepare", *words, f"dataloader.folder={tmp_path}/tokens")
+    assert " of train" in printed
+    config = config_of(tmp_path / "tokens")
+    assert len(stream(config, "train")) + len(stream(config, "val")) == 20 * (3 + 3 + 5 + 3)
+    assert inspect_data(config, must_exist=True).config.dataset.classes == 257

@@ -48,7 +48,7 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
     if dataset.path and dataset.kind != "python" and (files := shards_in(Path(dataset.path))):
         written = _facts(Path(dataset.path)) or {"complete": True}
         if not written["complete"]:
-            message = "has only some of the tokens; run train prepare again with the text as dataset.path"
+            message = "has only some of the tokens; set the text as dataset.path, and run train prepare again"
             raise UserError(Problem(message, "dataset.path", dataset.path))
         return Tokens(Path(dataset.path), files, tokenizer_in(dataset.path, dataset.tokenizer), written.get("key"))
     return _Job(dataset, folder, whole).run(report)

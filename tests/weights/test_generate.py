@@ -1,0 +1,64 @@
+"""A text is continued by the likeliest tokens, or by draws that follow the probabilities of the model."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.tasks import build_task
+from launcher.training.precision import choose_precision
+from launcher.weights.classifier import Classifier
+from launcher.weights.generate import continuation
+
+WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
+
+
+class Fixed(torch.nn.Module):
+    """Gives a to d after any text these probabilities, or after e the end."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        logits = torch.full((*tokens.shape, 257), -torch.inf)
+        logits[..., ord("a") : ord("e")] = WEIGHTS
+        logits[tokens == ord("e")] = -torch.inf
+        logits[..., 256][tokens == ord("e")] = 0.0
+        return logits
+
+
+def model(tokenizer: str | None = "bytes") -> Any:
+    words = ["task=language", "model=gpt", "dataset=text", "dataloader=tokens", "dataset.classes=257", "task.length=4"]
+    config = compose(words).config
+    device = torch.device("cpu")
+    task = build_task(config, facts={"tokenizer": tokenizer})
+    return Classifier(Fixed().eval(), {}, choose_precision(config, device), device, task)
+
+
+def text_of(start: str, tokens: int = 4000, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> str:
+    return continuation(model(), start, tokens=tokens, temperature=temperature, top_k=top_k, seed=seed)
+
+
+def test_without_a_temperature_the_likeliest_tokens_follow() -> None:
+    assert text_of("some text", tokens=5) == "ddddd"
+
+
+def test_the_end_of_the_document_ends_the_text() -> None:
+    assert text_of("e") == ""
+
+
+def test_draws_follow_the_probabilities_the_temperature_and_the_seed() -> None:
+    drawn = text_of("x", temperature=1.0)
+    shares = [drawn.count(letter) / 4000 for letter in "abcd"]
+    assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.03)
+    assert drawn == text_of("x", temperature=1.0)
+    assert drawn != text_of("x", temperature=1.0, seed=1)
+    cold, expected = text_of("x", temperature=0.5), np.array([1, 4, 9, 16]) / 30
+    assert [cold.count(letter) / 4000 for letter in "abcd"] == pytest.approx(expected, abs=0.03)
+    best = text_of("x", temperature=1.0, top_k=2)
+    assert [best.count(letter) / 4000 for letter in "abcd"] == pytest.approx([0, 0, 3 / 7, 4 / 7], abs=0.03)
+
+
+def test_a_run_without_a_known_tokenizer_is_refused() -> None:
+    with pytest.raises(UserError, match=r"dataset\.tokenizer=null: is needed for text"):
+        continuation(model(None), "x", tokens=1, temperature=0.0, top_k=None, seed=0)
