@@ -143,6 +143,7 @@ def test_algorithms_are_refused_for_records_that_they_do_not_act_on(
     try:
         check(plan_for(config, 1), {})
     except UserError as error:
-        lines = sorted(map(str, error.problems))
+        # note: the model and the loader are for images too
+        lines = sorted(line for line in map(str, error.problems) if line.startswith("algorithms."))
     assert [line.partition("=")[0] for line in lines] == sorted(f"algorithms.{name}" for name in refused)
     assert all("has no meaning with task=classification: it acts on image and label" in line for line in lines[-2:])
