@@ -1,6 +1,7 @@
 """Synthetic measurements."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 from launcher.measure.estimate import EvaluationTimes, Measurement, StepTimes, together
@@ -29,7 +30,7 @@ def pretend_a_gpu() -> None:
     """Give the CPU the memory of a GPU that holds a step of four images."""
     import torch
 
-    from launcher.measure import launch
+    from launcher.measure import batch_size, launch
     from launcher.training.step import TrainStep
 
     original = TrainStep.__call__
@@ -41,6 +42,11 @@ def pretend_a_gpu() -> None:
 
     TrainStep.__call__ = limited  # type: ignore[method-assign]
     launch._why_unmeasured = lambda config, devices: None
-    torch.cuda.reset_peak_memory_stats = lambda device: None  # type: ignore[assignment]
-    torch.cuda.mem_get_info = lambda device: (1000, 1000)  # type: ignore[assignment]
-    torch.cuda.max_memory_reserved = lambda device: 900  # type: ignore[assignment]
+    batch_size.interface = lambda device: gpu_with_memory(900)  # type: ignore[assignment]
+
+
+def gpu_with_memory(used: int) -> SimpleNamespace:
+    """Return the interface of a GPU that has reserved so many of its 1,000 bytes."""
+    values: dict[str, Any] = {"empty_cache": None, "reset_peak_memory_stats": None, "mem_get_info": (1000, 1000)}
+    values["max_memory_reserved"] = used
+    return SimpleNamespace(**{name: lambda *_, value=value: value for name, value in values.items()})

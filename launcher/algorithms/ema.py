@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic.dataclasses import dataclass
 
+from launcher.accelerator import widest
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
@@ -67,7 +68,8 @@ class Averaging(Algorithm[AveragingT]):
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
         # note: counts on the device, where steps are dropped
-        self._count = torch.zeros((), dtype=torch.float64, device=next(model.parameters()).device)
+        device = next(model.parameters()).device
+        self._count = torch.zeros((), dtype=widest(device), device=device)
         self._snapshot = Snapshot([*self._average.values(), self._count])
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:

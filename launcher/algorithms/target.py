@@ -12,6 +12,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
+from launcher.accelerator import interface
 from launcher.algorithms.base import ForwardAlgorithm, Loss
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
@@ -69,8 +70,8 @@ class TransformTarget(ForwardAlgorithm[TransformTargetConfig]):
             random.seed(key)
             np.random.seed(key % 2**32)
             torch.default_generator.manual_seed(key)
-            if images.is_cuda:
-                torch.cuda.manual_seed(key)
+            if not images.is_cpu:
+                interface(images.device).manual_seed(key)
             changed = self._transform(images)
         if not isinstance(changed, torch.Tensor) or (changed.shape, changed.dtype) != (images.shape, images.dtype):
             of = f"{changed.dtype} {[*changed.shape]}" if isinstance(changed, torch.Tensor) else type(changed).__name__

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from launcher.accelerator import has_streams, interface
 from launcher.later import torch
 from launcher.rank.signs import STOP
 
@@ -112,7 +113,7 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
     for array, start in zip(arrays, starts[:-1], strict=True):
         packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     host = torch.from_numpy(packed)
-    if device.type == "cuda":
+    if has_streams(device):
         host = host.pin_memory()
     copied = host.to(device, non_blocking=True)
     return [
@@ -122,9 +123,9 @@ def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
 
 
 @lru_cache
-def side_stream(device: torch.device) -> torch.cuda.Stream:
+def side_stream(device: torch.device) -> Any:
     """Return one stream for all epochs, since the allocator separates memory by stream."""
-    return torch.cuda.Stream(device)
+    return interface(device).Stream(device)
 
 
 class Overlap:
@@ -137,7 +138,7 @@ class Overlap:
         self.waited = 0.0
         self._batches = iter(batches)
         self._device = device
-        self._stream = side_stream(device) if device.type == "cuda" else None
+        self._stream = side_stream(device) if has_streams(device) else None
 
     def __iter__(self) -> Iterator[Loaded]:
         if self._stream is None:
@@ -147,7 +148,7 @@ class Overlap:
             return
         ahead = self._copy(self._next())
         while ahead is not None:
-            current = torch.cuda.current_stream(self._device)
+            current = interface(self._device).current_stream(self._device)
             current.wait_stream(self._stream)
             inputs, labels, indices = ahead
             for tensor in (inputs, labels):
@@ -168,5 +169,5 @@ class Overlap:
         if batch is None or self._stream is None:
             return batch
         inputs, labels, indices = batch
-        with torch.cuda.stream(self._stream):
+        with interface(self._device).stream(self._stream):
             return inputs.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), indices

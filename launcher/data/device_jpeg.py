@@ -5,13 +5,14 @@ nvJPEG decodes, through torchcodec. It gets the baseline JPEGs of three componen
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from launcher.accelerator import has_streams, interface
 from launcher.data.batch import Loaded, side_stream, to_device
 from launcher.data.crops import Box
 from launcher.data.jpeg import Frame, is_baseline, is_turned
@@ -97,15 +98,20 @@ class DeviceDecoder:
                 yield waiting.result()
 
     def _start_thread(self) -> None:
-        if self._device.type == "cuda":
+        if has_streams(self._device):
             # note: else leaving a stream would select GPU 0 and create a context there
-            torch.cuda.set_device(self._device)
+            interface(self._device).set_device(self._device)
+
+    def _stream(self) -> AbstractContextManager[object]:
+        if has_streams(self._device):
+            return interface(self._device).stream(side_stream(self._device))  # type: ignore[no-any-return]
+        return nullcontext()
 
     def _batch(self, batch: Compressed | Tensor, labels: Tensor, indices: np.ndarray) -> Loaded:
         if isinstance(batch, Tensor):
             return batch, labels, indices
         # note: the loop waits for this stream before each step
-        with torch.cuda.stream(side_stream(self._device)) if self._device.type == "cuda" else nullcontext():
+        with self._stream():
             places = np.array(batch.places)
             others = np.delete(np.arange(len(places) + len(batch.images)), places)
             images = torch.empty(
@@ -123,9 +129,9 @@ class DeviceDecoder:
     def _group(self, jpegs: list[Tensor], boxes: Sequence[Box], numbers: np.ndarray, size: int) -> Tensor:
         """Return the crops of JPEGs, uint8 [JPEGs, size, size, 3] on the device."""
         try:
-            if self._device.type == "cuda":
+            if has_streams(self._device):
                 # note: the GPU's decoder does not wait for the stream that may still read the memory it writes to
-                torch.cuda.current_stream(self._device).synchronize()
+                interface(self._device).current_stream(self._device).synchronize()
             wholes = decode_jpegs(jpegs, self._device)
         except torch.OutOfMemoryError:
             raise

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
+from launcher.accelerator import has_streams
 from launcher.data.batch import Loaded
 from launcher.data.crops import Box
 from launcher.data.decode import decode
@@ -53,7 +54,7 @@ class WorkerProcesses(ImageReader):
             batch_sampler=self._requests,  # type: ignore[arg-type]
             num_workers=shard.workers,
             collate_fn=_collate,
-            pin_memory=shard.device.type == "cuda",
+            pin_memory=has_streams(shard.device),
             persistent_workers=shard.workers > 0,
             prefetch_factor=shard.prefetch if shard.workers else None,
             worker_init_fn=_start_worker if shard.workers else None,

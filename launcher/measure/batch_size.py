@@ -6,10 +6,12 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from launcher.accelerator import interface
 from launcher.algorithms.base import Teacher
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -53,7 +55,7 @@ class _OutOfMemory(Exception):
 
 
 class _Capturer(Capturer):
-    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
+    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[Any, Sequence[Tensor]]:
         try:
             return super().capture(function)
         except RuntimeError as error:
@@ -66,14 +68,15 @@ def fits(config: RunConfig, images: int, ranks: Ranks, teacher: Teacher | None =
     """Return whether two steps of each kind, at its largest image size, leave a tenth of the free memory."""
     # note: an earlier failure's frames no longer hold tensors
     gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(ranks.device)
-    free, _ = torch.cuda.mem_get_info(ranks.device)
+    device = interface(ranks.device)
+    device.empty_cache()
+    device.reset_peak_memory_stats(ranks.device)
+    free, _ = device.mem_get_info(ranks.device)
     try:
         _take_steps(replace(config, batch_size=images), ranks, teacher)
     except (torch.OutOfMemoryError, _OutOfMemory):
         return False
-    return torch.cuda.max_memory_reserved(ranks.device) <= _SHARE * free
+    return bool(device.max_memory_reserved(ranks.device) <= _SHARE * free)
 
 
 def _take_steps(config: RunConfig, ranks: Ranks, teacher: Teacher | None) -> None:

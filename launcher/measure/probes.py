@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from launcher.accelerator import synchronize
 from launcher.config.resolved import read
 from launcher.data.batch import Loaded
 from launcher.data.loaders.base import loader_of
@@ -255,8 +256,7 @@ class StepTimer:
 
     def synchronize(self) -> None:
         """Wait until the device has finished."""
-        if self.run.ranks.device.type == "cuda":
-            torch.cuda.synchronize(self.run.ranks.device)
+        synchronize(self.run.ranks.device)
 
 
 def agreed_count(seconds: float, each: float) -> int:

@@ -218,7 +218,7 @@ def _eigen(matrices: Tensor) -> tuple[Tensor, Tensor]:
     try:
         values, vectors = torch.linalg.eigh(matrices)
         # note: LAPACK also returns NaN without an error; to find out would synchronize a GPU
-        if values.is_cuda or bool(vectors.isfinite().all()):
+        if not values.is_cpu or bool(vectors.isfinite().all()):
             return values, vectors
     except torch.linalg.LinAlgError:
         pass

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.accelerator import has_streams, interface
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
@@ -45,7 +46,7 @@ class Ranks:
 
     @property
     def device_name(self) -> str:
-        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"
+        return interface(self.device).get_device_name(self.device) if has_streams(self.device) else self.device.type
 
 
 def single_rank(device: torch.device) -> Ranks:
@@ -64,7 +65,8 @@ def use_device(kind: str, number: int) -> torch.device:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     device = torch.device(kind, number)
     try:
-        torch.cuda.set_device(device)
+        if has_streams(device):
+            interface(device).set_device(device)
         torch.zeros(1, device=device).add_(1).item()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -88,7 +90,8 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     device = use_device(os.environ[DEVICE], local_rank)
     if world_size > 1:
         # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
-        backends = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "cpu:gloo"
+        own = dist.get_default_backend_for_device(device)
+        backends = "cpu:gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
         dist.init_process_group(backends, timeout=_NEVER, store=_store(), rank=rank, world_size=world_size)
     check_agreement(device.type, config)
     yield Ranks(rank, world_size, local_rank, local_world_size, device)
@@ -144,7 +147,7 @@ def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") 
     """
     if ranks.world_size == 1:
         return model
-    device_ids = [ranks.device.index] if ranks.device.type == "cuda" else None
+    device_ids = None if ranks.device.type == "cpu" else [ranks.device.index]
     with warnings.catch_warnings():
         # note: torch 2.15 renames it; older versions lack the new name
         warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from launcher.accelerator import has_streams, interface
 from launcher.algorithms.engine import Engine
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
@@ -30,30 +31,31 @@ class Capturer:
     """
 
     def __init__(self, device: torch.device):
-        self._stream = torch.cuda.Stream(device)
+        self._device = interface(device)
+        self._stream = self._device.Stream(device)
         self.new_pool()
 
     def new_pool(self) -> None:
         """Start a memory pool for the graphs to come; PyTorch frees the last one once all its graphs are reset."""
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = self._device.graph_pool_handle()
 
     @contextmanager
     def side_stream(self) -> Iterator[None]:
-        main = torch.cuda.current_stream()
+        main = self._device.current_stream()
         self._stream.wait_stream(main)
-        with torch.cuda.stream(self._stream):
+        with self._device.stream(self._stream):
             yield
         main.wait_stream(self._stream)
 
-    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[torch.cuda.CUDAGraph, Sequence[Tensor]]:
-        graph, main = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[Any, Sequence[Tensor]]:
+        graph, main = self._device.CUDAGraph(), self._device.current_stream()
         try:
             # note: in the default mode, a loader's thread that pins memory meanwhile breaks the capture
-            with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+            with self._device.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 outputs = function()
         finally:
             # note: before PyTorch 2.15, a failed capture leaves its own stream current
-            torch.cuda.set_stream(main)
+            self._device.set_stream(main)
         return graph, outputs
 
 
@@ -69,7 +71,7 @@ class CapturedSteps:
         """value: that of cuda_graphs, `on` or `require`."""
         self._capturer, self._value = capturer, value
         self.captures = self.replays = self.count = 0
-        self._graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
+        self._graphs: dict[Hashable, tuple[Any, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
         self._steps: Counter[Hashable] = Counter()
         self._view: torch.Size | None = None
         self._failed = False
@@ -129,7 +131,7 @@ def _layout(tensor: Tensor) -> Hashable:
 
 def why_not_captured(device: torch.device, engine: Engine, optimizer: MaskedOptimizer[Any]) -> str | None:
     """Return why a run's steps cannot be captured, if so."""
-    if device.type != "cuda":
+    if not has_streams(device):
         return "they need a GPU"
     if changing := engine.changing_parameters:
         return f"{changing[0]} changes which parameters learn"

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from launcher.accelerator import widest
 from launcher.data.batch import START, Batch, Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather
@@ -77,7 +78,7 @@ class Totals:
     def __init__(self, task: Task, device: torch.device):
         self._task, self._samples = task, 0
         # note: sums stay on the device to avoid synchronization; float64 counts exactly up to 2^53
-        self._sums = torch.zeros(0, dtype=torch.float64, device=device)
+        self._sums = torch.zeros(0, dtype=widest(device), device=device)
         self._shapes: dict[str, torch.Size] = {}
         self._rows: list[dict[str, Tensor]] = []
         self._own = OwnMetrics(task, device)
@@ -91,7 +92,7 @@ class Totals:
             states = {}
         states |= self._own.sums(outputs, targets)
         values = (*states.values(), task.loss(outputs, targets) * count)
-        batch = torch.cat([value.double().view(-1) for value in values])
+        batch = torch.cat([value.to(self._sums.dtype).view(-1) for value in values])
         self._sums = self._sums + batch if len(self._sums) else batch
         self._shapes = {name: value.shape for name, value in states.items()}
         self._samples += count

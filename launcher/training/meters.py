@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.accelerator import has_streams, interface, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
@@ -23,12 +24,13 @@ class AsyncRead:
     """Copies values from the device to the host, which only waits when it reads them."""
 
     def __init__(self, values: Tensor):
-        self._copied: torch.cuda.Event | None = None
-        if values.is_cuda:
+        self._copied: Any = None
+        if has_streams(values.device):
+            device = interface(values.device)
             self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
             # note: a busy wait would take a core that loader workers need
-            self._copied = torch.cuda.Event(blocking=True)
-            self._copied.record(torch.cuda.current_stream(values.device))
+            self._copied = device.Event(blocking=True)
+            self._copied.record(device.current_stream(values.device))
         else:
             self._values = values.clone()
 
@@ -147,7 +149,8 @@ class StepMeter:
 
     def _reset(self) -> None:
         # sum and number of finite losses; note: in float64 independent of the order of ranks and steps
-        self._losses = torch.zeros(2, dtype=torch.float64, device=self._ranks.device)
+        device = self._ranks.device
+        self._losses = torch.zeros(2, dtype=widest(device), device=device)
         self._steps, self._waited = 0, 0.0
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
@@ -163,7 +166,7 @@ class StepMeter:
         if self._ranks.world_size > 1:
             dist.all_reduce(self._losses)
         losses, steps, waited = AsyncRead(self._losses), self._steps, self._waited
-        end = None if self._losses.is_cuda else self._clock.seconds("training")
+        end = None if has_streams(self._losses.device) else self._clock.seconds("training")
         self._reset()
 
         def means() -> StepMeans:

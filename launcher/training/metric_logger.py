@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
-import torch
-
+from launcher.accelerator import has_streams, interface
 from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics
@@ -75,7 +74,7 @@ class MetricLogger:
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
-            gpu_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+            gpu_memory_bytes=interface(device).max_memory_allocated(device) if has_streams(device) else None,
         )
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from launcher.accelerator import widest
 from launcher.config.targets import reason
 from launcher.errors import Problem, UserError
 
@@ -27,6 +28,7 @@ class OwnMetrics:
         """Build them; raises UserError if one cannot be built."""
         self.errors: dict[str, str] = {}
         self._values = task.config.metrics
+        self._sums = widest(device)
         self._metrics = {name: _on(values.built(), device) for name, values in self._values.items()}
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
@@ -36,7 +38,7 @@ class OwnMetrics:
             is_function, value = not _is_of_torchmetrics(metric), outputs.new_full((), math.nan)
             try:
                 if is_function:
-                    value = _of_samples(metric(outputs, targets), len(outputs)).double().sum()
+                    value = _of_samples(metric(outputs, targets), len(outputs)).to(self._sums).sum()
                 else:
                     metric.update(outputs, targets)
             # note: the user's code may raise anything

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from launcher.accelerator import has_streams, interface
 from launcher.config.schema import RunConfig
 
 
@@ -103,8 +104,8 @@ def choose_precision(config: RunConfig, device: torch.device) -> Precision:
     formats = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     if config.precision != "auto":
         return Precision(device.type, formats[config.precision])
-    if device.type != "cuda":
+    if not has_streams(device):
         return Precision(device.type, torch.float32)
     # note: older GPUs emulate bfloat16, many times slower than float16
-    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    has_bf16 = interface(device).is_bf16_supported(including_emulation=False)
     return Precision(device.type, torch.bfloat16 if has_bf16 else torch.float16)

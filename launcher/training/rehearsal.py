@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from launcher.accelerator import synchronize
 from launcher.counts import count_of
 from launcher.data.batch import Batch
 from launcher.foreach import Snapshot
@@ -30,8 +31,7 @@ def rehearse_run(trainer: Trainer) -> None:
     start = time.perf_counter()
     with unchanged_statistics(trainer):
         count = rehearse(trainer, trainer.next_step)
-    if trainer.ranks.device.type == "cuda":
-        torch.cuda.synchronize(trainer.ranks.device)
+    synchronize(trainer.ranks.device)
     if trainer.ranks.is_first:
         seconds = time.perf_counter() - start
         print(f"rehearsed {count_of(count, 'kind')} of steps in {seconds:.0f} s (outside training time)", flush=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from launcher import atomic
+from launcher.accelerator import has_streams, synchronize
 from launcher.config.schema import Checkpoint
 from launcher.disk import DiskError
 from launcher.rank.group import Ranks, from_first
@@ -109,13 +110,15 @@ def newest_on_all_ranks(folder: RunFolder, ranks: Ranks) -> dict[str, Any] | Non
 def copy_to_host(state: Any) -> Any:
     """Copy a state to the CPU; entries that share a tensor also share its copy."""
     copies: dict[tuple[Any, ...], Tensor] = {}
+    devices = set[torch.device]()
 
     def copy(value: Any) -> Any:
         if isinstance(value, Tensor):
             storage = value.untyped_storage().data_ptr()
             key = (storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
             if key not in copies:
-                host = torch.empty_like(value, device="cpu", pin_memory=value.is_cuda)
+                devices.add(value.device)
+                host = torch.empty_like(value, device="cpu", pin_memory=has_streams(value.device))
                 copies[key] = host.copy_(value.detach(), non_blocking=True)
             return copies[key]
         if isinstance(value, dict):
@@ -125,8 +128,8 @@ def copy_to_host(state: Any) -> Any:
         return value
 
     copied = copy(state)
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    for device in devices:
+        synchronize(device)
     return copied
 
 

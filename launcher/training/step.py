@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
+from launcher.accelerator import has_streams
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Batch, Moment
@@ -78,6 +79,7 @@ class TrainStep:
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
         self._numbers = torch.zeros(3, device=self._parameters[0].device)
+        self._pins = has_streams(self._numbers.device)
         self._held = torch.zeros_like(self._numbers[0])
         self._one = torch.ones_like(self._held)
 
@@ -211,7 +213,7 @@ class TrainStep:
     def _send(self, lr: float, requests: Requests) -> None:
         """Copy the host's values of this step to the device asynchronously."""
         numbers = torch.tensor([lr, requests.stop, requests.save], dtype=torch.float32)
-        self._numbers.copy_(numbers.pin_memory() if self._numbers.is_cuda else numbers, non_blocking=True)
+        self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)
         set_lr(self.optimizer, self._numbers[0])
 
     def _flags(self, values: Tensor) -> Tensor:

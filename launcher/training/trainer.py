@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from launcher.accelerator import synchronize
 from launcher.algorithms.base import Context, Loss, Teacher
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import fingerprint
@@ -250,8 +251,7 @@ def build_trainer(
     step = build_step(plan, ranks, engine, initial, weights, facts)
     check_metrics(step.task, plan.evaluation_view, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)
-    synchronize = partial(torch.cuda.synchronize, ranks.device) if ranks.device.type == "cuda" else None
-    clock = Stopwatch(synchronize)
+    clock = Stopwatch(partial(synchronize, ranks.device))
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
     numbers = None if weights is None else weights.tolist()
     return Trainer(

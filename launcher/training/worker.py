@@ -43,7 +43,7 @@ def work(run_folder: Path) -> bool:
     config = read(folder.config)
     with join_ranks(config) as ranks:
         if ranks.is_first and not is_there(folder.environment):
-            gpus = [ranks.device_name] * ranks.local_world_size if ranks.device.type == "cuda" else []
+            gpus = [ranks.device_name] * ranks.local_world_size if ranks.device.type != "cpu" else []
             write_environment(folder.environment, json.loads(os.environ.get(COMMAND, "[]")), gpus)
         state = newest_on_all_ranks(folder, ranks)
         initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None

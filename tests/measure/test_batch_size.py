@@ -16,7 +16,7 @@ from launcher.measure.launch import measure_batch
 from launcher.training.captured import WARMUP_STEPS
 from tests.configs import composed, with_values
 from tests.graphs import StandIn
-from tests.measurements import pretend_a_gpu
+from tests.measurements import gpu_with_memory, pretend_a_gpu
 from tests.networks import tiny
 from tests.runs import SMALL, Train, draw_nothing, use_tiny
 
@@ -75,13 +75,11 @@ def test_a_step_fits_that_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None
     from launcher.measure import batch_size
     from launcher.rank.group import single_rank
 
-    memory = {"reset_peak_memory_stats": None, "mem_get_info": (1000, 1000), "max_memory_reserved": 900}
-    for name, value in memory.items():
-        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    monkeypatch.setattr(batch_size, "interface", lambda device: gpu_with_memory(900))
     monkeypatch.setattr(batch_size, "_take_steps", lambda *_: None)
     fits = partial(batch_size.fits, replace(AUTO, batch_size=2), 8, single_rank(torch.device("cpu")))
     assert fits()
-    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda device: 901)
+    monkeypatch.setattr(batch_size, "interface", lambda device: gpu_with_memory(901))
     assert not fits()
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from launcher.accelerator import has_streams
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of, read_labels
@@ -169,7 +170,7 @@ class DecodingPool(ImageReader):
     def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
         """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
         count, size = len(request.indices), request.view
-        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=self._shard.device.type == "cuda")
+        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=has_streams(self._shard.device))
         pixels, boxes = images.numpy(), self._boxes(request)
         self._check_size()
         return images, [

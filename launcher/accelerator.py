@@ -1,0 +1,39 @@
+"""What a run computes on: torch's interface of a device, and what each kind of device can do.
+
+Every accelerator with streams has the names of `torch.cuda` in a module of its own; AMD's GPUs (ROCm) keep the name
+"cuda". Apple's GPUs ("mps") have one device, and neither streams, pinned memory, graphs nor float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from launcher.later import torch
+
+Kind = Literal["cpu", "cuda", "mps"]
+
+_WITHOUT_STREAMS = {"cpu", "mps"}
+_WITHOUT_FLOAT64 = {"mps"}
+
+
+def interface(device: torch.device) -> Any:
+    """Return the module of a device, such as torch.cuda."""
+    return getattr(torch, device.type)
+
+
+def has_streams(device: torch.device) -> bool:
+    """Return whether a device runs behind the host, on streams that copy from pinned memory and can be captured."""
+    return device.type not in _WITHOUT_STREAMS
+
+
+def widest(device: torch.device) -> torch.dtype:
+    """Return the dtype in which a device sums: float64, or float32 where it has no wider one."""
+    return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has computed all that is queued."""
+    if has_streams(device):
+        interface(device).synchronize(device)
+    elif device.type != "cpu":
+        interface(device).synchronize()
