@@ -1,5 +1,5 @@
 # `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
-.PHONY: demo test quick gpu setup setup-tests setup-originals check soak
+.PHONY: demo test quick gpu gpu-simulated setup setup-tests setup-originals check soak
 
 # Tests that run with FFCV's own package and Pillow-SIMD, whose pixels are equal, and again on plain Pillow without FFCV.
 PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
@@ -18,6 +18,9 @@ quick: setup check
 
 gpu:
 	@scripts/gpu.sh --out gpu-results $(IMAGES)
+
+gpu-simulated: setup-tests
+	GPU_SIMULATED=all .venv/bin/python -m pytest -n 2 --dist loadfile tests/simulated_gpu
 
 soak: setup-tests
 	KILLS=100 .venv/bin/python -m pytest -n 0 tests/faults/test_ranks.py -k killed_repeatedly

@@ -1,7 +1,8 @@
 """What a run computes on: torch's interface of a device, and what each kind of device can do.
 
 Every accelerator with streams has the names of `torch.cuda` in a module of its own; AMD's GPUs (ROCm) keep the name
-"cuda". Apple's GPUs ("mps") have one device, and neither streams, pinned memory, graphs nor float64.
+"cuda". Apple's GPUs ("mps") have one device, and neither streams, pinned memory, graphs nor float64, and their fused
+optimizers cannot skip a step by a flag (ATen/native/mps/operations/FusedSgdKernel.mm).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ Kind = Literal["cpu", "cuda", "mps"]
 
 _WITHOUT_STREAMS = {"cpu", "mps"}
 _WITHOUT_FLOAT64 = {"mps"}
+_WITHOUT_FLAGS = {"mps"}
 
 
 def interface(device: torch.device) -> Any:
@@ -29,6 +31,11 @@ def has_streams(device: torch.device) -> bool:
 def widest(device: torch.device) -> torch.dtype:
     """Return the dtype in which a device sums: float64, or float32 where it has no wider one."""
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64
+
+
+def skips_by_flag(device: torch.device) -> bool:
+    """Return whether fused optimizers skip a step by a flag on the device."""
+    return device.type not in _WITHOUT_FLAGS
 
 
 def synchronize(device: torch.device) -> None:

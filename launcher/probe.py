@@ -36,6 +36,7 @@ except (RuntimeError, AssertionError) as caught:
         error = f"torch {torch.__version__} has no kernels for {gpu['name']}; use an older one or a build for CUDA 12.6"
 nccl = torch.cuda.nccl.version() if gpus and torch.distributed.is_nccl_available() else None
 print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip,
+                  "mps": torch.backends.mps.is_available(),
                   "nccl": nccl and ".".join(map(str, nccl)), "gpus": gpus, "bf16": bf16, "error": error}))
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install what some tests need: requirements-tests.lock into .venv, a browser, Slurm, SkyPilot, and FFCV and Pillow-SIMD
-# in a folder of their own. Never fails: without them these tests are skipped with a reason.
+# Install what some tests need: requirements-tests.lock into .venv, a browser, Slurm, a C++ compiler, SkyPilot, and FFCV
+# and Pillow-SIMD in a folder of their own. Never fails: without them these tests are skipped with a reason.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 0
 
@@ -9,12 +9,13 @@ checksum=$(cat requirements-tests.lock requirements-originals.lock scripts/setup
 [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksum" ] && exit 0
 
 system_packages() {
-    command -v chromium >/dev/null && command -v slurmctld >/dev/null && return
+    command -v chromium >/dev/null && command -v slurmctld >/dev/null && command -v g++ >/dev/null && return
     [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
     local packages=(chromium slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge iproute2 procps)
+    packages+=(g++ python3-dev)
     { apt-get install -y -qq --no-install-recommends "${packages[@]}" ||
         { apt-get update -qq && apt-get install -y -qq --no-install-recommends "${packages[@]}"; }; } >/dev/null 2>&1 ||
-        echo "setup: ${packages[*]} cannot be installed; the tests of the report page and of Slurm are skipped" >&2
+        echo "setup: ${packages[*]} cannot be installed; the tests of the report page, of Slurm and on a simulated GPU are skipped" >&2
 }
 
 # SkyPilot pins other versions, so it has an environment of its own

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -30,6 +31,8 @@ class AugMixConfig(
     excludes=dict.fromkeys(("randaugment", "trivialaugment"), COMPLETE),
     acts_on=("image", "label"),
 ):
+    lacking = MappingProxyType({"mps": "float64"})
+
     severity: Annotated[float, Field(gt=0, le=10)]
     width: Count
     depth: Literal[-1] | Count

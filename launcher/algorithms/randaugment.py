@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
@@ -31,6 +32,8 @@ COMPLETE = "both are complete augmentation policies; use one"
 @dataclass(frozen=True, config=STRICT)
 class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40, acts_on=("image", "label")):
     """A list of severities has one for each of equal parts of the run."""
+
+    lacking = MappingProxyType({"mps": "float64"})
 
     severity: Severity | Annotated[list[Severity], Field(min_length=2)]
     depth: Annotated[int, Field(ge=0)]

@@ -33,7 +33,9 @@ class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
             key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
             generator = torch.Generator().manual_seed(key)
             for linear in (block.squeeze, block.excite):
-                nn.init.kaiming_uniform_(linear.weight, a=math.sqrt(5), generator=generator)
+                # note: on the CPU, where the generator is
+                drawn = nn.init.kaiming_uniform_(torch.empty(linear.weight.shape), a=math.sqrt(5), generator=generator)
+                linear.weight.data.copy_(drawn)
 
     def surgery(self) -> Surgery:
         from launcher.algorithms.squeeze_excite_layers import SqueezeExcite2d, excite, squeeze_excite

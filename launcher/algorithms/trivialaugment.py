@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Annotated
 
 import numpy as np
@@ -23,6 +24,8 @@ from launcher.later import torch
 class TrivialAugmentConfig(
     AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}, acts_on=("image", "label")
 ):
+    lacking = MappingProxyType({"mps": "float64"})
+
     bins: Annotated[int, Field(ge=2)]
 
 

@@ -61,9 +61,11 @@ class Declaration:
     """Base of algorithms, optimizers, schedules and tasks: when they act, which values are invalid, and what to note.
 
     excludes: incompatible algorithms (for an optimizer: points of the loop), each with the reason.
+    lacking: what it needs and a kind of device has not, by the kind.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}
+    lacking: ClassVar[Mapping[str, str]] = {}
 
     def acts_at(self, plan: RunPlan, step: int) -> Any:
         """Return a number that steps of equal cost share, 0 for idle steps; None if all steps cost the same.

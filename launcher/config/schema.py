@@ -113,7 +113,7 @@ class Launch:
     """
 
     name: str
-    device: Literal["auto", "cpu", "cuda"]
+    device: Literal["auto", "cpu", "cuda", "mps"]
     nproc: Count | Literal["auto"]
     nnodes: Count
     rdzv: HostPort | None

@@ -143,7 +143,10 @@ class Overlap:
     def __iter__(self) -> Iterator[Loaded]:
         if self._stream is None:
             while (batch := self._next()) is not None:
-                yield batch
+                inputs, labels, indices = batch
+                if self._device.type != "cpu":
+                    inputs, labels = inputs.to(self._device), labels.to(self._device)
+                yield inputs, labels, indices
                 self.waited = 0.0
             return
         ahead = self._copy(self._next())

@@ -3,8 +3,8 @@
 import os
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
+from launcher.accelerator import Kind
 from launcher.config.schema import Launch
 from launcher.counts import count_of
 from launcher.errors import MachineError, Problem, UserError
@@ -13,7 +13,11 @@ from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_prob
 
 ON_THE_CPU = "set launch.device=cpu to train on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 instead of 283 images/s, ResNet-50 88 instead of 60; below 64 not measured
-_APPLE = "Apple GPUs (mps) are not supported; the run trains on the CPU"
+_APPLE = "the run trains on the CPU; launch.device=mps trains on an Apple GPU, on which no run was made"
+_ON_APPLE = (
+    "no run was made on an Apple GPU; mps has no CUDA graphs, pinned memory, float64 or second process, the host waits "
+    "for it in each step, and precision=auto is fp32 (or set fp16)"
+)
 _ADVICE = "check the driver with train doctor, or set launch.device=cpu"
 
 
@@ -21,24 +25,28 @@ _ADVICE = "check the driver with train doctor, or set launch.device=cpu"
 class Devices:
     """The devices of a node: one GPU per process, or the CPU for all processes."""
 
-    kind: Literal["cpu", "cuda"]
+    kind: Kind
     processes: int
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         if self.kind == "cuda":
             return count_of(self.processes, "GPU")
+        if self.kind == "mps":
+            return "an Apple GPU"
         return f"{count_of(self.processes, 'process')} on the CPU"
 
 
 def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
-    """Choose all GPUs that CUDA can use, or the devices of the config.
+    """Choose all GPUs that CUDA or ROCm can use, or the devices of the config.
 
     `probe_cuda=False` saves seconds and assumes that CUDA can use all visible GPUs.
 
     Raises UserError if the config sets more processes than GPUs, or launch.device=cuda and no GPU is visible. Raises
     MachineError if torch cannot use the visible GPUs.
     """
+    if launch.device == "mps":
+        return _apple(launch)
     visible = visible_gpus() if launch.device != "cpu" else 0
     usable = _usable(visible) if visible and probe_cuda else visible
     if not usable:
@@ -57,6 +65,15 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
         message = f"{text}; set launch.nproc={usable}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
     return Devices("cuda", processes_of_node(launch, usable), notes)
+
+
+def _apple(launch: Launch) -> Devices:
+    """Raises UserError if torch detects no Apple GPU, or the config sets more than one process."""
+    if not (values := run_probe(TORCH).values) or not values["mps"]:
+        raise UserError(Problem(f"torch detects no Apple GPU (mps); {ON_THE_CPU}", "launch.device", "mps"))
+    if launch.nproc not in ("auto", 1):
+        raise UserError(Problem("an Apple GPU trains in one process; set launch.nproc=1", "launch.nproc", launch.nproc))
+    return Devices("mps", 1, [_ON_APPLE])
 
 
 def _usable(visible: int) -> int:
@@ -83,7 +100,7 @@ def planned(launch: Launch, gpus: int | None) -> Devices:
 
     Raises UserError if the config sets more processes than GPUs.
     """
-    if gpus is None:
+    if gpus is None or launch.device == "mps":
         return decide(launch, probe_cuda=False)
     if launch.device != "cpu" and launch.nproc != "auto" and launch.nproc > gpus:
         raise UserError(

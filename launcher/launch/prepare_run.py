@@ -95,7 +95,7 @@ def prepare_run(
     else:
         data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
-    decoded = with_decoder(config, on_cpu=devices.kind == "cpu") if packages else config
+    decoded = with_decoder(config, on_cpu=devices.kind != "cuda") if packages else config
     config = decoded if must_exist else config
     if is_measured := config.batch_size == "auto":
         config = _with_batch(config, devices, measure_batch)

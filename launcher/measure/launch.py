@@ -73,8 +73,9 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 
 
 def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:
-    if devices.kind == "cpu":
-        return "fills the memory of GPUs, and this run trains on the CPU; set a number such as 64"
+    if devices.kind != "cuda":
+        where = "the CPU" if devices.kind == "cpu" else "an Apple GPU"
+        return f"fills the memory of GPUs, and this run trains on {where}; set a number such as 64"
     if config.launch.nnodes > 1:
         return "is measured on one node; set a number, or launch.nnodes=1"
     if config.device_batch_size is not None:

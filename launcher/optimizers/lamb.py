@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class LAMBConfig(AdamConfig):
+    lacking = MappingProxyType({"mps": "a fused AdamW that scales gradients"})
+
     name: Literal["lamb"]
     max_grad_norm: Positive | None
 

@@ -3,9 +3,10 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Literal
 
+from launcher.accelerator import Kind
 from launcher.config.choices import LIBRARIES
+from launcher.config.declaration import Declaration
 from launcher.config.fields import parse_duration
 from launcher.config.layers import leaves
 from launcher.config.options import code_of
@@ -24,7 +25,7 @@ _MANY_DROPPED = 0.1
 _WRONG_IN_BF16_ON_CPU = 16
 
 
-def check(plan: Plan, origins: Mapping[str, str], device: Literal["cpu", "cuda"] = "cuda") -> None:
+def check(plan: Plan, origins: Mapping[str, str], device: Kind = "cuda") -> None:
     """Check one plan for a type of device.
 
     Raises UserError that lists every broken rule.
@@ -34,6 +35,8 @@ def check(plan: Plan, origins: Mapping[str, str], device: Literal["cpu", "cuda"]
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
     problems += _on_a_cpu(plan) if device == "cpu" else ()
+    problems += _on_mps(plan) if device == "mps" else ()
+    problems += _without_graphs(plan) if device != "cuda" else ()
     if problems:
         raise UserError(*(Problem(p.message, p.key, p.value, origins.get(p.key or "")) for p in problems))
 
@@ -45,8 +48,25 @@ def _on_a_cpu(plan: Plan) -> Iterator[Problem]:
     if config.precision == "bf16" and smallest <= _WRONG_IN_BF16_ON_CPU:
         message = f"bfloat16 computes wrong gradients on a CPU for images of {smallest} px; set precision=fp32"
         yield Problem(message, "precision", "bf16")
-    if config.cuda_graphs == "require":
-        yield Problem("cannot capture steps (they need a GPU); set cuda_graphs=on", "cuda_graphs", "require")
+
+
+def _without_graphs(plan: Plan) -> Iterator[Problem]:
+    if plan.config.cuda_graphs == "require":
+        message = "cannot capture steps (they need a GPU of NVIDIA or AMD); set cuda_graphs=on"
+        yield Problem(message, "cuda_graphs", "require")
+
+
+def _on_mps(plan: Plan) -> Iterator[Problem]:
+    config = plan.config
+    if config.precision == "bf16":
+        yield Problem("not every Apple GPU (mps) has bfloat16; set precision=fp16 or fp32", "precision", "bf16")
+    if plan.world_size > 1:
+        yield Problem("an Apple GPU trains in one process; set launch.nproc=1 on one node", "launch.device", "mps")
+    named: dict[str, Declaration] = {f"algorithms.{name}": values for name, values in config.algorithms.items()}
+    for key, values in {**named, "optimizer": config.optimizer, "task": config.task}.items():
+        if lacking := values.lacking.get("mps"):
+            value = "on" if key in named else getattr(config, key).name
+            yield Problem(f"needs {lacking}, which mps has not; set launch.device=cpu", key, value)
 
 
 def _batch(plan: Plan) -> Iterator[Problem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
@@ -38,6 +39,7 @@ class RegressionConfig(ImageTaskConfig):
     labelled = "numbers"
     predicted = ("name", "value")
     facts = ("shift", "scale")
+    lacking = MappingProxyType({"mps": "float64"})
 
     name: Literal["regression"]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
-from launcher.accelerator import has_streams
+from launcher.accelerator import has_streams, skips_by_flag
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Engine
 from launcher.data.batch import Batch, Moment
@@ -79,7 +79,8 @@ class TrainStep:
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
         self._numbers = torch.zeros(3, device=self._parameters[0].device)
-        self._pins = has_streams(self._numbers.device)
+        device = self._numbers.device
+        self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
         self._held = torch.zeros_like(self._numbers[0])
         self._one = torch.ones_like(self._held)
 
@@ -232,8 +233,10 @@ class TrainStep:
         """Update the weights unless the step is dropped; return whether it is, float32 []."""
         dropped = torch.maximum(flags[1], self._held)
         self.engine.change_gradients(self.model, moment)
-        self.optimizer.found_inf = dropped
-        self.optimizer.step()
+        self.optimizer.found_inf = dropped if self._skips_by_flag else None
+        # note: the host reads the flag only where the device cannot
+        if self._skips_by_flag or not dropped:
+            self.optimizer.step()
         if self.scaler.is_enabled():
             self.scaler.conclude(self.optimizer, dropped, self._held)
         torch.maximum(self._held, flags[0], out=self._held)

@@ -168,7 +168,29 @@ def test_a_mac_trains_on_the_cpu_with_a_note(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     found = decide(launch(device))
     assert (found.kind, len(found.notes)) == ("cpu", notes)
-    assert all("Apple GPUs (mps) are not supported" in note for note in found.notes)
+    assert all("launch.device=mps trains on an Apple GPU" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("has_gpu", "nproc", "refused"),
+    [
+        (True, "auto", ""),
+        (True, 1, ""),
+        (True, 2, "launch.nproc=2: an Apple GPU trains in one process; set launch.nproc=1"),
+        (False, "auto", "launch.device=mps: torch detects no Apple GPU"),
+    ],
+)
+def test_an_apple_gpu_is_one_process_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, has_gpu: bool, nproc: object, refused: str
+) -> None:
+    monkeypatch.setattr(devices, "run_probe", lambda script: ProbeResult({"mps": has_gpu}))
+    if refused:
+        with pytest.raises(UserError, match=refused):
+            decide(launch("mps", nproc))
+    else:
+        found = decide(launch("mps", nproc))
+        assert (found.kind, found.processes, str(found)) == ("mps", 1, "an Apple GPU")
+        assert "no run was made on an Apple GPU" in found.notes[0]
 
 
 def test_a_rank_whose_gpu_fails_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,83 @@
+"""The runs on the simulated device: those of CI, which cover every option, and the longer product of all."""
+
+from dataclasses import dataclass, replace
+
+from launcher.config import recipes
+from tests.trainers import ALGORITHMS, OPTIMIZERS, SIZE_FOR_BF16, TASKS, VIT
+
+ORDERS = ("eager", "lazy", "others_first")
+MORE_ORDERS = (*ORDERS, "random:1", "random:2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Words of a run; how it loads, on how many ranks; `bad` is a step whose loss is NaN."""
+
+    words: tuple[str, ...]
+    loader: str = "drawn"
+    bad: int | None = None
+    captured: bool = False
+    ranks: int = 1
+
+    @property
+    def name(self) -> str:
+        """Return the words that choose what runs."""
+        of_loader = f"loader={self.loader}" * (self.loader != "drawn")
+        ranks = f"{self.ranks} ranks" * (self.ranks > 1)
+        return " ".join(filter(None, [*self.words, of_loader, ranks, "captured" * self.captured]))
+
+
+def plain_and_captured(*cases: Case) -> list[Case]:
+    return [replace(case, captured=captured) for case in cases for captured in (False, True)]
+
+
+def recipe(name: str, *words: str, **values: int | str) -> Case:
+    return Case((f"recipe={name}", *words), **values)  # type: ignore[arg-type]
+
+
+def algorithms(names: str, *words: str, **values: int | str) -> Case:
+    return Case((f"algorithms=[{names}]", *words), **values)  # type: ignore[arg-type]
+
+
+def optimizer(name: str) -> Case:
+    return algorithms("", f"optimizer={name}")
+
+
+BF16 = ("precision=bf16", SIZE_FOR_BF16)
+ONE_RANK = plain_and_captured(
+    recipe("hot"),
+    recipe("mild", "precision=fp16", bad=3),
+    recipe("medium", *BF16, bad=4),
+    recipe("timm_a2"),
+    recipe("small", loader="torchvision"),
+    recipe("ffcv_rn18", "optimizer=lion", loader="ffcv"),
+    recipe("hot_sam_10", "optimizer=lars"),
+    algorithms("ema,mixup", "optimizer=shampoo", *VIT),
+    algorithms("augmix,gradient_clipping,swa", "optimizer=muon"),
+    algorithms("colout,cutout,repeated_augmentation,squeeze_excite", "optimizer=soap"),
+    algorithms("trivialaugment,random_erasing,ghost_batchnorm,layer_freezing,cutmix", "optimizer=nadamw"),
+    algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
+    algorithms("mixup,randaugment", "optimizer=schedule_free_adamw", *BF16),
+    *(Case(tuple(words)) for words in TASKS.values()),
+    Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
+)
+TWO_RANKS = plain_and_captured(
+    *(
+        replace(case, ranks=2)
+        for case in (
+            recipe("hot"),
+            recipe("mild", "precision=fp16", bad=3),
+            recipe("timm_a2", *BF16, "launch.gradient_dtype=bfloat16"),
+            algorithms("sam,ema,gradient_clipping", "device_batch_size=3"),
+        )
+    )
+)
+
+
+def everything() -> list[Case]:
+    """Return the product: each recipe, ablation, algorithm and optimizer in each precision, on one and two ranks."""
+    alone = [recipe(one.name) for one in (*recipes.listing(), *recipes.ablations())]
+    alone += [algorithms(name) for name in ALGORITHMS] + [optimizer(name) for name in OPTIMIZERS]
+    cases = [replace(case, words=(*case.words, *more)) for case in alone for more in ((), BF16, ("precision=fp16",))]
+    cases += [replace(case, ranks=2) for case in (*alone, *(Case(tuple(words)) for words in TASKS.values()))]
+    return plain_and_captured(*cases)

@@ -1,0 +1,21 @@
+"""Faults planted in the product must be seen by the runs on the simulated GPU: make gpu-simulated."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.simulated_gpu import cases, job
+from tests.simulated_gpu.faults import FAULTS
+
+pytestmark = [
+    job.needs_compiler,
+    pytest.mark.skipif(not job.EVERYTHING, reason="takes minutes: make gpu-simulated"),
+]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    edits = {fault.module: [(fault.old, fault.new)]}
+    outcomes = job.train(fault.cases, cases.ORDERS, tmp_path, edits=edits)
+    assert any(outcome["problems"] for outcome in outcomes.values())

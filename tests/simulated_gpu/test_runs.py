@@ -1,0 +1,93 @@
+"""Runs on a simulated GPU: the same bits in every order of execution, and no more launches and waits than before.
+
+The last order stops each run between steps and resumes it; runs with graphs end with the bits of those without.
+"""
+
+import os
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launcher.config.groups import options
+from tests.images import write_images
+from tests.simulated_gpu import cases, job
+from tests.simulated_gpu.cases import Case
+from tests.trainers import ALGORITHMS, OPTIMIZERS
+
+pytestmark = [job.needs_compiler, pytest.mark.timeout(6 * 3600 if job.EVERYTHING else 1800)]
+COUNTS = Path(__file__).with_name("counts.yaml")
+CASES = cases.ONE_RANK + cases.TWO_RANKS + (cases.everything() if job.EVERYTHING else [])
+ORDERS = cases.MORE_ORDERS if job.EVERYTHING else cases.ORDERS
+
+Outcomes = Callable[[int], job.Outcomes]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return class folders of 24 training and 6 validation images, FFCV's files of them, and a text."""
+    from tests.data.conftest import write_files
+
+    folder = write_images(tmp_path_factory.mktemp("images"), {"train": 24, "val": 6})
+    write_files(folder)
+    (folder / "text").mkdir()
+    for split, count in {"train": 200, "val": 50}.items():
+        lines = ("tree river stone cloud bird"[number % 9 :] for number in range(count))
+        (folder / "text" / f"{split}.txt").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(images: Path) -> Outcomes:
+    """Return the outcomes of all cases of as many ranks, by name; one job trains them."""
+
+    @cache
+    def trained(ranks: int) -> job.Outcomes | AssertionError:
+        try:
+            return job.train([case for case in CASES if case.ranks == ranks], ORDERS, images)
+        except AssertionError as error:
+            return error
+
+    def of(ranks: int) -> job.Outcomes:
+        outcomes = trained(ranks)
+        assert not isinstance(outcomes, AssertionError), outcomes
+        return outcomes
+
+    return of
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_order_of_execution_ends_with_the_same_bits(outcomes: Outcomes, case: Case) -> None:
+    assert outcomes(case.ranks)[case.name]["problems"] == []
+
+
+@pytest.mark.parametrize("case", cases.ONE_RANK + cases.TWO_RANKS, ids=lambda case: case.name)
+def test_a_step_launches_and_waits_no_more_than_the_table_says(outcomes: Outcomes, case: Case) -> None:
+    counts = yaml.safe_load(COUNTS.read_text())
+    ours = outcomes(case.ranks)[case.name]
+    if "TRAIN_TEST_WRITE" in os.environ:
+        counts[case.name] = {"launches": ours["launches"], "waits": ours["waits"]}
+        COUNTS.write_text(COUNTS.read_text().partition("\n\n")[0] + "\n\n" + yaml.safe_dump(counts, width=200))
+    assert ours["launches"] <= counts[case.name]["launches"]
+    assert ours["waits"] == counts[case.name]["waits"]
+
+
+def test_steps_that_can_be_captured_are_captured(outcomes: Outcomes) -> None:
+    captured = {case.name for case in CASES if case.captured and outcomes(case.ranks)[case.name]["captures"]}
+    never = {case.name for case in CASES if case.captured} - captured
+    assert all(re.search("freezing|soap|shampoo|schedule_free", name) for name in never), never
+
+
+def test_ci_covers_every_algorithm_optimizer_and_task() -> None:
+    from launcher.config.compose import compose
+
+    configs = [compose(case.words).config for case in cases.ONE_RANK]
+    assert {name for config in configs for name in config.algorithms} >= set(ALGORITHMS)
+    assert {config.optimizer.name for config in configs} == set(OPTIMIZERS)
+    tasks = {config.task.name for config in configs} | {
+        case.loader == "tokens" and "language" for case in cases.ONE_RANK
+    }
+    assert tasks - {False} == set(options("task"))
