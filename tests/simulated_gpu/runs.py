@@ -38,7 +38,7 @@ TOKENS = [
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off", "schedule.warmup=0ba"),
 ]
 FEW = [
-    *("batch_size=12", "dataset.train_samples=60", "dataset.val_samples=12", "eval_batch_size=4"),
+    *("batch_size=12", "dataset.train_samples=60", "dataset.val_samples=24", "eval_batch_size=4"),
     *("schedule.warmup=0ba", "schedule.fit=off", *EVENTS),
 ]
 # note: they wait for the device by design: evaluations, checkpoints, clocks, and the one read of a step
