@@ -93,6 +93,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     declared = declarations().items()
     # note: distillation needs a teacher
     names = [name for name, one in declared if one.places.keys() - {"change_order"} and name != "distillation"]
+    names = [name for name in names if declarations()[name].acts_on != ("tokens",)]
     parser = argparse.ArgumentParser(
         description="Measure the cost of each algorithm as a ratio to the plain training step."
     )

@@ -13,7 +13,7 @@ from launcher.later import torch
 
 Kind = Literal["cpu", "cuda", "mps"]
 
-_WITHOUT_STREAMS = {"cpu", "mps"}
+_WITHOUT_STREAMS = {"cpu", "meta", "mps"}
 _WITHOUT_FLOAT64 = {"mps"}
 _WITHOUT_FLAGS = {"mps"}
 
