@@ -61,7 +61,10 @@ def refused_by_all(*words: str) -> str:
     ("words", "expected"),
     [
         (["precision=bf16", "dataset.native_size=8"], "precision=bf16 (command line): bfloat16 computes wrong"),
-        (["cuda_graphs=require"], "cuda_graphs=require (command line): cannot capture steps (they need a GPU of NVIDIA"),
+        (
+            ["cuda_graphs=require"],
+            "cuda_graphs=require (command line): cannot capture steps (they need a GPU of NVIDIA",
+        ),
         (["batch_size=1", "dataset.native_size=32"], "batch_size=1 (command line): batch norm needs more than one"),
         (["dataloader.decoder=opencv"], "dataloader.decoder=opencv: cv2 is not installed"),
         (["dataloader.decode=gpu"], "dataloader.decode=gpu: needs a GPU"),
