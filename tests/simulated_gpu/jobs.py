@@ -28,6 +28,7 @@ def train(cases: Sequence[dict[str, Any]], orders: Sequence[str], images: str) -
         for values in cases:
             case, start = Case(**{**values, "words": tuple(values["words"])}), time.perf_counter()
             problems: list[str] = []
+            counts: dict[str, Any] = {}
             for order in orders:
                 with tempfile.TemporaryDirectory() as folder:
                     stop = STOP_AFTER if order == orders[-1] and len(orders) > 1 else None
