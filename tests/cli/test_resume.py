@@ -13,6 +13,8 @@ from launcher.cli.words import read
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.launch.start import Ended
+from launcher.records.run_folder import RunFolder
 from tests.commands import refused
 from tests.images import write_images
 from tests.made_runs import MakeRun
@@ -49,7 +51,12 @@ def test_resume_selects_the_run_of_the_command_line_or_the_newest(
     words: list[str],
 ) -> None:
     resumed: list[tuple[object, ...]] = []
-    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, *values: resumed.append((folder.path, *values)))
+
+    def record(folder: RunFolder, *values: object) -> Ended:
+        resumed.append((folder.path, *values))
+        return Ended(folder, 0)
+
+    monkeypatch.setattr("launcher.launch.start.resume", record)
     monkeypatch.chdir(tmp_path)
     complete(make_run("runs/a", finished=None))
     (tmp_path / "b=1").symlink_to(make_run("runs/b=1"))
@@ -65,7 +72,12 @@ def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
     tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resumed: list[Path] = []
-    monkeypatch.setattr("launcher.launch.start.resume", lambda folder, *_: resumed.append(folder.path))
+
+    def record(folder: RunFolder, *_: object) -> Ended:
+        resumed.append(folder.path)
+        return Ended(folder, 0)
+
+    monkeypatch.setattr("launcher.launch.start.resume", record)
     monkeypatch.chdir(tmp_path)
     for name in ("other/a", "runs/b"):
         complete(make_run(name, finished=None))
