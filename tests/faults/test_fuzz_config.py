@@ -282,7 +282,7 @@ def run(recipes: Path) -> Path:
 def test_no_changed_bytes_crash_a_verb(
     run: Path, recipes: Path, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "_train", lambda *_: 0)
+    monkeypatch.setattr(start, "_train", lambda folder, *_: start.Ended(folder, 0))
     if name == "recipe":
         path, content = recipes / "mine.yaml", (Path(__file__).parents[2] / "recipes" / "mild.yaml").read_bytes()
         verbs = [["plan", "recipe=mine", "dataset=shapes", "batch_size=16"], ["ls", "recipes"]]

@@ -244,7 +244,7 @@ def test_a_resume_reads_the_ends_of_a_million_records(
         notes.append(" ".join(map(str, words)))
 
     monkeypatch.setattr("rich.console.Console.print", write)
-    monkeypatch.setattr(start, "_train", lambda *_: 0)
+    monkeypatch.setattr(start, "_train", lambda folder, *_: start.Ended(folder, 0))
     execute("resume", str(long_run))
     with Cost() as cost:
         assert newest_unfinished(tmp_path) == long_run
