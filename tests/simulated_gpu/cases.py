@@ -49,7 +49,7 @@ ONE_RANK = plain_and_captured(
     recipe("mild", "precision=fp16", bad=3),
     recipe("medium", *BF16, bad=4),
     recipe("timm_a2"),
-    recipe("small", loader="torchvision"),
+    recipe("small", "optimizer=sgd", loader="torchvision"),
     recipe("ffcv_rn18", "optimizer=lion", loader="ffcv"),
     recipe("hot_sam_10", "optimizer=lars"),
     algorithms("ema,mixup", "optimizer=shampoo", *VIT),
