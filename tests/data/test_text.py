@@ -65,6 +65,27 @@ def test_documents_of_all_formats_become_the_same_tokens(tmp_path: Path) -> None
         assert stream(config_of(root), "train") == stream(config_of(root), "val") == as_tokens(*texts)
 
 
+@pytest.mark.parametrize(("line", "text"), [('{"text": null}', ""), ('{"text": ""}', ""), ("null", None), ('"a"', "a")])
+def test_a_null_is_no_text(line: str, text: str | None, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "text" / f"{split}.jsonl").write_text(f'"more text"\n{line}\n')
+    if text is None:
+        with pytest.raises(UserError, match=r"line 2 is no JSON with a text"):
+            stream(config_of(tmp_path / "text"), "train")
+    else:
+        assert stream(config_of(tmp_path / "text"), "train") == as_tokens("more text", text)
+
+
+@pytest.mark.parametrize("text", ["5", "[]", '{"text": 5}', '{"text": ["a"]}'])
+def test_a_row_without_a_text_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    for split in ("train", "val"):
+        (tmp_path / "text" / f"{split}.jsonl").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=r"line 1 is no JSON with a text"):
+        stream(config_of(tmp_path / "text"), "train")
+
+
 def test_documents_draw_the_validation_split(tmp_path: Path) -> None:
     texts = [f"document {number}" for number in range(200)]
     write_jsonl(tmp_path / "all.jsonl", texts)

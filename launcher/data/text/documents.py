@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -124,10 +124,13 @@ def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool
 def _of_line(line: bytes, number: int, path: Path, column: str | None) -> bytes:
     try:
         row = json.loads(line)
-        text = row if isinstance(row, str) else row[_named(row, column, path)]
-        return str(text).encode("utf-8", errors="replace")
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise problem(str(path), f"line {number:,} is no JSON with a text ({error}); repair or remove it") from None
+    # note: a null is a document without text, as in Parquet
+    text = (row[_named(row, column, path)] or "") if isinstance(row, dict) else row
+    if not isinstance(text, str):
+        raise problem(str(path), f"line {number:,} is no JSON with a text (it has {text!r:.60}); repair or remove it")
+    return text.encode("utf-8", errors="replace")
 
 
 def _of_parquet(path: Path, column: str | None) -> Iterator[str]:
@@ -137,7 +140,7 @@ def _of_parquet(path: Path, column: str | None) -> Iterator[str]:
         yield from (text or "" for text in batch.column(0).to_pylist())
 
 
-def _named(names: dict[str, object] | list[str], column: str | None, path: Path) -> str:
+def _named(names: Collection[str], column: str | None, path: Path) -> str:
     fitting = [name for name in ([column] if column else _COLUMNS) if name in names]
     if not fitting:
         wanted = f"column {column}" if column else "column text or content"
