@@ -82,7 +82,17 @@ def test_a_row_without_a_text_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     for split in ("train", "val"):
         (tmp_path / "text" / f"{split}.jsonl").write_text(f"{text}\n")
-    with pytest.raises(UserError, match=r"line 1 is no JSON with a text"):
+    with pytest.raises(UserError, match=r"line 1 is no (JSON with a )?text"):
+        stream(config_of(tmp_path / "text"), "train")
+
+
+def test_a_column_without_texts_is_refused(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").Table.from_pydict({"text": [None, 5]})
+    (tmp_path / "text").mkdir()
+    for split in ("train", "val"):
+        parquet.write_table(table, tmp_path / "text" / f"{split}.parquet")
+    with pytest.raises(UserError, match=r"row 2 is no text \(it has 5\)"):
         stream(config_of(tmp_path / "text"), "train")
 
 

@@ -110,7 +110,7 @@ def _split_of(names: Sequence[str]) -> str | None:
 def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:
     """Yield the documents of a file in pieces, and whether each ends there; long texts are cut after a line."""
     if file.path.suffix == ".parquet":
-        yield from ((text.encode(), True) for text in _of_parquet(file.path, column))
+        yield from ((text, True) for text in _of_parquet(file.path, column))
         return
     with file.path.open("rb") as lines:
         if file.path.suffix == ".jsonl":
@@ -126,18 +126,24 @@ def _of_line(line: bytes, number: int, path: Path, column: str | None) -> bytes:
         row = json.loads(line)
     except ValueError as error:
         raise problem(str(path), f"line {number:,} is no JSON with a text ({error}); repair or remove it") from None
-    # note: a null is a document without text, as in Parquet
-    text = (row[_named(row, column, path)] or "") if isinstance(row, dict) else row
-    if not isinstance(text, str):
-        raise problem(str(path), f"line {number:,} is no JSON with a text (it has {text!r:.60}); repair or remove it")
-    return text.encode("utf-8", errors="replace")
+    if not isinstance(row, dict | str):
+        raise problem(str(path), f"line {number:,} is no JSON with a text (it is {line[:60]!r}); repair or remove it")
+    value = row[_named(row, column, path)] if isinstance(row, dict) else row
+    return _utf8(value, f"line {number:,}", path)
 
 
-def _of_parquet(path: Path, column: str | None) -> Iterator[str]:
+def _utf8(value: object, place: str, path: Path) -> bytes:
+    """Encode a text; a null is a document without text. Raises UserError for anything else."""
+    if not isinstance(value, str | None):
+        raise problem(str(path), f"{place} is no text (it has {str(value):.60}); repair or remove it")
+    return (value or "").encode("utf-8", errors="replace")
+
+
+def _of_parquet(path: Path, column: str | None) -> Iterator[bytes]:
     table = pyarrow_module("pyarrow.parquet", str(path)).ParquetFile(path)
     name = _named(table.schema_arrow.names, column, path)
-    for batch in table.iter_batches(_ROWS, columns=[name]):
-        yield from (text or "" for text in batch.column(0).to_pylist())
+    rows = (row for batch in table.iter_batches(_ROWS, columns=[name]) for row in batch.column(0).to_pylist())
+    yield from (_utf8(row, f"row {number:,}", path) for number, row in enumerate(rows, 1))
 
 
 def _named(names: Collection[str], column: str | None, path: Path) -> str:
