@@ -43,11 +43,7 @@ class Options:
         kinds = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
         kinds += [*own_kinds(self.base), *self.of_targets()]
         kinds += registered(self.plugins).values() if self.plugins else ()
-        return dict(
-            sorted(
-                ((name, kind) for kind in kinds for name in get_args(get_type_hints(kind)["name"])), key=itemgetter(0)
-            )
-        )
+        return dict(sorted(((name, kind) for kind in kinds for name in names(kind)), key=itemgetter(0)))
 
     def of_targets(self) -> list[type[Any]]:
         """Return those of the user's options that have a target in code that is named, or a library."""
@@ -111,6 +107,11 @@ def by_name(group: str, base: type[Called], declared: Mapping[str, type[Any]], v
             kinds[name] = checked(base, f"{group}.{name}", name, own)
     typed = from_json(_mapping(tuple(kinds.items())), values)
     return {name: inner for name, inner in sorted(typed.items()) if inner is not None}
+
+
+def names(kind: type[Any]) -> tuple[str, ...]:
+    """Return the names of the options whose values are of a class."""
+    return get_args(get_type_hints(kind)["name"])
 
 
 def modules(group: str, folder: str) -> list[ModuleType]:

@@ -8,12 +8,13 @@ from launcher.accelerator import Kind
 from launcher.config.choices import LIBRARIES
 from launcher.config.declaration import Declaration
 from launcher.config.fields import parse_duration
+from launcher.config.keys import kinds
 from launcher.config.layers import leaves
-from launcher.config.options import code_of
+from launcher.config.options import code_of, names
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import LOSSES
 from launcher.counts import count_of
-from launcher.errors import Problem, Problems, UserError
+from launcher.errors import Problem, Problems, UserError, first_few
 from launcher.plan.plan import Plan
 
 _FEW_IMAGES = 16
@@ -66,7 +67,7 @@ def _on_mps(plan: Plan) -> Iterator[Problem]:
     for key, values in {**named, "optimizer": config.optimizer, "task": config.task}.items():
         if lacking := values.lacking.get("mps"):
             value = "on" if key in named else getattr(config, key).name
-            yield Problem(f"needs {lacking}, which mps has not; set launch.device=cpu", key, value)
+            yield Problem(f"needs {lacking}, which mps lacks; set launch.device=cpu", key, value)
 
 
 def _batch(plan: Plan) -> Iterator[Problem]:
@@ -98,15 +99,12 @@ def _task(plan: Plan) -> Iterator[Problem]:
     if config.dataset.sampling == "balanced" and task.labelled != "class":
         message = f"task={task.name} has no single class an image to balance; set uniform"
         yield Problem(message, "dataset.sampling", "balanced")
-    parts = {
-        ("model", config.model.name): config.model.takes,
-        ("dataloader", config.dataloader.name): config.dataloader.gives,
-    }
-    for (key, value), part in parts.items():
+    for key, of in (("model", "takes"), ("dataloader", "gives")):
+        part = getattr(getattr(config, key), of)
         if part not in (None, *task.needs):
-            problems.append(
-                Problem(f"is for {part}, but task={task.name} has {task.needs[0]}; set another", key, value)
-            )
+            fitting = [name for kind in kinds(key) if getattr(kind, of) in task.needs for name in names(kind)]
+            message = f"is for {part}, but task={task.name} needs {task.needs[0]}; set {first_few(fitting)}"
+            problems.append(Problem(message, key, getattr(config, key).name))
     with problems.collected():
         task.patience(plan.config.stop)
     if target is not None:
