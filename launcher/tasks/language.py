@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic.dataclasses import dataclass
 
+from launcher.accelerator import widest
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.config.goals import Metric
@@ -94,11 +95,11 @@ class Language(Task):
         return super().loss(outputs.flatten(0, 1), targets.flatten(), weights)
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the sums of nats, tokens and bytes; nats are summed in float64, for any batches alike."""
+        """Return the sums of nats, tokens and bytes; nats are summed in the widest type, for any batches alike."""
         self._sizes = self._sizes.to(targets.device)
         nats = F.cross_entropy(outputs.flatten(0, 1), targets.flatten(), reduction="none")
         tokens = torch.ones_like(targets).sum()
-        return {"nats": nats.double().sum(), "tokens": tokens, "bytes": self._sizes[targets].sum()}
+        return {"nats": nats.to(widest(nats.device)).sum(), "tokens": tokens, "bytes": self._sizes[targets].sum()}
 
     def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
         nats, tokens, size = (states[name].item() for name in ("nats", "tokens", "bytes"))
@@ -143,8 +144,8 @@ class ByPlace(Details):
         self._nats, self._tokens = [0.0] * 64, [0] * 64
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
-        nats = F.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").double().sum(0).tolist()
-        for place, value in enumerate(nats, 1):
+        nats = F.cross_entropy(outputs.transpose(1, 2), targets, reduction="none")
+        for place, value in enumerate(nats.to(widest(nats.device)).sum(0).tolist(), 1):
             self._nats[place.bit_length()] += value
             self._tokens[place.bit_length()] += len(targets)
 
