@@ -5,9 +5,7 @@ The words are those of the command line. Values that cannot work raise `UserErro
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +20,7 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.listing import image_files
 from launcher.errors import DONE, FAILED, UserError
+from launcher.launch.in_process import InThisProcess, environment
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import planned_here
 from launcher.plan.plan import Plan
@@ -31,6 +30,9 @@ from launcher.records.run_folder import RunFolder, existing
 if TYPE_CHECKING:
     from launcher.launch.start import Ended
     from launcher.weights.classifier import ClassifiedImage, Classifier
+
+# Keeps modules of the working directory from hiding those of the ranks.
+_SAFE = {"PYTHONSAFEPATH": "1"}
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,11 @@ def train(*words: str, in_this_process: bool = False) -> Run:
 
     Raises UserError if a value cannot work, and RuntimeError if training failed.
     """
-    from launcher.launch.in_process import InThisProcess
     from launcher.launch.start import start
     from launcher.measure.launch import measure_batch
 
     of_run = _composed("run", words)
-    with _of_the_command():
+    with environment(_SAFE):
         return _run(start(of_run, measure_batch, InThisProcess if in_this_process else None))
 
 
@@ -89,10 +90,9 @@ def resume(path: str | Path, *words: str, in_this_process: bool = False) -> Run:
 
     Raises UserError if the folder is no run or a word would change completed steps; RuntimeError if training failed.
     """
-    from launcher.launch.in_process import InThisProcess
     from launcher.launch.start import resume as start_again
 
-    with _of_the_command():
+    with environment(_SAFE):
         return _run(start_again(existing(str(path)), words, launcher=InThisProcess if in_this_process else None))
 
 
@@ -135,18 +135,6 @@ def _run(ended: Ended) -> Run:
     if ended.code == FAILED:
         raise RuntimeError(f"training failed; see {ended.folder.logs}")
     return Run(ended.folder.path, ended.code == DONE)
-
-
-@contextmanager
-def _of_the_command() -> Iterator[None]:
-    """Keep modules of the working directory from hiding those of the ranks."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ.setdefault("PYTHONSAFEPATH", "1")
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
 
 
 __all__ = ["ListedRun", "Plan", "Run", "RunConfig", "UserError", "compose", "list_runs", "load", "plan_run",

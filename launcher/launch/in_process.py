@@ -47,7 +47,7 @@ class InThisProcess:
 
         follower = LogFollower(log_file(self._run_folder, 0), self._view, lambda: False)
         try:
-            with stop_signals(stop), _environment({**_ALONE, DEVICE: self._device}):
+            with stop_signals(stop), environment({**_ALONE, DEVICE: self._device}):
                 pkgutil.resolve_name(self._target)(self._run_folder)
         finally:
             follower.close()
@@ -56,7 +56,8 @@ class InThisProcess:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
