@@ -91,9 +91,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     on_gpu = torch.cuda.is_available()
     # note: an algorithm that only changes the order of samples costs nothing in the step
     declared = declarations().items()
+    of_images = ((name, one) for name, one in declared if one.acts_on != ("tokens",))
     # note: distillation needs a teacher
-    names = [name for name, one in declared if one.places.keys() - {"change_order"} and name != "distillation"]
-    names = [name for name in names if declarations()[name].acts_on != ("tokens",)]
+    names = [name for name, one in of_images if one.places.keys() - {"change_order"} and name != "distillation"]
     parser = argparse.ArgumentParser(
         description="Measure the cost of each algorithm as a ratio to the plain training step."
     )

@@ -1,8 +1,8 @@
 """What a run computes on: torch's interface of a device, and what each kind of device can do.
 
-Every accelerator with streams has the names of `torch.cuda` in a module of its own; AMD's GPUs (ROCm) keep the name
-"cuda". Apple's GPUs ("mps") have one device, and neither streams, pinned memory, graphs nor float64, and their fused
-optimizers cannot skip a step by a flag (ATen/native/mps/operations/FusedSgdKernel.mm).
+PyTorch has a module like `torch.cuda` for every accelerator with streams; AMD's GPUs (ROCm) use "cuda". Apple's GPUs
+("mps") have one device, and neither streams, pinned memory, graphs nor float64, and their fused optimizers cannot skip
+a step by a flag (ATen/native/mps/operations/FusedSgdKernel.mm).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Declaration:
     """Base of algorithms, optimizers, schedules and tasks: when they act, which values are invalid, and what to note.
 
     excludes: incompatible algorithms (for an optimizer: points of the loop), each with the reason.
-    lacking: what it needs and a kind of device has not, by the kind.
+    lacking: what it needs that a kind of device lacks, by the kind.
     """
 
     excludes: ClassVar[Mapping[str, str]] = {}

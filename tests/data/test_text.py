@@ -201,7 +201,7 @@ def test_fewer_samples_are_evenly_spaced(tmp_path: Path) -> None:
     assert inputs[:, 0].tolist() == [0, 8, 16, 24, 32]
 
 
-def test_unknown_and_wrong_vocabularies_damage_and_lack_are_told(tmp_path: Path) -> None:
+def test_unknown_and_wrong_vocabularies_damage_and_lack_are_errors(tmp_path: Path) -> None:
     layouts(tmp_path, np.arange(100))
     with pytest.raises(UserError, match=r"dataset\.classes=null: .*set 50257"):
         inspect_data(config_of(tmp_path / "nanogpt"), must_exist=True)

@@ -52,7 +52,7 @@ def test_what_apples_gpus_lack_is_refused(word: str) -> None:
 
 
 def test_numbers_of_images_and_several_processes_are_refused() -> None:
-    with pytest.raises(UserError, match="task=regression: needs float64, which mps has not"):
+    with pytest.raises(UserError, match="task=regression: needs float64, which mps lacks"):
         check(planned(*TASKS["regression"]), {}, "mps")
     with pytest.raises(UserError, match="trains in one process"):
         check(Plan(planned().config, 2, 32), {}, "mps")

@@ -26,8 +26,8 @@ _COLUMNS = ("text", "content")
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
 
 
-class Piece(NamedTuple):
-    """A piece of a document in UTF-8. split: `train` or `val`. ends: whether the document ends with it.
+class Passage(NamedTuple):
+    """A passage of a document in UTF-8. split: `train` or `val`. ends: whether the document ends with it.
 
     done: the bytes of the files that were read so far.
     """
@@ -73,7 +73,7 @@ def text_files(dataset: Dataset, *, whole: bool = False) -> list[TextFile]:
     return listed
 
 
-def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Piece]:
+def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Passage]:
     """Yield the documents of files in order, in pieces.
 
     Raises UserError if a file cannot be read, or has no column of text.
@@ -82,7 +82,7 @@ def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Piece]:
     for file in files:
         for text, ends in _documents(file, dataset.columns.text):
             split = file.split or _drawn(number, dataset.val_split or 0.0)
-            yield Piece(split, text, ends, done)
+            yield Passage(split, text, ends, done)
             number += ends
         done += file.size
 
@@ -135,7 +135,7 @@ def _of_line(line: bytes, number: int, path: Path, column: str | None) -> bytes:
 def _utf8(value: object, place: str, path: Path) -> bytes:
     """Encode a text; a null is a document without text. Raises UserError for anything else."""
     if not isinstance(value, str | None):
-        raise problem(str(path), f"{place} is no text (it has {str(value):.60}); repair or remove it")
+        raise problem(str(path), f"{place} is no text (it has {value!s:.60}); repair or remove it")
     return (value or "").encode("utf-8", errors="replace")
 
 

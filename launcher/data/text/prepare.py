@@ -11,7 +11,7 @@ import numpy as np
 
 from launcher import atomic, paths
 from launcher.config.schema import Dataset
-from launcher.data.text.documents import Piece, pieces_of, text_files
+from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import open_shard, shards_in, write_shard
 from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
 from launcher.data.text.trigrams import trigram_perplexity
@@ -110,9 +110,9 @@ class _Job:
         return np.concatenate([open_shard(self.folder / name) for name in shards_in(self.folder)[split]])
 
 
-def _chunks(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _chunks(pieces: Iterator[Passage]) -> Iterator[list[Passage]]:
     """Group pieces until they have the bytes of a chunk, the same at every start."""
-    chunk: list[Piece] = []
+    chunk: list[Passage] = []
     size = 0
     for piece in pieces:
         chunk.append(piece)

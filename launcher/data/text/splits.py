@@ -27,7 +27,7 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
     size = None if tokens.tokenizer is None else tokenizer_of(tokens.tokenizer, dataset.tokenizer or "").vocabulary
     vocabulary = dataset.classes or size
     if vocabulary is None:
-        message = "is the size of the vocabulary, which these tokens do not tell; set 50257 for GPT-2's, or"
+        message = "is the size of the vocabulary, which files of tokens do not state; set 50257 for GPT-2's, or"
         raise UserError(Problem(f"{message} dataset.tokenizer=FILE", "dataset.classes", None))
     listed = splits(config, tokens)
     for split, wanted in zip(listed, (dataset.train_samples, dataset.val_samples), strict=True):
