@@ -25,13 +25,14 @@ from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.launch.changes import last_ranks, print_changes
 from launcher.launch.devices import Devices
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
-from launcher.records.metrics import Row, is_finished, read_attempts, read_last
+from launcher.records.metrics import is_finished, read_attempts, read_last
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
@@ -142,7 +143,7 @@ def resume(
         mirror_of(config, folder.path.name)
         if config != before:
             write(config, folder.config)
-        _note_others(folder, prepared, out, images=identity(config, skipped, prepared.images))
+        print_changes(folder, prepared, out, images=identity(config, skipped, prepared.images))
         with stop_requests() as request:
             return _train(folder, prepared, out, request, launcher)
 
@@ -178,7 +179,7 @@ def replay(folder: RunFolder, step: int) -> int:
     Raises UserError if another process uses the folder, the images are missing, or the machine has fewer GPUs.
     """
     config = read(folder.config)
-    ranks = _last_ranks(read_attempts(folder.attempts, folder.metrics)) or config.launch.nproc
+    ranks = last_ranks(read_attempts(folder.attempts, folder.metrics)) or config.launch.nproc
     one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks)
     config = replace(config, launch=one_machine)
     with folder.locked():
@@ -187,46 +188,11 @@ def replay(folder: RunFolder, step: int) -> int:
             raise UserError(Problem(f"must be from 0 to {prepared.plan.total_steps - 1}", "step", step))
         from launcher.launch.elastic import Launcher
 
-        _note_others(folder, prepared, console())
+        print_changes(folder, prepared, console())
         os.environ[REPLAY_STEP] = str(step)
         return Launcher(
             folder.path, prepared.devices, one_machine, TerminalView(console()), "launcher.training.replay:work"
         ).run()
-
-
-def _note_others(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
-    """Print notes if a run resumes on other images, on the CPU, or with another number of processes."""
-    devices, world_size = prepared.devices, prepared.plan.world_size
-    notes = list(devices.notes)
-    if images is not None and note_dataset(folder, images, prepared.splits):
-        notes.append(
-            "the names or sizes of the images have changed; the run resumes, but train compare "
-            "counts it for neither data set"
-        )
-    rows = read_attempts(folder.attempts, folder.metrics)
-    start = next((row for row in rows if row["kind"] == "start"), None)
-    if start and start["epochs"] != (epochs := prepared.plan.epochs):
-        notes.append(
-            f"the run started with {count_of(start['epochs'], 'epoch')} and continues to {epochs}, which changes "
-            "its schedule; train compare does not count it"
-        )
-    if devices.kind == "cpu" and start and start["device"] != "cpu":
-        notes.append(
-            f"the run started on {start['device']} and resumes on the CPU; set launch.device=cuda to require a GPU"
-        )
-    ranks = _last_ranks(rows)
-    if ranks not in (None, world_size):
-        notes.append(
-            f"the run had {count_of(ranks, 'process')} and resumes with {world_size}: global batch, data and schedule "
-            f"stay the same; the weights differ by rounding and batch-norm statistics"
-        )
-    for note in notes:
-        out.print(f"note: {note}", style="yellow", markup=False)
-
-
-def _last_ranks(rows: list[Row]) -> int | None:
-    """Return the number of processes of the run's last start; None if it has not trained."""
-    return next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)
 
 
 def _folder(config: RunConfig) -> RunFolder:

@@ -130,17 +130,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self, *, nodes: int = 1, nodes_here: int = 1) -> Iterator[None]:
-        """Lock the folder while writing to it; the lock ends with the process.
-
-        With several `nodes` every host has its own lock, or `nodes_here`, one for each node on it.
+        """Lock the folder while writing to it, for several `nodes` on each host by `nodes_here`; ends with the process.
 
         Raises UserError if another process holds the lock, and DiskError if it cannot be locked.
         """
         first = "lock" if nodes == 1 else f"lock-{socket.gethostname()}"
         with ExitStack() as stack:
             for name in (first, *(f"{first}-{number}" for number in range(2, nodes_here + 1))):
-                path = self.path / name
-                file = stack.enter_context(path.open("a+", encoding="utf-8", errors="replace"))
+                file = stack.enter_context((path := self.path / name).open("a+", encoding="utf-8", errors="replace"))
                 try:
                     stack.callback(lock(file.fileno(), path))
                     break

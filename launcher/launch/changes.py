@@ -1,0 +1,43 @@
+"""What differs from the start of a run when it resumes or repeats a step."""
+
+from rich.console import Console
+
+from launcher.counts import count_of
+from launcher.launch.prepare_run import Prepared
+from launcher.records.metrics import Row, read_attempts
+from launcher.records.run_folder import RunFolder, note_dataset
+
+
+def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
+    """Print notes if a run resumes on other images, on the CPU, or with another number of processes."""
+    devices, world_size = prepared.devices, prepared.plan.world_size
+    notes = list(devices.notes)
+    if images is not None and note_dataset(folder, images, prepared.splits):
+        notes.append(
+            "the names or sizes of the images have changed; the run resumes, but train compare "
+            "counts it for neither data set"
+        )
+    rows = read_attempts(folder.attempts, folder.metrics)
+    start = next((row for row in rows if row["kind"] == "start"), None)
+    if start and start["epochs"] != (epochs := prepared.plan.epochs):
+        notes.append(
+            f"the run started with {count_of(start['epochs'], 'epoch')} and continues to {epochs}, which changes "
+            "its schedule; train compare does not count it"
+        )
+    if devices.kind == "cpu" and start and start["device"] != "cpu":
+        notes.append(
+            f"the run started on {start['device']} and resumes on the CPU; set launch.device=cuda to require a GPU"
+        )
+    ranks = last_ranks(rows)
+    if ranks not in (None, world_size):
+        notes.append(
+            f"the run had {count_of(ranks, 'process')} and resumes with {world_size}: global batch, data and schedule "
+            f"stay the same; the weights differ by rounding and batch-norm statistics"
+        )
+    for note in notes:
+        out.print(f"note: {note}", style="yellow", markup=False)
+
+
+def last_ranks(rows: list[Row]) -> int | None:
+    """Return the number of processes of the run's last start; None if it has not trained."""
+    return next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)
