@@ -1,7 +1,6 @@
 """Train the only rank of a run in this process, where a debugger or a notebook sees it."""
 
 import os
-import pkgutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,17 +28,17 @@ class InThisProcess:
         devices: Devices,
         launch: Launch,
         view: TerminalView,
-        target: str = "launcher.training.worker:work",
         *,
         request: StopRequest | None = None,
     ):
         if devices.processes > 1:
             raise UserError(Problem("one process trains one rank; set launch.nproc=1", "launch.nproc", launch.nproc))
-        self._run_folder, self._device, self._target = run_folder, devices.kind, target
+        self._run_folder, self._device = run_folder, devices.kind
         self._view, self._request = view, request or StopRequest()
 
     def run(self) -> int:
-        """Run the target, which a stop signal ends after a checkpoint, and return the exit code."""
+        """Train, until a stop signal ends it after a checkpoint, and return the exit code."""
+        from launcher.training.worker import work
 
         def stop(number: int) -> None:
             self._request.note(number)
@@ -48,7 +47,7 @@ class InThisProcess:
         follower = LogFollower(log_file(self._run_folder, 0), self._view, lambda: False)
         try:
             with stop_signals(stop), environment({**_ALONE, DEVICE: self._device}):
-                pkgutil.resolve_name(self._target)(self._run_folder)
+                work(self._run_folder)
         finally:
             follower.close()
             stopped, STOP.requested = STOP.requested, False
