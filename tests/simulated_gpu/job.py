@@ -73,3 +73,11 @@ def train(cases: Sequence[Case], orders: Sequence[str], images: Path, **more: An
         "train", ranks, cases=[asdict(case) for case in cases], orders=orders, images=str(images), **more
     )
     return outcomes
+
+
+def write_text(folder: Path) -> None:
+    """Write a text in the splits train and val."""
+    folder.mkdir()
+    for split, count in {"train": 200, "val": 50}.items():
+        lines = ("tree river stone cloud bird"[number % 9 :] for number in range(count))
+        (folder / f"{split}.txt").write_text("\n".join(lines))

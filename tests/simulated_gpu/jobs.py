@@ -64,7 +64,7 @@ def _outcome(case: Case, ranks: Ranks, folder: Path, images: Path, order: str, s
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def train_as_mps(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def train_as_mps(cases: Sequence[dict[str, Any]], images: str) -> dict[str, Any]:
     """Train each case, and again without what Apple's GPUs lack; return what is wrong, by name."""
     import torch
 
@@ -92,7 +92,7 @@ def train_as_mps(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
                 for kind in kinds:
                     (kind.add if as_mps else kind.discard)("sim")
                 with tempfile.TemporaryDirectory() as folder:
-                    results.append(may_wait(_outcome)(case, ranks, Path(folder), Path(), "eager", None))
+                    results.append(may_wait(_outcome)(case, ranks, Path(folder), Path(images), "eager", None))
             wrong = [one for one in results if isinstance(one, str)]
             # note: averages and metrics sum in float32 there
             outcomes[case.name] = wrong or runs.differences(*results, parts=("model", "optimizer"))

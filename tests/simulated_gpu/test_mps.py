@@ -1,6 +1,7 @@
 """A stand-in for Apple's GPUs: the simulated device without what they lack, in eager order."""
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +22,7 @@ CASES = [
     algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
     *(algorithms("", f"optimizer={name}") for name in ("lars", "lion", "sgd", "schedule_free_adamw", "shampoo")),
     Case(tuple(TASKS["multilabel"])),
+    Case(("algorithms=[alibi,sequence_length_warmup,ema,label_smoothing]",), loader="tokens"),
 ]
 # What is refused, by its key.
 REFUSED = {
@@ -34,8 +36,9 @@ REFUSED = {
 
 
 @job.needs_compiler
-def test_what_is_not_refused_trains_to_the_same_bits() -> None:
-    outcomes = job.run("train_as_mps", cases=[asdict(case) for case in CASES])
+def test_what_is_not_refused_trains_to_the_same_bits(tmp_path: Path) -> None:
+    job.write_text(tmp_path / "text")
+    outcomes = job.run("train_as_mps", cases=[asdict(case) for case in CASES], images=str(tmp_path))
     assert outcomes == {case.name: [] for case in CASES}
 
 

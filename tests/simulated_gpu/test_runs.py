@@ -33,10 +33,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = write_images(tmp_path_factory.mktemp("images"), {"train": 24, "val": 6})
     write_files(folder)
-    (folder / "text").mkdir()
-    for split, count in {"train": 200, "val": 50}.items():
-        lines = ("tree river stone cloud bird"[number % 9 :] for number in range(count))
-        (folder / "text" / f"{split}.txt").write_text("\n".join(lines))
+    job.write_text(folder / "text")
     return folder
 
 
