@@ -19,6 +19,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     composed = arguments.composed or compose(arguments.overrides)
     from launcher.launch.start import start
-    from launcher.measure.launch import measure_batch
+    from launcher.measure.launch import MEASURES
 
-    return start(composed, measure_batch).code
+    return start(composed, MEASURES).code

@@ -12,7 +12,7 @@ FORMAT = 2
 _ADDED: Mapping[int, Mapping[str, Any]] = {
     1: {
         **{"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"},
-        **{"dataset.tokenizer": None, "dataset.columns.text": None},
+        **{"dataset.tokenizer": None, "dataset.columns.text": None, "stop.minutes": None},
     }
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.

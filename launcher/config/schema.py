@@ -152,8 +152,12 @@ class Hardware:
 
 @dataclass(frozen=True, config=STRICT)
 class Stop:
-    """Early stopping: `patience` evaluations without a gain of more than `min_delta` in `metric` end the run."""
+    """What ends a run early: `patience` evaluations without a gain of more than `min_delta` in `metric`, or `minutes`.
 
+    A new run has the most epochs, up to its own, that fit in the minutes by the measured time of its steps.
+    """
+
+    minutes: Positive | None
     patience: Count | None
     min_delta: NotNegative
     metric: str | None

@@ -1,16 +1,15 @@
 """Prepare a new run for `train`, `train plan` and `train submit`, which refuse the same things."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.config.choices import LIBRARIES
 from launcher.config.compose import Composed
-from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.prepare_run import Measures, Prepared, prepare_run
 from launcher.records.run_folder import check_new
 
 
@@ -22,7 +21,7 @@ def prepare_new(
     packages: bool = True,
     runs: bool = True,
     with_weights: bool = True,
-    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
+    measures: Measures | None = None,
     report: Report = quiet,
 ) -> Prepared:
     """Prepare a new run, and refuse all that its start refuses and that needs no GPU, network or decoding.
@@ -49,7 +48,7 @@ def prepare_new(
             must_exist=must_exist,
             packages=packages,
             with_weights=with_weights,
-            measure_batch=measure_batch,
+            measures=measures,
             report=report,
         )
     except UserError as error:
@@ -70,6 +69,8 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
         yield "the packages of the logger and the decoder"
     if config.model.weights in LIBRARIES:
         yield f"the download of model.weights={config.model.weights}"
+    if config.stop.minutes is not None:
+        yield f"the epochs that fit in stop.minutes={config.stop.minutes:g}"
     if config.checkpoint.mirror is not None:
         yield f"checkpoint.mirror={config.checkpoint.mirror}"
     if launch.nnodes > 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.cache import cached, source_digest
 from launcher.config.choices import LIBRARIES
@@ -42,6 +42,17 @@ if TYPE_CHECKING:
 _SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
 
 
+class Measures(NamedTuple):
+    """What is measured before a run is written.
+
+    batch: for `batch_size=auto`, the largest batch of a config with counted images. dilate: the value of
+    schedule.dilate with which a prepared run ends within `stop.minutes`. Both raise UserError if there is none.
+    """
+
+    batch: Callable[[RunConfig, Devices], int]
+    dilate: Callable[[Prepared], float]
+
+
 @dataclass(frozen=True)
 class Prepared:
     """A run that can start. The config of `plan` is final: image counts, precision and normalization are set.
@@ -70,7 +81,7 @@ def prepare_run(
     skipped: Collection[str] | None = None,
     with_weights: bool = False,
     refuse: Callable[[Plan], None] = lambda plan: None,
-    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
+    measures: Measures | None = None,
     report: Report = quiet,
 ) -> Prepared:
     """Prepare a composed config for its start, and check it.
@@ -83,7 +94,7 @@ def prepare_run(
         skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
         with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
-        measure_batch: Returns the batch size for `batch_size=auto`; None refuses that.
+        measures: What `batch_size=auto` and `stop.minutes` measure; None refuses the first, and leaves out the second.
         report: Called while images are read and a model is checked.
 
     Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
@@ -98,7 +109,7 @@ def prepare_run(
     decoded = with_decoder(config, on_cpu=devices.kind != "cuda") if packages else config
     config = decoded if must_exist else config
     if is_measured := config.batch_size == "auto":
-        config = _with_batch(config, devices, measure_batch)
+        config = _with_batch(config, devices, measures)
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins, devices.kind)
@@ -108,9 +119,13 @@ def prepare_run(
             plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if is_measured else []
-    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
-    return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
+    prepared = Prepared(plan, devices, data.skipped, pretrained, (), splits, data.splits, data.seen)
+    if measures and skipped is None and config.stop.minutes is not None:
+        prepared = _in_time(prepared, composed.origins, measures.dilate(prepared))
+        of_batch.append(_time_note(plan, prepared.plan))
+    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(prepared.plan), *devices.notes]
+    return replace(prepared, notes=messages)
 
 
 def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices, report: Report) -> Plan:
@@ -121,12 +136,20 @@ def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices
     return with_precision(plan, devices)
 
 
-def _with_batch(config: RunConfig, devices: Devices, measure: Callable[[RunConfig, Devices], int] | None) -> RunConfig:
-    """Set the measured batch size; raises UserError without `measure`."""
-    if measure is None:
+def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:
+    """Return a prepared run of the measured length; raises UserError if it is too short for its values."""
+    config = prepared.plan.config
+    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), prepared.plan.world_size)
+    check(plan, origins, prepared.devices.kind)
+    return replace(prepared, plan=plan)
+
+
+def _with_batch(config: RunConfig, devices: Devices, measures: Measures | None) -> RunConfig:
+    """Set the measured batch size; raises UserError without `measures`."""
+    if measures is None:
         message = "is measured only when `train` starts a run; set a number here"
         raise UserError(Problem(message, "batch_size", "auto"))
-    return replace(config, batch_size=measure(config, devices))
+    return replace(config, batch_size=measures.batch(config, devices))
 
 
 def _with_weights(
@@ -195,6 +218,11 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
         from launcher.weights.teacher import copy_teacher
 
         copy_teacher(config, folder.teacher)
+
+
+def _time_note(asked: Plan, plan: Plan) -> str:
+    fit = f"{plan.epochs} of {count_of(asked.epochs, 'epoch')} fit by the time of measured steps"
+    return f"stop.minutes={plan.config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
 
 
 def _measured_note(plan: Plan) -> str:

@@ -6,7 +6,7 @@ The import of torch is slow, so it follows all checks.
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,10 +26,9 @@ from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.changes import last_ranks, print_changes
-from launcher.launch.devices import Devices
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
-from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
+from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import is_finished, read_attempts, read_last
@@ -50,18 +49,16 @@ class Ended(NamedTuple):
 
 def start(
     composed: Composed,
-    measure_batch: Callable[[RunConfig, Devices], int] | None = None,
+    measures: Measures | None = None,
     launcher: type[InThisProcess] | None = None,
 ) -> Ended:
-    """Train a new run; `measure_batch` is the one of `prepare_run`, `launcher` runs its ranks instead of elastic.
+    """Train a new run; `measures` are those of `prepare_run`, `launcher` runs its ranks instead of elastic.
 
     Raises UserError if a value cannot work, before any file is written.
     """
     out = console()
     with progress_bars(out) as (_, report):
-        prepared = prepare_new(
-            composed, runs=composed.config.launch.nnodes == 1, measure_batch=measure_batch, report=report
-        )
+        prepared = prepare_new(composed, runs=composed.config.launch.nnodes == 1, measures=measures, report=report)
     config = prepared.plan.config
     if (restored := _from_mirror(config, out)) is not None:
         return resume(restored, launcher=launcher)
@@ -157,7 +154,8 @@ def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
     done = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0.0)
     word, note = f"epochs={2 * config.epochs}", "; train compare does not count a run whose length changed"
     if done < dilated_epochs(config.epochs, config.schedule.dilate):
-        word, note = "target=null" if config.target else "stop.patience=null", ""
+        ended_by = next(row["ended_by"] for row in reversed(rows) if row["kind"] == "end" and row["finished"])
+        word, note = f"{ended_by}=null", ""
     where = one_line(str(folder.path))
     return f"{where} is finished after {count_of(done, 'epoch')}; to train longer: train resume {where} {word}{note}"
 

@@ -110,7 +110,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     if isinstance(loader, TorchvisionLoader):
         yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"
         if measured.device != "cpu" and loader.decode == "cpu":
-            yield "dataloader.decode=gpu: the GPU decodes and crops JPEGs; measure it, since no GPU has run it yet"
+            yield "dataloader.decode=gpu: the GPU decodes and crops JPEGs; measure it, since its speed is not known"
         if config.dataset.kind == "folder":
             yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0

@@ -1,9 +1,11 @@
 """Measure a config in the processes of a real run, in a temporary folder."""
 
 import json
+import math
 import sys
 import tempfile
 import time
+from bisect import bisect_right
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -18,8 +20,8 @@ from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared, prepare_run, write_images, write_teacher
-from launcher.measure.estimate import REQUEST, RESULT, Measurement
+from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
+from launcher.measure.estimate import REQUEST, RESULT, Measurement, estimate, occasions
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
 from launcher.records.run_folder import RunFolder
@@ -27,6 +29,8 @@ from launcher.records.run_folder import RunFolder
 # Of `batch_size=auto`: images that the search starts with, and steps that an epoch keeps.
 FEWEST_IMAGES = 2
 LEAST_STEPS = 10
+# `stop.minutes` measures each part for a hundredth of it, up to as many seconds.
+_MOST_SECONDS = 1.0
 
 T = TypeVar("T")
 
@@ -70,6 +74,42 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
         size = f"{FEWEST_IMAGES} images of {one_gpu.plan.full_view} px do not fit in GPU memory"
         raise UserError(Problem(f"{size}; use a smaller model or image.train_size", "batch_size", "auto"))
     return images * devices.processes
+
+
+def dilate_into_minutes(prepared: Prepared) -> float:
+    """Return the `schedule.dilate` with the most epochs, up to those of the plan, that end within `stop.minutes`.
+
+    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval.
+
+    Raises UserError if an epoch takes longer, or the run is on several nodes.
+    """
+    config, most = prepared.plan.config, prepared.plan.epochs
+    minutes = config.stop.minutes
+    assert minutes is not None
+    if config.launch.nnodes > 1:
+        raise UserError(Problem("is measured on one node; set epochs, or launch.nnodes=1", "stop.minutes", minutes))
+    whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
+
+    def dilate(epochs: int) -> float:
+        return config.schedule.dilate if epochs == most else float(f"{epochs / config.epochs:.6g}")
+
+    def minutes_of(epochs: int) -> float:
+        plan = replace(prepared.plan, config=replace(config, schedule=replace(config.schedule, dilate=dilate(epochs))))
+        parts = (
+            (whole.training.high, epochs / most),
+            (whole.evaluation.high, occasions(plan, config.eval_every) / whole.evaluations),
+            (whole.saving.high, occasions(plan, config.checkpoint.every) / whole.checkpoints),
+        )
+        return sum(seconds * part for seconds, part in parts) / 60
+
+    fitting = bisect_right(range(1, most + 1), minutes, key=minutes_of)
+    if not fitting:
+        least = math.ceil(10 * minutes_of(1)) / 10
+        raise UserError(Problem(f"is too short for an epoch; set at least {least:g}", "stop.minutes", minutes))
+    return dilate(fitting)
+
+
+MEASURES = Measures(measure_batch, dilate_into_minutes)
 
 
 def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:

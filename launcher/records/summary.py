@@ -63,11 +63,16 @@ def _target(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
 
 def _stopped_early(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     patience, ends = config.task.patience(config.stop), [row for row in rows if row["kind"] == "end"]
-    if patience is None or not ends or ends[-1].get("ended_by") != "stop.patience":
+    ended_by = ends[-1].get("ended_by") if ends else None
+    if patience is not None and ended_by == "stop.patience":
+        least = f" of more than {patience.min_delta:g}" if patience.min_delta > 0 else ""
+        evaluations = count_of(patience.evaluations, "evaluation")
+        why = f"{evaluations} in a row without a gain{least} in {patience.metric.title}"
+    elif ended_by == "stop.minutes":
+        why = f"stop.minutes={config.stop.minutes:g}; slower than measured at the start, so the schedule did not end"
+    else:
         return []
     length = next((f" of {row['epochs']}" for row in rows if row["kind"] == "start"), "")
-    least = f" of more than {patience.min_delta:g}" if patience.min_delta > 0 else ""
-    why = f"{count_of(patience.evaluations, 'evaluation')} in a row without a gain{least} in {patience.metric.title}"
     epoch = next((row["epoch"] for row in reversed(rows) if row["kind"] == "eval"), 0)
     return [("stopped early", f"at epoch {epoch:g}{length}: {why}")]
 

@@ -7,6 +7,8 @@ import hashlib
 import os
 import pickle
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_weights
 
 from launcher import atomic
+from launcher.config.resolved import fingerprint
+from launcher.config.schema import RunConfig
 from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.records.run_folder import VOID, RunFolder, checkpoint_files
@@ -214,3 +218,19 @@ def read_initial(path: Path) -> dict[str, torch.Tensor]:
     except (OSError, SafetensorError) as error:
         message = f"{path}, the run's pretrained weights, cannot be read ({error}); use another run_name"
         raise UserError(message) from None
+
+
+@contextmanager
+def matching_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
+    """Check that a saved state belongs to the run, and turn errors of loading it in the context into one line.
+
+    Raises UserError if the state belongs to another run or is incomplete.
+    """
+    if state.get("config") != fingerprint(config):
+        raise UserError("the checkpoint and this folder's config.yaml belong to different runs; start a new run")
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if is_of_the_machine(error):
+            raise
+        raise UserError(f"the checkpoint does not match this run ({error}); start a new run") from error

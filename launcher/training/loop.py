@@ -7,7 +7,7 @@ for each epoch:
             finite (training/nonfinite.py); log every logger.interval and at the end of an epoch
         evaluate     every eval_every and at the end
         save         every checkpoint.every and checkpoint.every_minutes, the best, and the last
-        last         after a stop request of a rank, at the target, by stop.patience, and at the end
+        last         after a stop request of a rank, at the target, by stop.patience or minutes, and at the end
 """
 
 from contextlib import closing
@@ -15,6 +15,7 @@ from contextlib import closing
 from launcher.data.inspection import held_out
 from launcher.data.loading import EvaluationLoader, build_evaluation
 from launcher.data.sources.find import with_classes
+from launcher.rank.group import any_rank
 from launcher.rank.signs import HEARTBEAT, Requests, StopFlag
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
@@ -35,10 +36,11 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         batches = trainer.rest_of_epoch()
         for batch in batches:
             stops = stop.requested or trainer.callbacks.has_failed
-            requests = guard.step(batch, Requests(stops, saver.is_due()), batches.waited)
+            requests = guard.step(batch, Requests(stops or trainer.time_is_up, saver.is_due()), batches.waited)
             if requests is None:
                 break
-            stopping = requests.stop
+            stopping = requests.stop and any_rank(stops)
+            trainer.out_of_time = requests.stop and not stopping
             if trainer.evaluation_is_due and not stopping:
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done

@@ -117,6 +117,11 @@ class Stopwatch:
         running = self._now() - self._since if self._running == clock else 0.0
         return self._seconds[clock] + running
 
+    @property
+    def total(self) -> float:
+        """Return the seconds of all three so far."""
+        return sum(map(self.seconds, self._seconds))
+
     def state_dict(self) -> dict[str, float]:
         return {clock: self.seconds(clock) for clock in self._seconds}
 

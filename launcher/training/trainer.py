@@ -1,8 +1,7 @@
 """The trainer: all parts of a run, its progress, and the content of its checkpoints."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,6 @@ from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
 from launcher.data.classes import class_counts
 from launcher.data.loading import EvaluationLoader, Loaders, build_loaders
-from launcher.errors import UserError, is_of_the_machine
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
@@ -29,6 +27,7 @@ from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.callbacks import Callbacks
 from launcher.training.captured import why_not_captured
+from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
 from launcher.training.own_metrics import check_metrics
@@ -36,7 +35,7 @@ from launcher.training.precision import choose_precision
 from launcher.training.step import TrainStep
 
 # The fields of a trainer that a checkpoint has by the same names.
-_PROGRESS = ("evaluated_step", "best", "best_step", "history", "skipped_in_a_row")
+_PROGRESS = ("evaluated_step", "best", "best_step", "history", "skipped_in_a_row", "out_of_time")
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Trainer:
     """A run that is ready to train; `next_step` is the first optimizer step that is not yet queued on the device.
 
     `history` has the metrics of all evaluations, in order; `class_weights` are those of the loss [C], if any; `facts`
-    are what the task computed from the training labels.
+    are what the task computed from the training labels; `out_of_time`: `stop.minutes` have ended the run.
     """
 
     plan: Plan
@@ -61,6 +60,7 @@ class Trainer:
     best_step: int = 0
     history: list[dict[str, float]] = field(default_factory=list)
     skipped_in_a_row: int = 0
+    out_of_time: bool = False
     class_weights: list[float] | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     callbacks: Callbacks = field(default_factory=Callbacks)
@@ -71,13 +71,20 @@ class Trainer:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all steps are done or an evaluation has ended the run."""
+        """Return whether all steps are done, or an evaluation or the time has ended the run."""
         return self.next_step >= self.plan.total_steps or self.ended_by is not None
 
     @property
     def ended_by(self) -> str | None:
-        """Return the key by which an evaluation has ended the run; None if none has."""
-        return self.config.task.ended_by(self.config, self.history)
+        """Return the key that has ended the run before its length; None if none has."""
+        return "stop.minutes" if self.out_of_time else self.config.task.ended_by(self.config, self.history)
+
+    @property
+    def time_is_up(self) -> bool:
+        """Return whether `stop.minutes` are over on this rank after another evaluation, as long as the mean one."""
+        minutes, evaluations = self.config.stop.minutes, max(1, len(self.history))
+        next_evaluation = self.clock.seconds("evaluation") / evaluations
+        return minutes is not None and self.clock.total + next_evaluation > 60 * minutes
 
     @property
     def task_facts(self) -> dict[str, Any]:
@@ -93,7 +100,8 @@ class Trainer:
     def evaluation_is_due(self) -> bool:
         """Return whether an evaluation is due: once at every interval and at the end."""
         at_interval = self.next_step % self.plan.every(self.config.eval_every) == 0
-        return self.next_step != self.evaluated_step and (at_interval or self.next_step == self.plan.total_steps)
+        at_end = self.next_step == self.plan.total_steps or self.out_of_time
+        return self.next_step != self.evaluated_step and (at_interval or at_end)
 
     @property
     def save_is_due(self) -> bool:
@@ -179,14 +187,16 @@ class Trainer:
 
         Raises UserError if the state belongs to another run or is incomplete.
         """
-        # note: a checkpoint of before callbacks has none
-        state = {"callbacks": {}, **state}
+        # note: a checkpoint of an older version may have neither
+        state = {"callbacks": {}, "out_of_time": False, **state}
         with matching_run(state, self.config):
             for name, part in self._parts().items():
                 part.load_state_dict(state[name])
             for name in _PROGRESS:
                 setattr(self, name, copy.copy(state[name]))
             self.next_step, self.train_step.lr_factor = state["step"], state["lr_factor"]
+            # note: a resume may have more minutes; all ranks read one clock
+            self.out_of_time = self.out_of_time and self.time_is_up
             self.train_step.release()
             if self.train_step.captured:
                 # note: loading moves the optimizer's state to other addresses
@@ -198,22 +208,6 @@ class Trainer:
         # note: the time of the lost steps still counts
         self.load_state_dict({**state, "clock": self.clock.state_dict()})
         self.train_step.lr_factor = lr_factor
-
-
-@contextmanager
-def matching_run(state: dict[str, Any], config: RunConfig) -> Iterator[None]:
-    """Check that a saved state belongs to the run, and turn errors of loading it in the context into one line.
-
-    Raises UserError if the state belongs to another run or is incomplete.
-    """
-    if state.get("config") != fingerprint(config):
-        raise UserError("the checkpoint and this folder's config.yaml belong to different runs; start a new run")
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        if is_of_the_machine(error):
-            raise
-        raise UserError(f"the checkpoint does not match this run ({error}); start a new run") from error
 
 
 def build_trainer(

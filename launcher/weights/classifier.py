@@ -32,10 +32,11 @@ from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
 from launcher.training import checkpoint
+from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import Evaluation, evaluate, outside_steps
 from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
-from launcher.training.trainer import matching_run, set_backend
+from launcher.training.trainer import set_backend
 from launcher.version import __version__
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights

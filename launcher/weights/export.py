@@ -23,7 +23,7 @@ from launcher.rank.group import single_rank
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import build_task
-from launcher.training.trainer import matching_run
+from launcher.training.checkpoint import matching_run
 from launcher.weights.card import ONNX
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export

@@ -7,17 +7,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.models import build as building
+from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
+from launcher.records.metrics import read_last
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, loop
 from launcher.training.evaluation import Evaluation
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
-from launcher.training.trainer import Trainer
-from tests.trainers import build
+from launcher.training.trainer import Trainer, build_trainer
+from tests.networks import tiny
+from tests.trainers import SMALL, assert_same_state, build, steps
+from tests.two_ranks import on_two_ranks
 
 
 def test_the_docstring_lists_the_events_of_a_step_in_the_order_of_the_code() -> None:
@@ -34,7 +41,9 @@ def test_the_docstring_lists_the_events_of_a_step_in_the_order_of_the_code() -> 
 
 def trained(run: Trainer, folder: RunFolder, stop: StopFlag, *, resumed: bool) -> bool:
     with MetricLogger(run, folder, resumed=resumed) as logger, Saver(folder, run.config.checkpoint, run.ranks) as saver:
-        return loop.train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), stop)
+        finished = loop.train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), stop)
+        logger.log_end(finished=finished)
+    return finished
 
 
 @pytest.mark.parametrize("interrupted", [2, 3])
@@ -109,3 +118,64 @@ def test_steps_that_are_not_finite_end_a_run_by_its_keys(
     with pytest.raises(UserError, match=message):
         trained(run, folder, StopFlag(), resumed=False)
     assert run.train_step.lr_factor == pytest.approx(factor)
+
+
+IN_TIME = ["algorithms=[]", "epochs=3", "eval_every=2ep", "checkpoint.every=3ep", "logger.tensorboard=false"]
+
+
+def seconds_of(run: Trainer, clock: str) -> float:
+    """Return seconds of a clock that counts 10 a step and 5 an evaluation."""
+    return {"training": 10.0 * run.next_step, "evaluation": 5.0 * len(run.history), "saving": 1.0}[clock]
+
+
+def with_this_clock(run: Trainer) -> Trainer:
+    run.clock.seconds = lambda clock: seconds_of(run, clock)  # type: ignore[method-assign]
+    return run
+
+
+def test_a_run_out_of_time_evaluates_saves_and_ends_and_goes_on_with_more(tmp_path: Path) -> None:
+    """Four steps an epoch, and an evaluation after 8 of 12 steps; the host asks with a step and hears at the next."""
+    folder, minutes = RunFolder(tmp_path), f"stop.minutes={111.5 / 60}"
+    folder.checkpoints.mkdir()
+    run = with_this_clock(build(*IN_TIME, minutes))
+    assert trained(run, folder, StopFlag(), resumed=False)
+    assert (run.next_step, run.ended_by) == (12, None)
+    run = with_this_clock(build(*IN_TIME, f"stop.minutes={75.5 / 60}"))
+    assert trained(run, folder, StopFlag(), resumed=False)
+    assert (run.next_step, run.ended_by, len(run.history)) == (10, "stop.minutes", 2)
+    saved = checkpoint.load(folder.checkpoints / "step-00000010.pt")
+    end = read_last(folder.metrics)[-1]
+    assert (end["finished"], end["ended_by"], end["step"]) == (True, "stop.minutes", 10)
+    again = with_this_clock(build(*IN_TIME, f"stop.minutes={75.5 / 60}"))
+    again.load_state_dict(saved)
+    assert again.is_done
+    longer = build(*IN_TIME, "stop.minutes=10")
+    longer.load_state_dict(saved)
+    assert trained(longer, folder, StopFlag(), resumed=True)
+    whole = build(*IN_TIME)
+    steps(whole, whole.plan.total_steps)
+    assert_same_state(longer, whole)
+
+
+def test_a_stop_signal_when_the_time_is_up_stops(tmp_path: Path) -> None:
+    folder, stop = RunFolder(tmp_path), StopFlag()
+    folder.checkpoints.mkdir()
+    stop.requested = True
+    run = with_this_clock(build(*IN_TIME, "stop.minutes=0.01"))
+    assert not trained(run, folder, stop, resumed=False)
+    assert (run.out_of_time, run.history) == (False, [])
+
+
+def end_in_time(rank: int, folder: Path) -> None:
+    """Train on two ranks of which only the second is out of time, after three steps."""
+    building.get_model = tiny  # type: ignore[attr-defined]
+    config = compose(["schedule.warmup=0ba", *SMALL, *IN_TIME, "stop.minutes=0.5"]).config
+    run = build_trainer(config, Ranks(rank, 2, rank, 2, torch.device("cpu")))
+    run.clock.seconds = lambda clock: rank * seconds_of(run, clock)  # type: ignore[method-assign]
+    assert trained(run, RunFolder(folder), StopFlag(), resumed=False)
+    assert (run.next_step, run.ended_by, len(run.history)) == (5, "stop.minutes", 1)
+
+
+def test_all_ranks_end_with_the_first_that_is_out_of_time(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    on_two_ranks(end_in_time, tmp_path)

@@ -1,0 +1,72 @@
+"""`stop.minutes` before a run: the most epochs that fit by a measurement, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
+from launcher.errors import UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import Prepared
+from launcher.measure import launch
+from launcher.measure.estimate import EvaluationTimes
+from launcher.measure.launch import dilate_into_minutes
+from launcher.plan.plan import plan_for
+from tests.configs import composed, with_values
+from tests.measurements import measured
+from tests.runs import SMALL, Train
+
+# Ten epochs of ten steps, an evaluation after every third and a checkpoint after every fifth of them.
+TEN = with_values(
+    composed("dataset=shapes", "algorithms=[]", "launch=cpu"),
+    {
+        **{"epochs": 10, "batch_size": 32, "dataset.train_samples": 320, "dataset.val_samples": 64},
+        **{"eval_every": "3ep", "checkpoint.every": "5ep", "eval_batch_size": 64, "schedule.warmup": "0ba"},
+    },
+)
+
+
+def epochs_in(minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN) -> int:
+    """Return the epochs for steps of 0.1 s, evaluations of 2 s and checkpoints of 3 s."""
+    config = with_values(config, {"stop.minutes": minutes})
+    plan, evaluation = plan_for(config, 1), EvaluationTimes(0.0, [0.0], [2.0, 2.0], 1)
+    times = measured(plan, lambda _: 0.1, 0.0, evaluation=evaluation, save_seconds=[3.0], last_save_seconds=3.0)
+    monkeypatch.setattr(launch, "measure_steps", lambda *_: times)
+    dilate = dilate_into_minutes(Prepared(plan, Devices("cpu", 1)))
+    return plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), 1).epochs
+
+
+@pytest.mark.parametrize(
+    ("seconds", "epochs"),
+    # note: an epoch has a second, with an evaluation and a checkpoint 6; four have two evaluations
+    [(6.01, 1), (8.01, 3), (10.99, 3), (11.01, 4), (23.99, 9), (24.01, 10), (1000, 10)],
+)
+def test_the_most_epochs_fit_whose_steps_evaluations_and_checkpoints_end_in_time(
+    seconds: float, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert epochs_in(seconds / 60, monkeypatch) == epochs
+    dilated = with_values(TEN, {"epochs": 40, "schedule.dilate": 0.25})
+    assert epochs_in(seconds / 60, monkeypatch, dilated) == epochs
+
+
+def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"stop.minutes=0.05: is too short for an epoch; set at least 0.1"):
+        epochs_in(0.05, monkeypatch)
+    with pytest.raises(UserError, match=r"stop.minutes=1.0: is measured on one node"):
+        epochs_in(1, monkeypatch, with_values(TEN, {"launch.nnodes": 2}))
+
+
+@pytest.mark.system
+def test_a_run_writes_the_epochs_that_fit_and_a_resume_keeps_them(train: Train) -> None:
+    words = [*SMALL, "epochs=5000", "eval_every=1dur", "checkpoint.every=1dur", "run_name=timed", "stop.minutes=0.2"]
+    plan = train("plan", *words).stdout
+    assert "checked at the start: the epochs that fit in stop.minutes=0.2" in plan
+    output = train(*words).stdout
+    folder = train.folder / "runs" / "timed"
+    config = read(folder / "config.yaml")
+    fitting = plan_for(config, 1).epochs
+    assert 0 < fitting < 5000
+    assert f"stop.minutes=0.2: {fitting} of 5,000 epochs fit by the time of measured steps" in output
+    assert f"schedule.dilate={config.schedule.dilate}" in output
+    assert read(folder / "config.yaml") == config
