@@ -90,4 +90,4 @@ class TorchvisionLoader(DecodingLoader):
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
         if self.decode == "gpu":
-            yield "dataloader.decode=gpu: its speed was not measured; predictions know the decoding rate of an A100 alone"
+            yield "dataloader.decode=gpu: its speed was not measured; predictions use the decoding rate of an A100"
