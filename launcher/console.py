@@ -1,11 +1,13 @@
 """The console, tables and progress bars of a command."""
 
 import io
+import json
+import math
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any, TextIO, cast
 
 from rich.console import Console
@@ -41,6 +43,31 @@ class _Console(Console):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # note: rich would exit with code 1
+
+
+def print_json(value: object, indent: int | None = 2) -> None:
+    """Print one JSON document on standard output; numbers that are not finite are null, paths and other types texts."""
+    print(json.dumps(_plain(value), indent=indent, allow_nan=False, default=str))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def only_json(is_json: bool) -> Iterator[None]:
+    """Print all other output on standard error meanwhile, if standard output is for one JSON document."""
+    with redirect_stdout(sys.stderr) if is_json else nullcontext():
+        yield
+
+
+def for_programs() -> int | None:
+    """Return the standard output of a program that starts now: standard error in `only_json`, else None."""
+    return 2 if sys.stdout is sys.stderr else None
 
 
 def verbatim(text: object) -> str:

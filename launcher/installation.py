@@ -75,3 +75,8 @@ def how_to_open(url: str) -> str:
 def page(name: str, heading: str = "") -> str:
     """Return the address of a page of the documentation."""
     return f"{project().repository}/blob/main/docs/{name}.md{heading and '#'}{heading}"
+
+
+def absolute_links(text: str) -> str:
+    """Return a page of the repository's top folder with the addresses of the files that it links."""
+    return re.sub(r"\]\((?!https?:|#)", f"]({project().repository}/blob/main/", text)

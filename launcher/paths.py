@@ -18,6 +18,7 @@ _ROOT = PACKAGE / "assets" if (PACKAGE / "assets").is_dir() else PACKAGE.parent
 # The folder of a checkout, or None for an installed wheel.
 CHECKOUT = _ROOT if _ROOT != PACKAGE / "assets" and (_ROOT / "pyproject.toml").is_file() else None
 CONF = _ROOT / "conf"
+AGENTS = _ROOT / "AGENTS.md"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"
 _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=())

@@ -1,14 +1,13 @@
 """`train diagnose`: find the bottleneck of a run on this machine, and what to change."""
 
 import argparse
-import json
 from dataclasses import asdict
 
 from rich.table import Table
 
 from launcher.cli import estimate
 from launcher.cli.estimate import SIZE_COLUMNS, measured_here, size_rows
-from launcher.console import console, table
+from launcher.console import console, print_json, table
 from launcher.measure.diagnosis import Diagnosis, diagnose
 from launcher.records.progress import duration
 
@@ -24,7 +23,7 @@ def main(arguments: argparse.Namespace) -> int:
     plan, measured = measured_here(arguments)
     diagnosis = diagnose(plan, measured)
     if arguments.json:
-        print(json.dumps({"device": measured.device, "processes": measured.world_size, **asdict(diagnosis)}, indent=2))
+        print_json({"device": measured.device, "processes": measured.world_size, **asdict(diagnosis)})
         return 0
     out = console()
     out.print(f"[bold]bottleneck: {diagnosis.bound}[/]")

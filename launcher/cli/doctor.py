@@ -1,7 +1,6 @@
 """`train doctor`: check this machine, with a remedy for each problem."""
 
 import argparse
-import json
 import shlex
 import sys
 from dataclasses import asdict
@@ -11,7 +10,7 @@ from rich.console import Console
 
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.console import console, progress_bars, verbatim
+from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.doctor.examine import bad_images, examine
 from launcher.doctor.machine import Finding
@@ -43,7 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
             if not arguments.json:
                 _show(finding, out)
     if arguments.json:
-        print(json.dumps([asdict(finding) for finding in findings], indent=2))
+        print_json([asdict(finding) for finding in findings])
     return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
 
 

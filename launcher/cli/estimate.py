@@ -1,7 +1,6 @@
 """`train estimate`: estimate a run's time and cost from a few seconds of its real steps."""
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 
@@ -11,7 +10,7 @@ from launcher.config.compose import compose
 from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
-from launcher.console import console, facts, table, verbatim
+from launcher.console import console, facts, print_json, table, verbatim
 from launcher.counts import count_of
 from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, estimate, prices
 from launcher.plan.plan import Plan
@@ -57,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     steps = [asdict(step) for step in measured.steps]
     path = save_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(result)})
     if arguments.json:
-        print(json.dumps({**machine, **asdict(result), "prices": list(map(asdict, offers))}, indent=2))
+        print_json({**machine, **asdict(result), "prices": list(map(asdict, offers))})
         return 0
     out = console()
     out.print(_times(result))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -14,7 +13,7 @@ from launcher import page
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
-from launcher.console import console, table, verbatim
+from launcher.console import console, print_json, table, verbatim
 from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
@@ -68,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
     result = checkpoint.result
     if arguments.json:
         classes = checkpoint.details.values() if arguments.by_class else {}
-        print(json.dumps({"step": checkpoint.step, **vars(result), **classes}))
+        print_json({"step": checkpoint.step, **vars(result), **classes}, indent=None)
     else:
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
         print(f"{count_of(result.samples, config.task.sample)}{f' of {other}' if other else ''} on {devices}")

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from launcher.config.resolved import read
-from launcher.console import console, progress_bars
+from launcher.console import console, print_json, progress_bars
 from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.records.run_folder import existing
@@ -26,6 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: RUN/export, or RUN/onnx with --onnx")
     parser.add_argument("--onnx", action="store_true", help="export to ONNX, for onnxruntime and other runtimes")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -43,5 +44,9 @@ def main(arguments: argparse.Namespace) -> int:
     primary = read(folder.config).task.primary
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
-    print(output / (ONNX if arguments.onnx else WEIGHTS))
+    file = output / (ONNX if arguments.onnx else WEIGHTS)
+    if arguments.json:
+        print_json({"folder": output, "file": file, "checked": vars(checked)})
+    else:
+        print(file)
     return 0

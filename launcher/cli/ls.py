@@ -1,7 +1,6 @@
 """`train ls`: list recipes with their published results, the options of each config group, and runs."""
 
 import argparse
-import json
 import sys
 from collections.abc import Collection
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from launcher.config.groups import about, machines, options, price_age
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, Hardware
 from launcher.config.similar import did_you_mean
-from launcher.console import console, table, verbatim
+from launcher.console import console, print_json, table, verbatim
 from launcher.errors import Problem, Problems, UserError
 
 EXAMPLES = [
@@ -62,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
         rows = {kind: [_row(recipe) for recipe in several] for kind, several in listed.items()}
         known = machines().values() if section == "hardware" else ()
         hardware = {"hardware": [asdict(one) | {"problem": unsupported(one.gpu)} for one in known]} if known else {}
-        print(json.dumps({**rows, **groups, **hardware}, indent=2))
+        print_json({**rows, **groups, **hardware})
         return 0
     out = console()
     for several in listed.values():
@@ -84,7 +83,7 @@ def _runs(arguments: argparse.Namespace) -> int:
         raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
     runs = list_runs(folder)
     if arguments.json:
-        print(json.dumps({"runs": list(map(asdict, runs))}, indent=2))
+        print_json({"runs": list(map(asdict, runs))})
     elif runs:
         console().print(runs_table(folder, runs))
     else:

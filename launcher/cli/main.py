@@ -63,6 +63,7 @@ _EXAMPLES = """examples:
   train plan recipe=hot epochs=240
   train show recipe=medium --origin
   train help plan                               what a verb does, and its options
+  train help agents                             what scripts and agents need to know
   train resume                                  resume the newest unfinished run"""
 
 
@@ -163,6 +164,11 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 def _run(words: list[str]) -> int:
     """Run the verb at the start of the words, or print the overview or version."""
+    if words == ["help", "agents"]:
+        from launcher.installation import absolute_links
+
+        print(absolute_links(paths.AGENTS.read_text(encoding="utf-8")), end="")
+        return 0
     if words[:1] == ["help"] or words[1:] == ["help"]:
         words = [*(word for word in words[:2] if word != "help"), "--help"]
     if words[:1] in ([], ["-h"], ["--help"]):

@@ -1,7 +1,6 @@
 """`train plan`: show what a run will do, without torch, a GPU or, for known data sets, data."""
 
 import argparse
-import json
 import sys
 from itertools import pairwise
 from typing import Any
@@ -13,7 +12,7 @@ from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import RunConfig
-from launcher.console import console, facts, progress_bars, table, verbatim
+from launcher.console import console, facts, print_json, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.launch.new_run import left_to_the_start, prepare_new
 from launcher.launch.prepare_run import planned_here
@@ -48,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         )
     plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here)]
     if arguments.json:
-        print(json.dumps({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later}, indent=2))
+        print_json({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later})
         return 0
     out, title = console(), plan.config.task.view_title
     out.print(_facts(plan))

@@ -1,10 +1,13 @@
 """`train prepare`: write FFCV files from class folders, tar files or a bucket, or check them; or tokens of text."""
 
 import argparse
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.console import console, progress_bars, verbatim
+from launcher.console import console, only_json, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
@@ -25,6 +28,7 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--check", action="store_true", help="only check the files against their checksums")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -35,29 +39,36 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(Problem("has no meaning for tokens; remove it", "--check", "on"))
     if config.dataloader.name not in ("ffcv", "tokens"):
         raise UserError(Problem("needs no files; set dataloader=ffcv", "dataloader", config.dataloader.name))
+    write = partial(_prepare, check=arguments.check) if config.dataloader.gives == "image" else _write_tokens
     try:
-        if config.dataloader.gives == "image":
-            _prepare(config, check=arguments.check)
-        else:
-            _write_tokens(config)
+        with only_json(arguments.json):
+            written = write(config)
     except StopRequested:
         console().print("stopped; run the same command to continue")
         raise
+    if arguments.json:
+        print_json(written)
     return DONE
 
 
-def _write_tokens(config: RunConfig) -> None:
-    """Write the tokens of text, unless they are there, and print where. Raises UserError as `tokens_of`."""
+def _write_tokens(config: RunConfig) -> dict[str, Any]:
+    """Write the tokens of text, unless they are there, print where, and return it. Raises UserError as `tokens_of`."""
     assert isinstance(config.dataloader, TokenLoader)
+    written = []
     with progress_bars(console()) as (out, report):
         tokens = config.dataloader.tokens(config.dataset, report)
         for split, files in tokens.files.items():
             size = sum(len(open_shard(tokens.folder / name)) for name in files)
             out.print(verbatim(f"{tokens.folder}: {count_of(size, 'token')} of {split}"))
+            written.append({"path": tokens.folder, "split": split, "tokens": size})
+    return {"files": written, "notes": []}
 
 
-def _prepare(config: RunConfig, *, check: bool) -> None:
-    """Write or check the files under a progress bar. Raises UserError as `prepare` and `verify` do."""
+def _prepare(config: RunConfig, *, check: bool) -> dict[str, Any]:
+    """Write or check the files under a progress bar, and return what they hold.
+
+    Raises UserError as `prepare` and `verify` do.
+    """
     from launcher.data.ffcv.prepare import prepare, verify  # note: OpenCV, which --help does not need
 
     with progress_bars(console()) as (out, report):
@@ -69,5 +80,7 @@ def _prepare(config: RunConfig, *, check: bool) -> None:
             facts = f"{count_of(manifest.samples, 'image')}, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", checksums match" if check else ""
             out.print(verbatim(f"{path}: {facts}{converted}{skipped}{checked}"))
-        for note in inspect_data(config, must_exist=True).notes:
+        notes = inspect_data(config, must_exist=True).notes
+        for note in notes:
             out.print(verbatim(f"note: {note}"), style="yellow")
+    return {"files": [{"path": path, **asdict(manifest)} for path, manifest in written], "notes": notes}

@@ -3,13 +3,18 @@
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from launcher.cli.runs import listed
 from launcher.config.compose import compose
-from launcher.console import console, verbatim
+from launcher.console import console, only_json, print_json, verbatim
 from launcher.errors import MachineError, Problem, UserError, one_line
 from launcher.paths import local_path
 from launcher.records.metrics import is_finished
 from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
+
+if TYPE_CHECKING:
+    from launcher.launch.start import Ended
 
 LATEST = "latest"
 _FROM_STEP = "from_step"
@@ -36,9 +41,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="values that may change: length, launch, loading; from_step=N: an earlier checkpoint, or 0 for the start",
     )
+    parser.add_argument("--json", action="store_true", help="the run at its end as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    with only_json(arguments.json):
+        ended = _resume(arguments)
+    if arguments.json:
+        print_json(listed(ended.folder))
+    return ended.code
+
+
+def _resume(arguments: argparse.Namespace) -> Ended:
+    """Resume the run. Raises UserError if there is none, or a word cannot change."""
     name, words = arguments.run, arguments.words
     if "=" in name and "/" not in name.partition("=")[0] and not RunFolder(Path(name)).exists():
         name, words = LATEST, [name, *words]
@@ -63,7 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
     folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, words, int(steps[-1]) if steps else None).code
+    return resume(folder, words, int(steps[-1]) if steps else None)
 
 
 def newest_unfinished(runs: Path) -> Path:

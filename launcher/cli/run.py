@@ -2,7 +2,9 @@
 
 import argparse
 
+from launcher.cli.runs import listed
 from launcher.config.compose import compose
+from launcher.console import only_json, print_json
 
 EXAMPLES = [
     "train recipe=mild epochs=16 dataset=imagenet dataset.path=/data/imagenet",
@@ -14,6 +16,7 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--json", action="store_true", help="the run at its end as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -21,4 +24,8 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.launch.start import start
     from launcher.measure.launch import MEASURES
 
-    return start(composed, MEASURES).code
+    with only_json(arguments.json):
+        ended = start(composed, MEASURES)
+    if arguments.json:
+        print_json(listed(ended.folder))
+    return ended.code

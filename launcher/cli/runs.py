@@ -3,7 +3,7 @@
 import shlex
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ class ListedRun:
 
 def list_runs(folder: Path) -> list[ListedRun]:
     """Return the runs at or below a folder, the last written one last."""
-    return [_listed(run) for run in run_folders(folder)]
+    return [_read(run) for run in run_folders(folder)]
 
 
 def runs_table(folder: Path, runs: list[ListedRun]) -> Table:
@@ -66,7 +66,12 @@ def runs_table(folder: Path, runs: list[ListedRun]) -> Table:
     return cells
 
 
-def _listed(folder: RunFolder) -> ListedRun:
+def listed(folder: RunFolder) -> dict[str, Any]:
+    """Return a run as plain values."""
+    return asdict(_read(folder))
+
+
+def _read(folder: RunFolder) -> ListedRun:
     name = str(folder.path)
     try:
         config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))

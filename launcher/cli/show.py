@@ -6,6 +6,7 @@ from launcher.config.compose import Composition, compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
 from launcher.config.yaml_file import as_yaml
+from launcher.console import print_json
 from launcher.errors import one_line
 
 EXAMPLES = [
@@ -22,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--origin", action="store_true", help="print the origin of each value, one per line")
     how.add_argument("--cfg", action="store_true", help="print Hydra's config before references are resolved")
     how.add_argument("--info", choices=["defaults-tree"], help="print the tree of config files")
+    how.add_argument("--json", action="store_true", help="the config, and the origin of each value, as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -29,6 +31,9 @@ def main(arguments: argparse.Namespace) -> int:
         _print_composed(arguments.overrides, tree=arguments.info is not None)
         return 0
     composed = arguments.composed or compose(arguments.overrides)
+    if arguments.json:
+        print_json({"config": as_mapping(composed.config), "origins": composed.origins})
+        return 0
     if not arguments.origin:
         print(dump(composed.config), end="")
         return 0

@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher import plugins
 from launcher.config.compose import Composed, compose
+from launcher.console import for_programs, only_json, print_json
 from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.new_run import prepare_new
@@ -41,6 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--sky", dest="kind", action="store_const", const="sky", help="a SkyPilot task")
     kind.add_argument("--kubernetes", dest="kind", action="store_const", const="kubernetes", help="a manifest")
     parser.add_argument("--run", action="store_true", help="submit the job instead of printing it")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="the run; submit.KEY=VALUE sets the job up")
 
 
@@ -56,8 +58,15 @@ def main(arguments: argparse.Namespace) -> int:
     text = render(job, values)
     if arguments.run:
         secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
-        return _submit(text, [*command, *secrets], file)
-    print(text, end="")
+        with only_json(arguments.json):
+            submitted = _submit(text, [*command, *secrets], file)
+        if arguments.json:
+            print_json({"kind": kind, "text": text, **submitted._asdict()})
+        return submitted.code
+    if arguments.json:
+        print_json({"kind": kind, "text": text, "file": file, "command": [*command, file]})
+    else:
+        print(text, end="")
     return 0
 
 
@@ -81,8 +90,16 @@ def _check(composed: Composed, job: Job, values: Any) -> Prepared:
     )
 
 
-def _submit(text: str, command: Sequence[str], file: str) -> int:
-    """Write a job to a file, run the submitting command on it, and print how to follow its log; return its exit code.
+class _Submitted(NamedTuple):
+    """The exit code of the submitting program, the number of a Slurm job, and how to follow the log of the job."""
+
+    code: int
+    job: str | None = None
+    follow: str | None = None
+
+
+def _submit(text: str, command: Sequence[str], file: str) -> _Submitted:
+    """Write a job to a file, run the submitting command on it, and print how to follow its log.
 
     Raises UserError if the program is not installed.
     """
@@ -95,17 +112,19 @@ def _submit(text: str, command: Sequence[str], file: str) -> int:
         for document in before:
             # note: a runtime of this name may be left of an earlier job, and must exist before the new one
             path.write_text(document, encoding="utf-8")
-            if code := subprocess.run([program, "apply", "--filename", str(path)], check=False).returncode:
-                return code
+            apply = [program, "apply", "--filename", str(path)]
+            if code := subprocess.run(apply, stdout=for_programs(), check=False).returncode:
+                return _Submitted(code)
         path.write_text(job, encoding="utf-8")
         # note: sky shows its progress on a terminal
-        pipe = subprocess.PIPE if program == "sbatch" else None
+        pipe = subprocess.PIPE if program == "sbatch" else for_programs()
         done = subprocess.run([*command, str(path)], stdout=pipe, text=True, check=False)
-    number = NUMBER
+    number, follow = None, None
     if done.stdout is not None:
         print(done.stdout, end="")
-        number = next(iter(re.findall(r"\d+", done.stdout)), NUMBER)
+        number = next(iter(re.findall(r"\d+", done.stdout)), None)
     if done.returncode == 0:
-        follow = next(line for line in text.splitlines() if line.startswith(FOLLOW))
-        print(follow.removeprefix("# ").replace(NUMBER, number))
-    return done.returncode
+        line = next(line for line in text.splitlines() if line.startswith(FOLLOW))
+        follow = line.removeprefix("# ").replace(NUMBER, number or NUMBER)
+        print(follow)
+    return _Submitted(done.returncode, number, follow)

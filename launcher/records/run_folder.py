@@ -23,15 +23,8 @@ _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"(step|replay|void)-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
 _OF_A_START = {
-    "logs",
-    "checkpoints",
-    "lock",
-    ".lock.lease",
-    "run.json",
-    "dataset.json",
-    "skipped.json",
-    "initial.safetensors",
-    "index",
+    *("logs", "checkpoints", "lock", ".lock.lease", "run.json", "dataset.json", "skipped.json"),
+    *("initial.safetensors", "index"),
 }
 # The kind of checkpoints from which a run has gone back: nothing reads them.
 VOID = "void"
@@ -70,6 +63,10 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
+
+    def replayed(self, step: int) -> Path:
+        """Return the report of `train replay` on a step."""
+        return self.path / f"replay-{step}.json"
 
     def of_resume(self) -> list[Path]:
         """Return what a resume may read besides a checkpoint, as far as it exists; to be copied in this order."""

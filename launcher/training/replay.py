@@ -83,7 +83,7 @@ def _is_bad(tensor: object) -> bool:
 
 
 def _report(reports: list[dict[str, Any]], step: int, folder: RunFolder) -> None:
-    path = folder.path / f"replay-{step}.json"
+    path = folder.replayed(step)
     atomic.write_text(path, json.dumps({"step": step, "ranks": reports}, indent=1))
     for report in reports:
         state = "finite" if report["finite"] else "not finite"

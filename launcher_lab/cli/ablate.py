@@ -1,9 +1,7 @@
 """`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
 
 import argparse
-import json
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +11,7 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.console import console, table, verbatim
+from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
@@ -51,7 +49,7 @@ def main(arguments: argparse.Namespace) -> int:
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     ordered = [cell for row in cells.values() for cell in row]
-    if arguments.run and (code := _train_missing(ordered)) != 0:
+    if arguments.run and (code := _train_missing(ordered, is_json=arguments.json)) != 0:
         return code
     rows = _rows(cells, must_exist=not arguments.grid)
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
@@ -61,7 +59,7 @@ def main(arguments: argparse.Namespace) -> int:
         for variant, row in cells.items()
     }
     if arguments.json:
-        print(json.dumps(_as_json(rows, commands, effect_list, tradeoff_list, parts), indent=2))
+        print_json(_as_json(rows, commands, effect_list, tradeoff_list, parts))
         return 0
     out = console()
     out.print(_grid(rows, commands))
@@ -85,13 +83,14 @@ def _check_several(words: Sequence[str]) -> None:
         raise UserError(*wrong)
 
 
-def _train_missing(cells: Sequence[Cell]) -> int:
+def _train_missing(cells: Sequence[Cell], *, is_json: bool) -> int:
     """Train the unfinished runs, the first seed of every row first; return the exit code."""
     seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
     ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
     check_all(ordered, here=True)
-    outcomes: Counter[str] = Counter()
-    return train_all(ordered, outcomes) or int(outcomes["failed"] > 0)
+    outcomes: dict[Path, str] = {}
+    with only_json(is_json):
+        return train_all(ordered, outcomes) or int("failed" in outcomes.values())
 
 
 def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[Row]:

@@ -2,12 +2,11 @@
 
 import argparse
 import csv
-import json
 import math
 import sys
 from typing import Any
 
-from launcher.console import console, verbatim
+from launcher.console import console, print_json, verbatim
 from launcher.errors import Problem, UserError
 
 EXAMPLES = [
@@ -75,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
     compared = comparisons(results.all_curves, baselines, axis, **at, across=across)
     stated = stated_speedups() if arguments.published else []
     if arguments.json:
-        print(json.dumps(tables.as_json(results, compared, stated, axis), indent=2, allow_nan=False))
+        print_json(tables.as_json(results, compared, stated, axis))
         return 0
     if arguments.csv:
         rows = tables.point_rows(results)
@@ -107,7 +106,7 @@ def _algoperf(arguments: argparse.Namespace) -> int:
 
     scores = score_runs([read_run(path) for path in find_runs(arguments.runs)], arguments.target, arguments.algoperf)
     if arguments.json:
-        print(json.dumps(algoperf_json(scores), indent=2, allow_nan=False))
+        print_json(algoperf_json(scores))
         return 0
     out = console()
     out.print(algoperf_table(scores))

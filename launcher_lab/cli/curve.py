@@ -22,7 +22,7 @@ from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
-from launcher.console import console, verbatim
+from launcher.console import console, for_programs, only_json, print_json, verbatim
 from launcher.data.identity import COUNTS, identity_if_present
 from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
@@ -54,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
     )
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
     values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
     values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume"
     parser.add_argument("overrides", nargs="+", metavar="key=a,b", help=values)
@@ -63,36 +64,44 @@ def main(arguments: argparse.Namespace) -> int:
     job_words = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
     cells = expand([word for word in arguments.overrides if word not in job_words])
     check_all(cells, here=not arguments.slurm)
-    outcomes: Counter[str] = Counter()
-    if arguments.slurm:
-        _submit_all(cells, job_words, outcomes)
-    elif (code := train_all(cells, outcomes)) is not None:
-        return code
-    out = console()
-    out.print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.items()))
-    out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
-    return 1 if outcomes["failed"] else 0
+    outcomes: dict[Path, str] = {}
+    with only_json(arguments.json):
+        code = None
+        if arguments.slurm:
+            _submit_all(cells, job_words, outcomes)
+        else:
+            code = train_all(cells, outcomes)
+        if code is None:
+            out = console()
+            counts = Counter(outcomes.values())
+            out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+            out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
+            code = 1 if counts["failed"] else 0
+    if arguments.json:
+        runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]
+        print_json({"runs": runs})
+    return code
 
 
-def train_all(cells: list[Cell], outcomes: Counter[str]) -> int | None:
-    """Start or resume the runs one after another; return the exit code if stopped."""
+def train_all(cells: Sequence[Cell], outcomes: dict[Path, str]) -> int | None:
+    """Start or resume the runs one after another, and note their outcomes; return the exit code if stopped."""
     out = console()
     for number, cell in enumerate(cells, 1):
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
         state = cell.state
         if state in ("finished", "running"):
-            outcomes["already finished" if state == "finished" else "running elsewhere"] += 1
+            outcomes[cell.folder] = "already finished" if state == "finished" else "running elsewhere"
             out.print(f"  {state}: skipped")
             continue
         code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
         if code in (INTERRUPTED, TERMINATED):
             out.print("stopped; run the same command to continue")
             return code
-        outcomes["finished" if code == 0 else "failed"] += 1
+        outcomes[cell.folder] = "finished" if code == 0 else "failed"
     return None
 
 
-def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> None:
+def _submit_all(cells: list[Cell], words: list[str], outcomes: dict[Path, str]) -> None:
     """Submit a job for each run that is neither finished nor in the queue; the job resumes an interrupted run.
 
     Raises UserError if the number of GPUs per node is unknown, or Slurm refuses a job.
@@ -105,17 +114,17 @@ def _submit_all(cells: list[Cell], words: list[str], outcomes: Counter[str]) -> 
         file = cell.folder.parent / ".jobs" / cell.folder.name
         job_id = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
         if cell.state in ("finished", "running"):
-            outcomes["already finished" if cell.state == "finished" else "running"] += 1
+            outcomes[cell.folder] = "already finished" if cell.state == "finished" else "running"
             message = f"{cell.state}: skipped"
         elif job_id in in_queue:
-            outcomes["in the queue"] += 1
+            outcomes[cell.folder] = "in the queue"
             message = f"in the queue as job {job_id}: skipped"
         else:
             # note: sites with several clusters append the cluster's name
             submitted = _output(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
             file.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(file, f"{submitted}\n")
-            outcomes["submitted"] += 1
+            outcomes[cell.folder] = "submitted"
             message = f"submitted as job {submitted}"
         out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
 
@@ -172,7 +181,8 @@ def _train(words: list[str]) -> int:
     """Train one run in its own process, forwarding stop signals; return its exit code."""
     # note: if this process is killed, the run also gets SIGTERM, saves a checkpoint and stops
     die_together = partial(die_with, os.getpid(), signal.SIGTERM)
-    process = subprocess.Popen([sys.executable, "-m", "launcher", *words], preexec_fn=die_together)
+    command = [sys.executable, "-m", "launcher", *words]
+    process = subprocess.Popen(command, stdout=for_programs(), preexec_fn=die_together)
 
     def forward(number: int) -> None:
         # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it

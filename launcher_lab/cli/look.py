@@ -13,7 +13,7 @@ import numpy as np
 
 from launcher import page, randomness
 from launcher.config.compose import compose
-from launcher.console import console, progress_bars, verbatim
+from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.census import classes_section, images_section
 from launcher.errors import Problem, UserError
@@ -35,6 +35,7 @@ _MOST_CLASSES, _FEW_CLASSES, _OF_NUMBERS = 20, 5, 10
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("-o", "--output", default="look.html", metavar="FILE", help="the page (default: look.html)")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -66,6 +67,12 @@ def main(arguments: argparse.Namespace) -> int:
     where = plan.config.dataset.path or plan.config.dataset.name
     page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
     of_classes = "" if numbers else f" of {count_of(len(classes), 'class')}"
+    if arguments.json:
+        shown = [list(dict.fromkeys(train.name(one.index) for one in images)) for images in found]
+        print_json(
+            {"file": path, "steps": [{"step": step, "images": of} for step, of in zip(steps, shown, strict=True)]}
+        )
+        return 0
     images = f"{count_of(sum(map(len, found)), 'image')}{of_classes}"
     console().print(verbatim(f"{path}: {images} at {count_of(len(steps), 'step')}"))
     return 0

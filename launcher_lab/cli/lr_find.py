@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -13,7 +12,7 @@ from rich.table import Table
 from launcher.config.choices import ScheduleConfig
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.console import console, facts
+from launcher.console import console, facts, print_json
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here
@@ -62,7 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     title = f"{config.recipe or 'no recipe'}, {config.model.architecture}, batch {plan.batch_size}"
     draw(points, chosen, path, title=title)
     if arguments.json:
-        print(json.dumps({"points": points, "lr": chosen, "word": word, "image": str(path)}, indent=2))
+        print_json({"points": points, "lr": chosen, "word": word, "image": str(path)})
     else:
         console().print(_facts(points, word, path, complete=len(points) == steps))
     return 0

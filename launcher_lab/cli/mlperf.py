@@ -13,6 +13,7 @@ from typing import Any
 
 from launcher import atomic
 from launcher.config.resolved import read
+from launcher.console import print_json
 from launcher.errors import UserError
 from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
 from launcher.optimizers.lars import LARSConfig
@@ -28,6 +29,7 @@ EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -35,7 +37,11 @@ def main(arguments: argparse.Namespace) -> int:
     sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if not sizes:
         raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
-    print(write_mlperf(plan_for(read(folder.config), sizes[0]), folder))
+    path = write_mlperf(plan_for(read(folder.config), sizes[0]), folder)
+    if arguments.json:
+        print_json({"file": path})
+    else:
+        print(path)
     return 0
 
 

@@ -1,7 +1,6 @@
 """`train plan --on MACHINE`: predict time and cost on other machines from counted steps, without a GPU."""
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from launcher.config.gpus import Gpu, check_gpu, unsupported
 from launcher.config.groups import machines, price_age
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware
-from launcher.console import console, verbatim
+from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
@@ -85,7 +84,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
             title=f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}",
         )
     if arguments.json:
-        print(json.dumps({"notes": notes, "offers": list(map(_values, candidates))}, indent=2))
+        print_json({"notes": notes, "offers": list(map(_values, candidates))})
         return 0
     _print(candidates, notes, everything=arguments.on == ALL)
     return 0

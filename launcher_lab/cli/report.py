@@ -5,7 +5,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from launcher.console import console
+from launcher.console import console, print_json
 from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
@@ -28,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
     parser.add_argument("--no-published", action="store_true", help="omit the published points")
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -50,5 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
             write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
         else:
             write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=arguments.title, axis=axis))
-        console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
+        if not arguments.json:
+            console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
+    if arguments.json:
+        print_json({"files": outputs, "runs": [run.path for run in results.runs], "points": points})
     return 0

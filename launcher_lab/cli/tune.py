@@ -6,10 +6,8 @@ Trials are points of a Halton sequence, as in AlgoPerf's external tuning.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import shlex
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from launcher.config.overrides import word_of
 from launcher.config.similar import did_you_mean
 from launcher.config.tasks import Goal, Metric
 from launcher.config.yaml_file import read_mapping
-from launcher.console import console, table
+from launcher.console import console, print_json, table
 from launcher.data.listing import is_file
 from launcher.errors import Problem, UserError
 from launcher.records.metrics import is_finished, reached, read_metrics
@@ -74,14 +72,12 @@ def main(arguments: argparse.Namespace) -> int:
         for cell in cells.values():
             print(shlex.join(["train", *cell.words]))
         return 0
-    if not arguments.json and (code := train_all([*cells.values()], Counter())) is not None:
+    if not arguments.json and (code := train_all([*cells.values()], {})) is not None:
         return code
     goal = common.task.goal(common.target) if common.target else None
     ordered = results(all_trials, runs, goal, common.task.primary)
     if arguments.json:
-        print(
-            json.dumps([{**asdict(result), "command": cells[result.trial.name].words} for result in ordered], indent=2)
-        )
+        print_json([{**asdict(result), "command": cells[result.trial.name].words} for result in ordered])
     else:
         console().print(_table(ordered, common.target, common.task.primary))
     return 0
