@@ -73,14 +73,15 @@ def _prepare(config: RunConfig, *, check: bool) -> dict[str, Any]:
 
     with progress_bars(console()) as (out, report):
         files = FFCVDataset.of(config)
-        written = verify(files, report) if check else prepare(files, report)
-        for path, manifest in written:
+        written = []
+        for path, manifest in verify(files, report) if check else prepare(files, report):
             converted = "".join(f"; {count:,} converted from {mode}" for mode, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
             facts = f"{count_of(manifest.samples, 'image')}, {manifest.bytes / 1e6:,.1f} MB"
             checked = ", checksums match" if check else ""
             out.print(verbatim(f"{path}: {facts}{converted}{skipped}{checked}"))
+            written.append({"path": path, **asdict(manifest)})
         notes = inspect_data(config, must_exist=True).notes
         for note in notes:
             out.print(verbatim(f"note: {note}"), style="yellow")
-    return {"files": [{"path": path, **asdict(manifest)} for path, manifest in written], "notes": notes}
+    return {"files": written, "notes": notes}

@@ -1,5 +1,7 @@
 """`train resume RUN [key=value ...]`: resume a run from its newest checkpoint."""
 
+from __future__ import annotations
+
 import argparse
 import sys
 from pathlib import Path

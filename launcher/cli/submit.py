@@ -61,10 +61,10 @@ def main(arguments: argparse.Namespace) -> int:
         with only_json(arguments.json):
             submitted = _submit(text, [*command, *secrets], file)
         if arguments.json:
-            print_json({"kind": kind, "text": text, **submitted._asdict()})
+            print_json({"kind": arguments.kind, "text": text, **submitted._asdict()})
         return submitted.code
     if arguments.json:
-        print_json({"kind": kind, "text": text, "file": file, "command": [*command, file]})
+        print_json({"kind": arguments.kind, "text": text, "file": file, "command": [*command, file]})
     else:
         print(text, end="")
     return 0

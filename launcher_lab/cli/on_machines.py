@@ -200,9 +200,9 @@ def _values(offer: Offer) -> dict[str, Any]:
         "machine": offer.machine.name,
         "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
         "spot": offer.spot,
-        "minutes": _minutes(offer.wall),
-        "training_minutes": _minutes(prediction.estimate.training),
-        "cost": vars(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "minutes": _span(offer.wall, 60),
+        "training_minutes": _span(prediction.estimate.training, 60),
+        "cost": _span(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
         "images_per_second": prediction.estimate.images_per_second,
         "phases": list(map(asdict, prediction.phases)),
         "memory_gigabytes": prediction.memory_gigabytes,
@@ -213,8 +213,8 @@ def _values(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _minutes(span: Span) -> dict[str, float]:
-    return {"value": span.seconds / 60, "low": span.low / 60, "high": span.high / 60}
+def _span(span: Span, unit: float = 1) -> dict[str, Any]:
+    return {"value": span.seconds / unit, "low": span.low / unit, "high": span.high / unit}
 
 
 def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:

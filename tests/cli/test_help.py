@@ -119,3 +119,10 @@ runpy.run_module("launcher", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", interrupts], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"stopped by {number.name}\n")
+
+
+def test_help_agents_prints_the_page_for_agents_with_whole_addresses() -> None:
+    shown = output_of("help", "agents")
+    assert shown.startswith("# For agents and scripts")
+    assert "](docs/" not in shown
+    assert "/docs/configuration.md#exit-codes)" in shown

@@ -41,6 +41,7 @@ def test_the_wheel_contains_conf_recipes_packages_and_licence(wheel: Path) -> No
         files = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*.*") if "__pycache__" not in path.parts}
         assert {str(path) for path in files} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    assert "launcher/assets/AGENTS.md" in names
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
 
 
@@ -50,6 +51,7 @@ def test_the_installed_command_runs_from_another_folder(installed: Path, tmp_pat
     assert all(row["path"].startswith(str(installed / "launcher" / "assets")) for row in listed)
     assert json.loads(train(installed, tmp_path, "plan", "recipe=hot", "--json"))["epochs"] == 270
     assert "_ARGCOMPLETE" in train(installed, tmp_path, "completion", "bash")
+    assert "train schema" in train(installed, tmp_path, "help", "agents")
 
 
 def test_the_installed_command_trains_submits_and_reports(installed: Path, tmp_path: Path) -> None:

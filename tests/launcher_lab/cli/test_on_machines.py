@@ -35,7 +35,7 @@ def test_a_machine_has_minutes_money_and_bottlenecks() -> None:
     assert "source: published rates of other programs" in out
     (offer,) = offered(*PLAN, "--on", "8xH100")
     hours = offer["minutes"]["value"] / 60  # type: ignore[index]
-    assert offer["cost"]["seconds"] == pytest.approx(hours * machines()["lambda_8x_h100"].price_per_hour)  # type: ignore[index]
+    assert offer["cost"]["value"] == pytest.approx(hours * machines()["lambda_8x_h100"].price_per_hour)  # type: ignore[index]
     assert {phase["bound"] for phase in offer["phases"]} <= {"arithmetic", "memory", "loader"}  # type: ignore[attr-defined]
 
 
@@ -48,7 +48,7 @@ def test_hardware_selects_a_machine_too() -> None:
 
 def test_all_machines_are_compared_and_the_front_marked() -> None:
     offers = offered(*PLAN, "--on", "all")
-    able = [(o["minutes"]["value"], o["cost"]["seconds"], o["front"]) for o in offers if not o["problem"]]  # type: ignore[index]
+    able = [(o["minutes"]["value"], o["cost"]["value"], o["front"]) for o in offers if not o["problem"]]  # type: ignore[index]
     for minutes, cost, front in able:
         beaten = any(m <= minutes and c <= cost and (m, c) != (minutes, cost) for m, c, _ in able)
         assert front == (not beaten)
@@ -159,7 +159,7 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
         file.write_text(f"{header}\n{row}\n")
     for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
         offers = offered(*PLAN, *named, "--prices", "sky")
-        hourly = {offer["spot"]: 60 * offer["cost"]["seconds"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
+        hourly = {offer["spot"]: 60 * offer["cost"]["value"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
         assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"

@@ -34,7 +34,7 @@ def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bo
     found = TOTAL.search(text)
     assert found is not None, text[:400]
     assert [float(part) for part in found.groups()] == [
-        pytest.approx(offer["cost"][key], abs=0.01) for key in ("seconds", "low", "high")
+        pytest.approx(offer["cost"][key], abs=0.01) for key in ("value", "low", "high")
     ]
     assert (" on spot machines, predicted: " in text) == offer["spot"]
     assert offer["made_from"] in text
