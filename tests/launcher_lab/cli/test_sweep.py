@@ -160,7 +160,7 @@ def test_an_ablation_trains_its_grid_and_compares_the_runs(here: Here, monkeypat
     ]
     config = read(here.folder / "runs" / trained[0] / "config.yaml")
     assert "auto" not in (config.precision, config.dataloader.decoder)
-    output = json.loads(shown[shown.index("\n{") :])
+    output = json.loads(shown)
     assert [(row["name"], row["measured"]["runs"]) for row in output["grid"]] == [
         ("all", 2), ("none", 2), ("with blurpool", 2),
     ]  # fmt: skip
