@@ -18,12 +18,12 @@ pytestmark = pytest.mark.system
 
 
 class Script:
-    """A script in a folder with runs: `ask` returns the document that a command prints."""
+    """A script in a folder with runs: `document` returns what that a command prints."""
 
     def __init__(self, folder: Path):
         self._train, self.folder = Here(folder), folder
 
-    def ask(self, *words: str, code: int = 0) -> Any:
+    def document(self, *words: str, code: int = 0) -> Any:
         return json.loads(self._train(*words, "--json", code=code).stdout)
 
     def stop_after(self, step: int, *words: str) -> Any:
@@ -35,10 +35,10 @@ class Script:
         return [] if code == 2 else json.loads(output)["offers"]
 
     def newest(self) -> Any:
-        return self.ask("ls", "runs")["runs"][-1]
+        return self.document("ls", "runs")["runs"][-1]
 
     def new(self, name: str, *words: str) -> Any:
-        return self.ask(*SMALL, f"run_name={name}", *words)
+        return self.document(*SMALL, f"run_name={name}", *words)
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,13 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
 def resume_the_newest_run_with_twice_the_epochs(script: Script) -> None:
     script.new("short", "epochs=2")
     newest = script.newest()
-    longer = script.ask("resume", newest["path"], f"epochs={2 * newest['epochs']}")
+    longer = script.document("resume", newest["path"], f"epochs={2 * newest['epochs']}")
     assert (longer["state"], longer["epochs_done"]) == ("finished", 4)
 
 
 def find_the_recipe_that_reaches_78_percent_for_the_least_money_on_spot(script: Script) -> None:
     costs = {}
-    for recipe in script.ask("ls", "recipes")["recipes"]:
+    for recipe in script.document("ls", "recipes")["recipes"]:
         reached = [point["top1"] for point in recipe["published"]]
         if reached and min(reached) <= 78 <= max(reached):
             plan = ["plan", f"recipe={recipe['name']}", "--on", "all", "--quality", "78"]
@@ -70,7 +70,7 @@ def find_the_recipe_that_reaches_78_percent_for_the_least_money_on_spot(script: 
     assert len({name for name, _ in costs}) > 1
     (offer,) = (
         one
-        for one in script.ask("plan", f"recipe={recipe}", "--on", machine, "--quality", "78")["offers"]
+        for one in script.document("plan", f"recipe={recipe}", "--on", machine, "--quality", "78")["offers"]
         if one["spot"]
     )
     assert offer["cost"]["value"] == pytest.approx(min(costs.values()))
@@ -79,94 +79,96 @@ def find_the_recipe_that_reaches_78_percent_for_the_least_money_on_spot(script: 
 def finish_every_unfinished_run(script: Script) -> None:
     stopped = script.stop_after(7, *SMALL, "run_name=stopped")
     assert stopped["state"] == "stopped"
-    for run in script.ask("ls", "runs")["runs"]:
+    for run in script.document("ls", "runs")["runs"]:
         if run["resume"]:
-            script.ask(*shlex.split(run["resume"])[1:])
-    assert {run["state"] for run in script.ask("ls", "runs")["runs"]} == {"finished"}
+            script.document(*shlex.split(run["resume"])[1:])
+    assert {run["state"] for run in script.document("ls", "runs")["runs"]} == {"finished"}
 
 
 def find_the_best_run_and_evaluate_it(script: Script) -> None:
-    best = max(script.ask("ls", "runs")["runs"], key=lambda run: run["best"])
-    evaluated = script.ask("eval", best["path"], "--best")
+    best = max(script.document("ls", "runs")["runs"], key=lambda run: run["best"])
+    evaluated = script.document("eval", best["path"], "--best")
     assert evaluated["metrics"]["top1"] == pytest.approx(best["best"])
 
 
 def list_what_differs_between_two_runs(script: Script) -> None:
-    differing = {row["key"]: (row["first"], row["second"]) for row in script.ask("diff", "runs/first", "runs/second")}
+    differing = {
+        row["key"]: (row["first"], row["second"]) for row in script.document("diff", "runs/first", "runs/second")
+    }
     assert differing["seed"] == (42, 1)
 
 
 def find_who_set_a_value(script: Script) -> None:
-    shown = script.ask("show", "recipe=mild", "optimizer.lr=1")
+    shown = script.document("show", "recipe=mild", "optimizer.lr=1")
     assert (shown["config"]["optimizer"]["lr"], shown["origins"]["optimizer.lr"]) == (1.0, "command line")
     assert shown["origins"]["optimizer.momentum"] == "recipe mild"
 
 
 def check_the_machine_and_the_data_before_a_run(script: Script) -> None:
     words = ["dataset=image_folder", "dataset.path=nowhere", "model=resnet18", "launch=cpu", "batch_size=8"]
-    problems = [finding for finding in script.ask("doctor", *words, code=2) if finding["status"] == "problem"]
+    problems = [finding for finding in script.document("doctor", *words, code=2) if finding["status"] == "problem"]
     assert any("nowhere" in finding["observation"] for finding in problems)
 
 
 def estimate_the_time_of_a_run_here(script: Script) -> None:
-    estimate = script.ask("estimate", *SMALL, "--seconds", "0.1")
+    estimate = script.document("estimate", *SMALL, "--seconds", "0.1")
     assert estimate["wall"]["low"] <= estimate["wall"]["seconds"] <= estimate["wall"]["high"]
 
 
 def find_the_bottleneck_and_what_to_change(script: Script) -> None:
-    found = script.ask("diagnose", *SMALL, "--seconds", "0.1")
+    found = script.document("diagnose", *SMALL, "--seconds", "0.1")
     assert found["bound"] in found["bounds"] + ["data", "transfer", "step"]
 
 
 def find_a_learning_rate_and_plan_a_run_with_it(script: Script) -> None:
-    found = script.ask("lr-find", *SMALL, "epochs=10", "--steps", "60")
+    found = script.document("lr-find", *SMALL, "epochs=10", "--steps", "60")
     word = found["word"] or "optimizer.lr=1"
-    assert script.ask("plan", *SMALL, word)["peak_lr"] > 0
+    assert script.document("plan", *SMALL, word)["peak_lr"] > 0
 
 
 def classify_the_images_of_a_folder(script: Script) -> None:
     words = ["recipe=mild", "dataset=image_folder", "dataset.path=images", "model=resnet18", "launch=cpu", "epochs=3"]
     words += ["batch_size=8", "schedule.warmup=1ep", "image.train_size=32", "image.eval_size=32"]
-    script.ask(*words, "image.eval_resize=32", "dataloader.workers=0", "run_name=animals")
-    predicted = script.ask("predict", "runs/animals", "images/val/cat/0.jpg", "--top", "2")
+    script.document(*words, "image.eval_resize=32", "dataloader.workers=0", "run_name=animals")
+    predicted = script.document("predict", "runs/animals", "images/val/cat/0.jpg", "--top", "2")
     assert {one["class"] for one in predicted["classes"]} == {"cat", "dog"}
 
 
 def write_the_data_sets_files_and_count_their_images(script: Script) -> None:
-    files = script.ask("prepare", "dataset=image_folder", "dataset.path=images", "dataloader.workers=1")["files"]
+    files = script.document("prepare", "dataset=image_folder", "dataset.path=images", "dataloader.workers=1")["files"]
     assert {file["split"]: file["samples"] for file in files} == {"train": 16, "val": 8}
     assert all((script.folder / file["path"]).stat().st_size == file["bytes"] for file in files)
 
 
 def export_a_run_and_find_the_file(script: Script) -> None:
-    exported = script.ask("export", "runs/first", "-o", "model")
+    exported = script.document("export", "runs/first", "-o", "model")
     assert (script.folder / exported["file"]).is_file()
     assert exported["checked"]["images"] == 50
 
 
 def train_a_grid_of_two_seeds_and_compare_them(script: Script) -> None:
-    compared = script.ask("compare", "runs/first", "runs/second")
+    compared = script.document("compare", "runs/first", "runs/second")
     (point,) = compared["points"]
     assert (point["seeds"], point["epochs"]) == (2, 3)
-    best = [run["best"] for run in script.ask("ls", "runs")["runs"] if run["path"] in point["runs"]]
+    best = [run["best"] for run in script.document("ls", "runs")["runs"] if run["path"] in point["runs"]]
     assert point["top1_mean"] <= 100 * max(best)
 
 
 def find_which_algorithm_to_leave_out(script: Script) -> None:
-    rows = script.ask("ablate", *SMALL, "--grid")["grid"]
+    rows = script.document("ablate", *SMALL, "--grid")["grid"]
     command = next(row["command"] for row in rows if row["algorithm"] == "ema" and "without" in row["name"])
-    assert "ema" not in str(script.ask("plan", *command[1:])["order"])
+    assert "ema" not in str(script.document("plan", *command[1:])["order"])
 
 
 def find_the_cheapest_machine_with_eight_gpus(script: Script) -> None:
-    eight = [one for one in script.ask("ls", "hardware")["hardware"] if one["gpus"] == 8 and one["spot_per_hour"]]
+    eight = [one for one in script.document("ls", "hardware")["hardware"] if one["gpus"] == 8 and one["spot_per_hour"]]
     cheapest = min(eight, key=lambda one: one["spot_per_hour"])
-    offers = script.ask("plan", "recipe=mild", "--on", cheapest["name"])["offers"]
+    offers = script.document("plan", "recipe=mild", "--on", cheapest["name"])["offers"]
     assert all(offer["gpu"].startswith("8x") for offer in offers)
 
 
 def find_the_epoch_in_which_images_get_their_full_size(script: Script) -> None:
-    plan = script.ask("plan", "recipe=mild", "epochs=36")
+    plan = script.document("plan", "recipe=mild", "epochs=36")
     full = max(row["view"] for row in plan["timetable"])
     first = next(row for row in plan["timetable"] if row["view"] == full)
     assert 0 < first["epoch"] < 36
@@ -174,12 +176,12 @@ def find_the_epoch_in_which_images_get_their_full_size(script: Script) -> None:
 
 
 def try_every_optimizer_on_a_recipe(script: Script) -> None:
-    names = script.ask("ls", "optimizer")["optimizer"]
-    assert {script.ask("show", f"optimizer={name}")["config"]["optimizer"]["name"] for name in names} == {*names}
+    names = script.document("ls", "optimizer")["optimizer"]
+    assert {script.document("show", f"optimizer={name}")["config"]["optimizer"]["name"] for name in names} == {*names}
 
 
 def write_a_job_for_slurm(script: Script) -> None:
-    job = script.ask("submit", "--slurm", "recipe=mild", "dataset=imagenet", "dataset.path=/data")
+    job = script.document("submit", "--slurm", "recipe=mild", "dataset=imagenet", "dataset.path=/data")
     (script.folder / job["file"]).write_text(job["text"])
     assert job["command"] == ["sbatch", "job.sh"]
     assert "#SBATCH" in job["text"]
@@ -188,15 +190,15 @@ def write_a_job_for_slurm(script: Script) -> None:
 def start_the_next_trial_of_a_search(script: Script) -> None:
     (script.folder / "space.yaml").write_text("optimizer.lr: [0.1, 1.0]\n")
     tune = ["tune", "space.yaml", *SMALL, "--trials", "2"]
-    trial = next(trial for trial in script.ask(*tune) if not trial["finished"])
-    script.ask(*trial["command"])
-    assert sum(trial["finished"] for trial in script.ask(*tune)) == 1
+    trial = next(trial for trial in script.document(*tune) if not trial["finished"])
+    script.document(*trial["command"])
+    assert sum(trial["finished"] for trial in script.document(*tune)) == 1
 
 
 def repeat_the_step_with_the_largest_loss(script: Script) -> None:
     rows = map(json.loads, (script.folder / "runs/first/metrics.jsonl").read_text().splitlines())
     step = max((row for row in rows if row["kind"] == "train"), key=lambda row: row["loss"])["step"] - 1
-    replayed = script.ask("replay", "runs/first", f"step={step}")
+    replayed = script.document("replay", "runs/first", f"step={step}")
     assert all(rank["finite"] and len(rank["indices"]) == 16 for rank in replayed["ranks"])
 
 
