@@ -18,7 +18,7 @@ pytestmark = pytest.mark.system
 
 
 class Script:
-    """A script in a folder with runs: `document` returns what that a command prints."""
+    """A script in a folder with runs: `document` returns what a command prints."""
 
     def __init__(self, folder: Path):
         self._train, self.folder = Here(folder), folder
