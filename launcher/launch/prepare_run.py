@@ -220,8 +220,8 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
         copy_teacher(config, folder.teacher)
 
 
-def _time_note(asked: Plan, plan: Plan) -> str:
-    fit = f"{plan.epochs} of {count_of(asked.epochs, 'epoch')} fit by the time of measured steps"
+def _time_note(typed: Plan, plan: Plan) -> str:
+    fit = f"{plan.epochs} of {count_of(typed.epochs, 'epoch')} fit by the time of measured steps"
     return f"stop.minutes={plan.config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
 
 
