@@ -31,8 +31,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
-    if "tokens" in read(folder.config).task.needs:
-        raise UserError(f"{folder.path} is a language model, which cannot be exported yet; pass a run of another task")
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
         raise UserError(f"--onnx needs {' and '.join(missing)}; run {how_to_add('onnx')}")
     from launcher.weights.export import export_run

@@ -10,7 +10,9 @@ import csv
 import json
 import math
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,8 @@ EXAMPLES = [
     "train predict runs/small_gpt-python_source-1120-1 'import os' --tokens 200 --temperature 0.8 --top-k 40",
 ]
 _STDIN = "-"
+_TOP, _TOKENS = 5, 100
+_OF_IMAGES, _OF_TEXT = ("list", "top", "csv"), ("tokens", "temperature", "top_k", "seed")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -46,37 +50,35 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth; or a text"
     )
     parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="most classes per image (default: 5)")
+    parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image (default: {_TOP})")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     text = parser.add_argument_group("a text of a language model")
-    text.add_argument(
-        "--tokens", type=int, default=100, metavar="N", help="most tokens that continue it (default: 100)"
-    )
-    text.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0 takes the likeliest (default)")
+    text.add_argument("--tokens", type=int, metavar="N", help=f"most tokens that continue it (default: {_TOKENS})")
+    text.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest (default)")
     text.add_argument("--top-k", type=int, metavar="K", help="draw from so many likeliest tokens (default: all)")
-    text.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    text.add_argument("--seed", type=int, metavar="N", help="of the draws (default: 0)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one line of JSON per image")
     form.add_argument("--csv", action="store_true", help="one row per class or number")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.top < 1:
-        raise UserError(Problem("must be at least 1", "--top", arguments.top))
+    _check_counts(arguments)
     exported = exported_at(arguments.run)
     folder = None if exported else existing(arguments.run, saved=True)
     config = read(folder.config) if folder else compose([]).config
-    if folder and "tokens" in config.task.needs:
-        return _continue(arguments, folder, config)
+    # note: an invalid config or card is refused before the import of torch, which takes seconds
+    task = read_card(exported / CARD)[0].task if exported else config.task
+    if "tokens" in task.needs:
+        _refuse(arguments, _OF_IMAGES, f"is for images, and {arguments.run} is a language model; remove it")
+        return _continue(arguments, partial(classifier, exported, folder, config, best=arguments.best))
+    _refuse(arguments, _OF_TEXT, f"is for language models, and {arguments.run} is a model of images; remove it")
     files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
     if not any(is_file(Path(file)) for file in files):
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
-    # note: an invalid config or card is refused before the import of torch, which takes seconds
-    if exported:
-        read_card(exported / CARD)
     from launcher.weights.classifier import predictions
 
     for note in notes_on(dropped):
@@ -85,7 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
     titles = trained.task.values.predicted
     if arguments.csv:
         print("file,rank", *titles, "error", sep=",")
-    for prediction in predictions(trained, files, arguments.top):
+    for prediction in predictions(trained, files, arguments.top or _TOP):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
@@ -96,19 +98,38 @@ def main(arguments: argparse.Namespace) -> int:
     return FAILED if failed else DONE
 
 
-def _continue(arguments: argparse.Namespace, folder: RunFolder, config: RunConfig) -> int:
-    """Print a text and its continuation."""
-    for flag, value in (("--tokens", arguments.tokens), ("--top-k", arguments.top_k)):
-        if value is not None and value < 1:
-            raise UserError(Problem("must be at least 1", flag, value))
-    if not 0 <= arguments.temperature < math.inf:
+def _check_counts(arguments: argparse.Namespace) -> None:
+    """Raise UserError for a flag out of range."""
+    for name in ("top", "tokens", "top_k"):
+        if (value := getattr(arguments, name)) is not None and value < 1:
+            raise UserError(Problem("must be at least 1", _flag(name), value))
+    if not 0 <= (arguments.temperature or 0) < math.inf:
         raise UserError(Problem("must be a number from 0 on", "--temperature", arguments.temperature))
+
+
+def _refuse(arguments: argparse.Namespace, names: Sequence[str], message: str) -> None:
+    """Raise UserError if one of these flags is set."""
+    if wrong := [name for name in names if getattr(arguments, name) not in (None, False)]:
+        raise UserError(*(f"{_flag(name)} {message}" for name in wrong))
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _continue(arguments: argparse.Namespace, load: Callable[[], Classifier]) -> int:
+    """Print a text and its continuation."""
     text = " ".join(arguments.images)
     from launcher.weights.generate import continuation
 
-    trained = classifier(None, folder, config, best=arguments.best)
-    values = {"tokens": arguments.tokens, "temperature": arguments.temperature, "top_k": arguments.top_k}
-    added = continuation(trained, text, **values, seed=arguments.seed)
+    added = continuation(
+        load(),
+        text,
+        tokens=arguments.tokens or _TOKENS,
+        temperature=arguments.temperature or 0.0,
+        top_k=arguments.top_k,
+        seed=arguments.seed or 0,
+    )
     print(json.dumps({"text": text, "continuation": added}) if arguments.json else f"{text}{added}")
     return DONE
 

@@ -4,6 +4,8 @@ Layers have the names of Hugging Face's GPT-2. An export contains this source, s
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,7 +31,7 @@ class CausalTransformer(nn.Module):
         positions: str,
         activation: str,
         qk_norm: bool,
-        dropout: float,
+        dropout: float = 0.0,
     ):
         super().__init__()
         self.heads = heads
@@ -49,6 +51,10 @@ class CausalTransformer(nn.Module):
         self.wpe = None
         self.slopes = torch.tensor([2.0**-e for e in slope_exponents(self.heads)], device=self.wte.weight.device)
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights by these names or those of Hugging Face's GPT-2."""
+        return super().load_state_dict(own_names(state_dict), strict, assign)
+
     def get_classifier(self) -> nn.Module:
         """Return a layer without weights: those of the head are the embedding's."""
         return nn.Identity()
@@ -65,6 +71,23 @@ class CausalTransformer(nn.Module):
         for block in self.h:
             hidden = block(hidden, bias)
         return F.linear(self.ln_f(hidden), self.wte.weight)
+
+
+def own_names(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights by the names of `CausalTransformer`, also those of Hugging Face's GPT-2.
+
+    They start with `transformer`, and weights of linear layers are transposed.
+    """
+    start = "transformer."
+    return {
+        name.removeprefix(start): tensor.T if name.startswith(start) and is_turned(name) else tensor
+        for name, tensor in weights.items()
+    }
+
+
+def is_turned(name: str) -> bool:
+    """Return whether Hugging Face's GPT-2 has the transpose of a weight."""
+    return ".c_" in name and name.endswith("weight")
 
 
 class Block(nn.Module):
@@ -158,4 +181,14 @@ def slope_exponents(heads: int) -> list[float]:
 
 
 # The parts of this file in an export's model.py, the network last.
-PARTS = (slope_exponents, distance_bias, rotated, Perceptron, CausalAttention, Block, CausalTransformer)
+PARTS = (
+    is_turned,
+    own_names,
+    slope_exponents,
+    distance_bias,
+    rotated,
+    Perceptron,
+    CausalAttention,
+    Block,
+    CausalTransformer,
+)

@@ -42,6 +42,11 @@ class GPTModel(ModelConfig):
     qk_norm: bool
     dropout: Annotated[float, Field(ge=0, lt=1)]
 
+    @property
+    def is_gpt2(self) -> bool:
+        """Whether the network is that of GPT-2, whatever its sizes."""
+        return self.positions == "learned" and self.activation == "gelu" and not self.qk_norm
+
     def keywords(self) -> dict[str, Setting]:
         common = {field.name for field in fields(ModelConfig)}
         return {key: value for key, value in vars(self).items() if key not in common}

@@ -123,6 +123,10 @@ class Task(Complete, ABC):
         """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
         return model(inputs).float()  # type: ignore[no-any-return]
 
+    def card_input(self) -> dict[str, Any]:
+        """Return how an evaluation prepares inputs, as the `input` of a model card."""
+        return {}
+
     @abstractmethod
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         """Return what collects the details of an evaluation, with or without images to show."""

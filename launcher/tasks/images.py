@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
@@ -75,6 +75,11 @@ class ImageTask(Task):
         images = torch.zeros(count, view, view, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
         label = torch.from_numpy(blank_labels(self.values, self.values.outputs(self.config.dataset))[:1])
         return images, label.expand(count, *label.shape[1:]).contiguous().to(device)
+
+    def card_input(self) -> dict[str, Any]:
+        from launcher.data.images import evaluation_input  # note: torch
+
+        return evaluation_input(self.config)
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs, averaged with those of the mirrored images if the run evaluates so."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -22,6 +22,8 @@ from launcher.tasks import Details, Row, Task
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from launcher.config.choices import LossConfig, Scores
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -41,6 +43,7 @@ class LanguageConfig(TaskConfig):
     facts = ("tokenizer",)
     sample = "sequence"
     speeds = ("tokens/s", "tokens/s")
+    program = "standalone_text"
 
     name: Literal["language"]
     length: Count
@@ -54,6 +57,9 @@ class LanguageConfig(TaskConfig):
         """Its data loader reads sequences, and decodes none."""
 
     evaluation_decoder = records = decoder  # type: ignore[assignment]
+
+    def scores(self, loss: LossConfig) -> Scores:
+        return "softmax"
 
     def speed(self, samples: float) -> float:
         """Count all tokens of the loaded sequences, also those that an algorithm cuts off."""
@@ -112,6 +118,10 @@ class Language(Task):
 
     def output_shape(self, count: int, view: int) -> tuple[int, ...]:
         return count, view, self.values.outputs(self.config.dataset)
+
+    def card_input(self) -> dict[str, Any]:
+        """Return the longest sequence of the training, and the token of a document's end, if known."""
+        return {"length": self.values.full_view(self.config), "end": self.tokenizer.end if self.tokenizer else None}
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         return ByPlace()

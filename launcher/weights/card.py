@@ -51,15 +51,19 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
         raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
     except UserError as error:
         raise UserError(f"{path} has no valid config ({error.line}); export the run again") from None
-    if not isinstance(classes, list) or len(classes) != config.dataset.classes:
+    expected = 0 if "tokens" in config.task.needs else config.dataset.classes
+    if not isinstance(classes, list) or len(classes) != expected:
         raise UserError(f"{path} does not list the classes of its config; export the run again")
     numbers = {name: [value] * len(classes) if isinstance(value, float) else value for name, value in facts.items()}
-    if set(facts) - set(config.task.facts) or not all(_are_numbers(one, len(classes)) for one in numbers.values()):
+    if set(facts) - set(config.task.facts) or not all(_is_fact(*one, len(classes)) for one in numbers.items()):
         raise UserError(
             f"{path} has other values of its task than {', '.join(config.task.facts)}; export the run again"
         )
     return config, [str(name) for name in classes], facts
 
 
-def _are_numbers(values: Any, count: int) -> bool:
+def _is_fact(name: str, values: Any, count: int) -> bool:
+    """Return whether it is the text of a tokenizer, or numbers, one for each output."""
+    if name == "tokenizer":
+        return values is None or isinstance(values, str)
     return isinstance(values, list) and len(values) == count and all(isinstance(one, float) for one in values)

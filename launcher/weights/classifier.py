@@ -17,7 +17,7 @@ from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable
 from launcher.config.schema import RunConfig
 from launcher.data.folder import Folder
-from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages, evaluation_input
+from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
 from launcher.data.inspection import match_images
 from launcher.data.loaders.base import MOST_PROCESSES, loader_of
 from launcher.data.loading import EvaluationLoader, build_evaluation, build_loaders
@@ -98,14 +98,18 @@ def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
 def model_card(
     plan: Plan, state: dict[str, Any], surgeries: dict[str, Surgery], classes: list[str] | None
 ) -> dict[str, Any]:
-    """Describe a checkpoint's network; class names come from the checkpoint, else `classes`, else they are numbers."""
+    """Describe a checkpoint's network; class names come from the checkpoint, else `classes`, else they are numbers.
+
+    A language model has none.
+    """
     config, dataset = plan.config, plan.config.dataset
+    of_text = "tokens" in config.task.needs
     notes = {FLIP_AVERAGE: config.image.eval_flip_average, IN_UNIT: "scale" in state.get("task", {})}
     return {
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
-        "classes": state.get("classes") or classes or [str(number) for number in range(dataset.classes or 0)],
-        "input": evaluation_input(config),
+        "classes": state.get("classes") or classes or ([] if of_text else [*map(str, range(dataset.classes or 0))]),
+        "input": build_task(config, facts=state.get("task")).card_input(),
         "flip_average": config.image.eval_flip_average,
         "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),

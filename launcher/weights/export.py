@@ -1,6 +1,7 @@
 """`train export`: write a checkpoint as a model that runs without this project, after checking it."""
 
 import io
+import math
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from torch import nn
 
 from launcher.config import code
 from launcher.config.resolved import read
+from launcher.config.schema import RunConfig
 from launcher.data.loading import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.disk import reason
@@ -22,14 +24,18 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.tasks import build_task
+from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
+from launcher.training.evaluation import outside_steps
 from launcher.weights.card import ONNX
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
+from launcher.weights.hugging_face import as_gpt2
 
 _BATCH = 64
+# Of a batch.
+_MOST_OUTPUTS = 2**26
 # note: the limit of protobuf for one message
 _MOST_ONNX_BYTES = 2**31 - 1
 
@@ -51,22 +57,31 @@ def export_run(
             Problem("has no predictions without this project; export a run of another task", "task", config.task.name)
         )
     state = load_checkpoint(folder, best=best)
-    plan = plan_for(replace(config, eval_batch_size=_BATCH), 1)
+    plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
+        task = build_task(config, facts=card["task"])
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
             card["load"] = LOAD
-            write_onnx(network.eval(), staged, card)
+            write_onnx(network.eval(), staged, card, task)
         else:
-            write_export(state["weights"], staged, card, surgeries, plan.config.model.source())
+            weights, files = as_gpt2(config.model, state["weights"], card)
+            write_export(weights, staged, card, surgeries, config.model.source(), config.task.program)
+            for name, text in files.items():
+                (staged / name).write_text(text, encoding="utf-8")
         code.copy(staged)
-        task = build_task(config, facts=card["task"])
         check = check_export(staged, network, plan, task, images, recorded, report)
         write_card(staged, card | {"checked": vars(check)})
     return check
+
+
+def _batch_size(config: RunConfig) -> int:
+    """Return that of the check, whose outputs fit into memory."""
+    outputs = math.prod(build_task(config).output_shape(1, config.task.evaluation_view(config)))
+    return max(1, min(_BATCH, _MOST_OUTPUTS // outputs))
 
 
 @contextmanager
@@ -117,8 +132,8 @@ def _staged(output: Path) -> Iterator[Path]:
         raise
 
 
-def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> None:
-    """Write the files of a network in evaluation mode, float32 on the CPU, for batches of any size.
+def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any], task: Task) -> None:
+    """Write the files of a network in evaluation mode, float32 on the CPU, for any number of images or length of texts.
 
     The graph has no metadata but the card's `note`: those of torch's exporter contain paths of this machine.
 
@@ -129,17 +144,19 @@ def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> Non
         raise UserError(f"ONNX files hold 2.1 GB, but the weights have {size / 1e9:.1f} GB; export without --onnx")
     from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
 
+    of_text = task.values.axes == 1
     # note: torch would fix a batch size of one
-    images = torch.zeros(2, 3, card["input"]["size"], card["input"]["size"])
+    loaded, _ = task.blank(2, task.values.evaluation_view(task.config), torch.device("cpu"))
+    inputs = task.prepare(outside_steps(loaded)).inputs
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             network,
-            (images,),
+            (inputs,),
             dynamo=True,
-            input_names=["images"],
+            input_names=["tokens" if of_text else "images"],
             output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamic_shapes=({0: torch.export.Dim("batch"), **({1: torch.export.Dim.AUTO} if of_text else {})},),
             verbose=False,
         )
     assert program is not None
@@ -147,5 +164,5 @@ def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any]) -> Non
     if card["note"]:
         program.model.metadata_props["note"] = card["note"]
     (folder / ONNX).write_bytes(program.model_proto.SerializeToString())
-    (folder / MODEL).write_text(module_source("standalone_onnx.py"), encoding="utf-8")
+    (folder / MODEL).write_text(module_source(f"{task.values.program}_onnx.py"), encoding="utf-8")
     write_card(folder, card)

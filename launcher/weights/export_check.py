@@ -1,5 +1,6 @@
 """Check in a process that cannot import this project that an exported model computes the same as the run."""
 
+import math
 import pickle
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -35,6 +36,8 @@ _MOST_DIFFERENT = 0.01
 # Levels of 255 by which a pixel may differ.
 _ROUNDING_OF_RESIZE = 8
 _NOISE = 8
+# Outputs of all samples together, for which the check takes minutes.
+_MOST_OUTPUTS = 2**30
 # Batch sizes that another runtime may treat differently, such as one image without its batch dimension.
 _COUNTS = (1, 3)
 
@@ -46,26 +49,25 @@ for name in sys.argv[2:]:
     sys.modules[name] = None
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from PIL import Image
 import model
 network = model.load()
 while True:
     try:
-        pixels, files = pickle.load(sys.stdin.buffer)
+        inputs, files = pickle.load(sys.stdin.buffer)
     except EOFError:
         break
-    inputs = [np.asarray(model.transform(Image.open(file))) for file in files]
-    logits = np.asarray(model.predict(network, model.normalize(pixels)))
-    pickle.dump((logits, np.stack(inputs) if inputs else np.empty(0)), sys.stdout.buffer)
+    logits = np.asarray(model.predict(network, getattr(model, "normalize", np.asarray)(inputs)))
+    images = np.stack([model.transform(model.Image.open(file)) for file in files]) if files else np.empty(0)
+    pickle.dump((logits, images), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 """
 
 
 @dataclass(frozen=True)
 class ExportCheck:
-    """The images that an export was checked on, their number, and its primary metric; None on noise."""
+    """What an export was checked on, such as validation images, their number, and its primary metric; None on noise."""
 
-    on: Literal["validation images", "noise"]
+    on: str
     images: int
     value: float | None
 
@@ -84,7 +86,7 @@ def _exported_model(path: Path, blocked: Sequence[str]) -> Iterator[Compute]:
 
 
 def _computed(process: Any, errors: IO[bytes], pixels: Tensor, files: Sequence[Path] = ()) -> tuple[Tensor, Tensor]:
-    """Return the logits of uint8 pixels, and the network's inputs made from the files.
+    """Return the logits of loaded inputs, and the network's inputs made from the files.
 
     Raises UserError if the process fails.
     """
@@ -118,14 +120,21 @@ def check_export(
 
     Both average over mirror images if the run does; an export's `predict` is what is compared.
     network: the one that the run evaluates, float32 on the CPU. Without a loader, noise replaces the images.
-    recorded: the run's primary metric, and its number of images.
+    recorded: the run's primary metric, and its number of samples. Samples with many outputs, such as sequences of
+    tokens, are not all computed, and then the metric is not compared.
 
     Raises UserError if outputs differ by more than rounding, or the metric by more than a hundredth.
     """
     images, totals, primary = 0, Totals(task, torch.device("cpu")), plan.config.task.primary
+    sample = plan.config.task.sample
     onnx = (path / ONNX).exists()
-    with _exported_model(path, ("launcher", "torch", "torchvision") if onnx else ("launcher",)) as compute:
-        for pixels, labels, indices in loader if loader else _noise(plan):
+    blocked = (
+        "launcher",
+        *(("PIL", "torchvision") if task.values.axes == 1 else ()),
+        *(("torch", "torchvision") if onnx else ()),
+    )
+    with _exported_model(path, blocked) as compute:
+        for pixels, labels, indices in loader if loader else [_noise(plan, task)]:
             if not images:
                 _compare(compute, network.eval(), plan, task, pixels, own_files(loader, indices), exact=not onnx)
             outputs, _ = compute(pixels)
@@ -133,6 +142,8 @@ def check_export(
                 totals.add(task.raw(outputs), task.targets(labels))
             images += len(pixels)
             report(images, plan.config.dataset.val_samples or images)
+            if images * math.prod(outputs.shape[1:]) > _MOST_OUTPUTS:
+                break
     if loader is None:
         return ExportCheck("noise", images, None)
     result = totals.over_ranks()
@@ -141,13 +152,13 @@ def check_export(
     before, samples = recorded or (value, images)
     most = max(_MOST_DIFFERENT, 1.01 / images) * (1 if primary.is_share else abs(before))
     if samples == images and abs(value - before) > most:
-        of_all = f"{primary.title} {primary.text(value)} on the {count_of(images, 'validation image')}"
+        of_all = f"{primary.title} {primary.text(value)} on the {count_of(images, f'validation {sample}')}"
         raise UserError(
             f"the exported model has {of_all}, but "
-            f"the run recorded {primary.text(before)}; no file was written; if the images have changed, restore them "
-            "or move them away to compare only logits, which are equal"
+            f"the run recorded {primary.text(before)}; no file was written; if the {sample}s have changed, "
+            "restore them or move them away to compare only logits, which are equal"
         )
-    return ExportCheck("validation images", images, value)
+    return ExportCheck(f"validation {sample}s", images, value)
 
 
 def own_files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
@@ -190,8 +201,9 @@ def agrees(outputs: Tensor, expected: Tensor, rounding: float) -> bool:
     return bool((outputs - expected[: len(outputs)]).abs().max() <= most)
 
 
-def _noise(plan: Plan) -> list[Loaded]:
-    size = plan.evaluation_view
-    random = randomness.generator(plan.config.seed, "export")
-    pixels = random.integers(0, 256, (_NOISE, 3, size, size), dtype=np.uint8)
-    return [(torch.from_numpy(pixels), torch.zeros(_NOISE, dtype=torch.int64), np.arange(_NOISE))]
+def _noise(plan: Plan, task: Task) -> Loaded:
+    """Return random pixels, or tokens."""
+    inputs, labels = task.blank(_NOISE, plan.evaluation_view, torch.device("cpu"))
+    most = 256 if inputs.dtype == torch.uint8 else task.values.outputs(plan.config.dataset)
+    random = randomness.generator(plan.config.seed, "export").integers(0, most, inputs.shape)
+    return torch.from_numpy(random).to(inputs.dtype), labels, np.arange(_NOISE)

@@ -5,6 +5,7 @@ Reading an export executes nothing: its weights and its card describe the networ
 
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from launcher.config.choices import ModelConfig, Surgery
+from launcher.models.causal_transformer import own_names
 from launcher.weights.card import CARD, WEIGHTS
 
 MODEL = "model.py"
@@ -28,6 +30,8 @@ IN_UNIT = (
     "number * scale + shift of this card's `task`; any other program must."
 )
 
+_FUTURE = "from __future__ import annotations\n"
+_IMPORT = re.compile(r"^from launcher\.weights\.(\w+) import .*\n", re.MULTILINE)
 _NO_NETWORK = "NETWORK: Callable[..., nn.Module] | None = None\n"
 _NO_SURGERY = "SURGERY: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}\n"
 
@@ -38,6 +42,7 @@ def write_export(
     card: Mapping[str, Any],
     surgeries: Mapping[str, Surgery],
     network: tuple[str, str] = ("", "None"),
+    program: str = "standalone",
 ) -> None:
     """Write the three files into an existing folder.
 
@@ -45,14 +50,14 @@ def write_export(
     every tensor name starts with the names of the surgeries: the library's network refuses the file, and only model.py
     loads it. The file's metadata contain the architecture and the surgeries.
     card: JSON values; at least those of `network_card`, `classes`, and `surgery` with its values by name. network: the
-    `source` of a model that is in no library.
+    `source` of a model that is in no library. program: of the task (`TaskConfig.program`).
     """
     prefix = _prefix(surgeries)
     tensors = {prefix + name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     metadata = {"format": "pt", "architecture": card["architecture"], "surgery": json.dumps(card["surgery"])}
     # note: safetensors' save_file makes files that only their owner can read
     (folder / WEIGHTS).write_bytes(save(tensors, metadata))
-    (folder / MODEL).write_text(model_source(surgeries, network), encoding="utf-8")
+    (folder / MODEL).write_text(model_source(surgeries, network, program), encoding="utf-8")
     write_card(folder, card)
 
 
@@ -73,17 +78,25 @@ def network_card(model: ModelConfig, classes: int, *, changed: bool) -> dict[str
     load = LOAD
     if not changed and (made := constructors.get(model.library)):
         load = f"network = {made}; network.load_state_dict(safetensors.torch.load_file('{WEIGHTS}'))"
-    return {"library": model.library, "architecture": model.architecture, "arguments": arguments, "load": load}
+    return {
+        "library": model.library,
+        "architecture": model.architecture,
+        "outputs": classes,
+        "arguments": arguments,
+        "load": load,
+    }
 
 
-def model_source(surgeries: Mapping[str, Surgery], network: tuple[str, str] = ("", "None")) -> str:
+def model_source(
+    surgeries: Mapping[str, Surgery], network: tuple[str, str] = ("", "None"), program: str = "standalone"
+) -> str:
     """Return the source of a module that rebuilds a network with these surgeries, by name and in this order.
 
-    network: the `source` of the model. It and surgeries may use the imports of standalone_torch.py.
+    network: the `source` of the model. It and surgeries may use the imports of standalone_network.py.
     """
     parts = dict.fromkeys(part for surgery in surgeries.values() for part in (*surgery.parts, surgery.change))
     rows = "".join(f'    "{name}": ({s.change.__name__}, {s.values!r}),\n' for name, s in surgeries.items())
-    text = module_source("standalone_torch.py")
+    text = module_source(f"{program}_torch.py")
     assert text.count(_NO_SURGERY) == text.count(_NO_NETWORK) == 1
     if surgeries:
         surgery = _NO_SURGERY.replace("{}", f"{{\n{rows}}}")
@@ -95,14 +108,25 @@ def model_source(surgeries: Mapping[str, Surgery], network: tuple[str, str] = ("
 
 
 def module_source(name: str) -> str:
-    """Return the source of a module of this folder, with its import of `standalone` replaced by that source."""
-    folder = Path(__file__).parent
-    before, line, after = (
-        (folder / name).read_text(encoding="utf-8").partition("from launcher.weights.standalone import")
-    )
-    shared = (folder / "standalone.py").read_text(encoding="utf-8").partition("import annotations\n\n")[2]
-    assert line
-    return before + shared + after.partition("\n")[2]
+    """Return the source of a module of this folder, with its imports of others there replaced by their sources."""
+    head, future, body = _source(name).partition(_FUTURE)
+    return head + future + _with_parts(body, set())
+
+
+def _with_parts(source: str, present: set[str]) -> str:
+    """Return a source with each part that it imports in the place of its first import."""
+
+    def part(found: re.Match[str]) -> str:
+        if found[1] in present:
+            return ""
+        present.add(found[1])
+        return _with_parts(_source(f"{found[1]}.py").partition(_FUTURE)[2].lstrip("\n"), present)
+
+    return _IMPORT.sub(part, source)
+
+
+def _source(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, Any] | None]:
@@ -125,6 +149,7 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], str | None, dict[str, A
     if not isinstance(surgery, dict):
         return tensors, metadata.get("architecture"), None
     plain = {name.removeprefix(_prefix(surgery)): tensor for name, tensor in tensors.items()}
+    plain = own_names(plain) if metadata.get("architecture") == "gpt" else plain
     return plain, metadata.get("architecture"), surgery
 
 

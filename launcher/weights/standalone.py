@@ -1,20 +1,15 @@
-"""The part that model.py has in every export, with torch or onnxruntime; needs NumPy and Pillow."""
+"""The part that model.py has in exports of models of images, with torch or onnxruntime; needs NumPy and Pillow."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
-FOLDER = Path(__file__).resolve().parent
-CARD: dict[str, Any] = json.loads((FOLDER / "model_card.json").read_text(encoding="utf-8"))
-CLASSES: list[str] = CARD["classes"]
+from launcher.weights.standalone_card import CARD, CLASSES
 
 
 def prepare(image: Image.Image) -> np.ndarray:

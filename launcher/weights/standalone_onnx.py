@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from launcher.weights.standalone import CARD, FOLDER, in_unit, main, prepare
+from launcher.weights.standalone import in_unit, main, prepare
+from launcher.weights.standalone_card import CARD, FOLDER
 
 transform = prepare
 

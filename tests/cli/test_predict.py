@@ -285,3 +285,9 @@ def test_invalid_weights_are_one_error_and_never_executed(
     card.unlink()
     assert "model_card.json is missing" in refused("predict", str(weights), f"{images}/a.png")
     assert not trap.exists()
+
+
+def test_flags_of_language_models_are_refused(run: RunFolder, images: Path) -> None:
+    for words in (["--tokens", "3"], ["--temperature", "0.5"], ["--top-k", "2"], ["--seed", "1"]):
+        error = refused("predict", str(run.path), str(images), *words)
+        assert error == f"error: {words[0]} is for language models, and {run.path} is a model of images; remove it\n"

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,7 +118,7 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
         )
         refused(folder, "prepares images differently")
     with monkeypatch.context() as patch:
-        patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"classes": ["one"]})
+        patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"outputs": 1})
         refused(folder, "fails without this project: .*size mismatch")
     set_recorded_top1(folder, 0.95)
     refused(folder, r"has top-1 .* on the 20 validation images, but the run recorded 95.00%")
@@ -268,8 +269,8 @@ def assert_another_file_is_refused(folder: RunFolder, output: Path, monkeypatch:
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
     write = export_module.write_onnx
 
-    def write_another(network: torch.nn.Module, staged: Path, card: dict[str, object]) -> None:
-        write(network, staged, card)
+    def write_another(network: torch.nn.Module, staged: Path, *card_and_task: Any) -> None:
+        write(network, staged, *card_and_task)
         onnx.save(model, staged / "model.onnx")
 
     monkeypatch.setattr(export_module, "write_onnx", write_another)
