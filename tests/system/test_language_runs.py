@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from launcher.records.run_folder import RunFolder
 from tests.forked import MODEL_MAIN, python
+from tests.language import RUN, text_in
 from tests.runs import Train, draw_nothing, fork_checks
-from tests.tasks.test_language import RUN, text_in
 
 pytestmark = pytest.mark.system
 

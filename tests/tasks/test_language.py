@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -27,30 +26,14 @@ from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn
+from tests.language import RUN, text_in
 from tests.trainers import EARLY, alone, assert_same_state, steps, train_all
 from tests.two_ranks import on_two_ranks
 
-MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
-RUN = [
-    *(*MODEL, "task=language", "task.length=16", "dataset=text", "dataloader=tokens", "launch=cpu", "epochs=2"),
-    *("batch_size=8", "eval_batch_size=6", "dataset.train_samples=48", "dataset.val_samples=11", "optimizer=adamw"),
-    *("optimizer.scale_lr=off", "optimizer.lr=0.01", "schedule.warmup=0ba", "logger.tensorboard=false"),
-    *("logger.interval=1ba", "model.dropout=0.1"),
-]
 # Those that mean something for tokens; each is refused for a reason otherwise.
 MEANT = {
     *("alibi", "sequence_length_warmup", "ema", "swa", "gradient_clipping", "label_smoothing", "layer_freezing", "sam"),
 }
-
-
-def text_in(folder: Path) -> Path:
-    """Write a text whose words follow each other in fixed orders."""
-    random = np.random.default_rng(0)
-    words = ["tree", "river", "stone", "cloud", "bird"]
-    for split, count in {"train": 200, "val": 50}.items():
-        rounds = (" ".join(words[(start + n) % 5] for n in range(5)) for start in random.integers(0, 5, count))
-        (folder / f"{split}.txt").write_text("\n".join(rounds))
-    return folder
 
 
 def config_of(folder: Path, *words: str) -> RunConfig:

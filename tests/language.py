@@ -1,0 +1,23 @@
+"""A small language model: the words of its run, and its text."""
+
+from pathlib import Path
+
+import numpy as np
+
+MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
+RUN = [
+    *(*MODEL, "task=language", "task.length=16", "dataset=text", "dataloader=tokens", "launch=cpu", "epochs=2"),
+    *("batch_size=8", "eval_batch_size=6", "dataset.train_samples=48", "dataset.val_samples=11", "optimizer=adamw"),
+    *("optimizer.scale_lr=off", "optimizer.lr=0.01", "schedule.warmup=0ba", "logger.tensorboard=false"),
+    *("logger.interval=1ba", "model.dropout=0.1"),
+]
+
+
+def text_in(folder: Path) -> Path:
+    """Write a text whose words follow each other in fixed orders."""
+    random = np.random.default_rng(0)
+    words = ["tree", "river", "stone", "cloud", "bird"]
+    for split, count in {"train": 200, "val": 50}.items():
+        rounds = (" ".join(words[(start + n) % 5] for n in range(5)) for start in random.integers(0, 5, count))
+        (folder / f"{split}.txt").write_text("\n".join(rounds))
+    return folder
