@@ -7,31 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import Composed, compose
-from launcher.config.gpus import Gpu, check_gpu, unsupported
-from launcher.config.groups import machines, price_age
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.gpus import check_gpu
+from launcher.config.groups import price_age
 from launcher.config.schema import Hardware
 from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
-from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.errors import Problem, UserError
-from launcher.installation import page
-from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
-from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
+from launcher_lab.cli.budget import choose
+from launcher_lab.cli.machine_offers import epochs_in, offers_on
 from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
-from launcher_lab.predict.machines import ALL, gpu_of, machine_named, rented, sky_prices
-from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, memory_problem, offers, with_front
-from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
-from launcher_lab.predict.profiles import correction, read_profiles
+from launcher_lab.predict.machines import ALL, machine_named, rented, sky_prices
+from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for
+from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
 
 __all__ = ["configure", "handle", "total"]
-
-# The loading of the published curves: FFCV, eight workers per GPU.
-_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +31,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
     )
+    parser.add_argument(
+        "--budget", metavar="25usd|2h", help="choose recipe, epochs and machine: the best quality for it, or --quality"
+    )
     parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: SkyPilot's catalogue")
     parser.add_argument("--image", metavar="FILE", help="with --on: draw cost against time")
 
 
 def handle(arguments: argparse.Namespace) -> int | None:
     """Print the prediction; return None without a machine."""
-    if not _has_machine(arguments):
+    if arguments.budget is None and not _has_machine(arguments):
         return None
     priced = sky_prices(rented()) if arguments.prices == "sky" else {}
     known, notes = {**rented(), **priced}, []
+    if arguments.budget is not None:
+        one = arguments.on in (None, ALL)
+        return choose(arguments, [*known.values()] if one else [known[machine_named(arguments.on, known)]])
     words = list(arguments.overrides)
     if arguments.on not in (None, ALL):
         words.append(f"hardware={machine_named(arguments.on, known)}")
@@ -73,7 +71,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if arguments.on != ALL:
         check_gpu(config.hardware, "hardware" if arguments.on is None else "--on")
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
-    candidates, more = _offers(composed, chosen)
+    candidates, more = offers_on(composed, chosen)
     notes += more
     if arguments.on != ALL and candidates[0].problem:
         raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
@@ -116,63 +114,6 @@ def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
     raise UserError(Problem(message, "--prices", "sky"))
 
 
-def _offers(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
-    """Return every machine's offers, and notes on the run and on skipped profiles."""
-    profiles, notes = read_profiles(Path(composed.config.runs))
-    predictors: dict[int, Predictor] = {}
-    candidates: list[Offer] = []
-    for machine in chosen:
-        gpu, count = gpu_of(machine), machine.gpus or 1
-        if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
-            key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
-            message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
-            raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
-        if count not in predictors:
-            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
-            predictors[count] = Predictor(prepared.plan)
-            notes = [*notes, *(note for note in prepared.notes if note not in notes)]
-        predictor = predictors[count]
-        plan = predictor.plan
-        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
-        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
-        candidates += offers(plan, prediction, unsupported(machine.gpu) or memory_problem(plan, prediction))
-        if len(chosen) == 1:
-            notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
-            notes += _without_launches(predictor, prediction, gpu, corrected.factor)
-    return with_front(candidates), notes
-
-
-def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
-    """Return a note on what FFCV files would change, if torchvision's loader is the bottleneck."""
-    config = predictor.plan.config
-    if not isinstance(config.dataloader, TorchvisionLoader) or main_bound(prediction.phases) != "loader":
-        return []
-    ffcv = replace(config, dataloader=compose(["dataloader=ffcv"]).config.dataloader)
-    other = Predictor(replace(predictor.plan, config=ffcv), predictor.counted)
-    before, after = (one.estimate.wall.seconds for one in (prediction, other.on(prediction.machine, gpu,
-                     correction=correction)))  # fmt: skip
-    return [
-        f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
-        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files ({page('data')})"
-    ]
-
-
-def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
-    """Return a note on what CUDA graphs would change, if launches are the bottleneck at some image sizes."""
-    slow = [phase for phase in prediction.phases if phase.bound == "launches"]
-    if not slow:
-        return []
-    plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
-    graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
-    sizes = [phase.view for phase in slow]
-    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.view in sizes)
-    before = sum(phase.steps * phase.seconds for phase in slow)
-    return [
-        f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
-        f"instead of {duration(before)} there ({page('performance')})"
-    ]
-
-
 def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
     """Return the length for a quality, and its epochs: those of its minutes on the published machine, as predicted."""
     from launcher_lab.study.results import read_results  # note: numpy and more
@@ -186,12 +127,7 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
     length = length_for(arguments.quality, str(config.recipe), curves)
     if length.minutes is None:
         return length, max(1, round(length.epochs or 0))
-    # note: published names are such as 8x A100 80GB and p4d.24xlarge
-    word = length.hardware if "x " in length.hardware else length.hardware.replace(".", "_")
-    there = machines()[machine_named(word)]
-    plan = plan_for(compose([f"recipe={config.recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
-    seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
-    return length, max(1, round(60 * length.minutes / seconds))
+    return length, epochs_in(length.minutes, str(config.recipe), length.hardware)
 
 
 def _values(offer: Offer) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
 @pytest.mark.parametrize(
     "word",
     [
-        *("bananas", "patience_is_a_virtue", "frobnicate", "stop.max_time", "kfold", "calibration", "crops", "resume"),
+        *("bananas", "patience_is_a_virtue", "frobnicate", "kfold", "calibration", "crops", "resume"),
         *("stop.max_steps", "folds", "max_memory", "debug"),
     ],
 )
@@ -238,3 +238,9 @@ def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
     done = subprocess.run(show, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (CLOSED_PIPE, "")
+
+
+def test_words_for_a_limit_of_time_suggest_the_key() -> None:
+    for word in ("stop.max_time", "max_time", "budget"):
+        with pytest.raises(UserError, match=r"did you mean stop\.minutes(=1)?\?"):
+            compose([f"{word}=1"])

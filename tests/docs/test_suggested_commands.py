@@ -48,8 +48,8 @@ FILLED = {
     "resume RUN": "runs/a",
     "show": "",
 }
-# tests/training/test_callbacks.py runs it.
-ELSEWHERE = {"resume ... callbacks....=off"}
+# tests/training/test_callbacks.py and tests/launcher_lab/predict/test_budget.py run them.
+ELSEWHERE = {"resume ... callbacks....=off", "plan ... --on ..."}
 # Words that follow a command in a sentence.
 PROSE = re.compile(
     r" (?:to write it|for (?:a run|those)|takes a folder|lists all|compares all|counts it|does not count|writes|checks"

@@ -1,0 +1,93 @@
+"""A run's offers on machines, and the epochs that published minutes had."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.config.compose import Composed, compose
+from launcher.config.gpus import Gpu, unsupported
+from launcher.config.groups import machines
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.schema import Hardware
+from launcher.counts import count_of
+from launcher.data.loaders.torchvision import TorchvisionLoader
+from launcher.errors import Problem, UserError
+from launcher.installation import page
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import prepare_run
+from launcher.plan.plan import plan_for
+from launcher.records.progress import duration
+from launcher_lab.predict.machines import gpu_of, machine_named
+from launcher_lab.predict.offers import Offer, memory_problem, offers, with_front
+from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
+from launcher_lab.predict.profiles import correction, read_profiles
+
+# The loading of the published curves: FFCV, eight workers per GPU.
+_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
+
+
+def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
+    """Return every machine's offers, and notes on the run and on skipped profiles."""
+    profiles, notes = read_profiles(Path(composed.config.runs))
+    predictors: dict[int, Predictor] = {}
+    candidates: list[Offer] = []
+    for machine in chosen:
+        gpu, count = gpu_of(machine), machine.gpus or 1
+        if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
+            key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
+            message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
+            raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
+        if count not in predictors:
+            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
+            predictors[count] = Predictor(prepared.plan)
+            notes = [*notes, *(note for note in prepared.notes if note not in notes)]
+        predictor = predictors[count]
+        plan = predictor.plan
+        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
+        candidates += offers(plan, prediction, unsupported(machine.gpu) or memory_problem(plan, prediction))
+        if len(chosen) == 1:
+            notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
+            notes += _without_launches(predictor, prediction, gpu, corrected.factor)
+    return with_front(candidates), notes
+
+
+def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what FFCV files would change, if torchvision's loader is the bottleneck."""
+    config = predictor.plan.config
+    if not isinstance(config.dataloader, TorchvisionLoader) or main_bound(prediction.phases) != "loader":
+        return []
+    ffcv = replace(config, dataloader=compose(["dataloader=ffcv"]).config.dataloader)
+    other = Predictor(replace(predictor.plan, config=ffcv), predictor.counted)
+    before, after = (one.estimate.wall.seconds for one in (prediction, other.on(prediction.machine, gpu,
+                     correction=correction)))  # fmt: skip
+    return [
+        f"loading is the bottleneck; dataloader=ffcv would take {duration(after)} instead of {duration(before)}, "
+        f"{before / after:.1f} times as fast; train prepare dataset.path=FOLDER writes its files ({page('data')})"
+    ]
+
+
+def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what CUDA graphs would change, if launches are the bottleneck at some image sizes."""
+    slow = [phase for phase in prediction.phases if phase.bound == "launches"]
+    if not slow:
+        return []
+    plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
+    graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
+    sizes = [phase.view for phase in slow]
+    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.view in sizes)
+    before = sum(phase.steps * phase.seconds for phase in slow)
+    return [
+        f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
+        f"instead of {duration(before)} there ({page('performance')})"
+    ]
+
+
+def epochs_in(minutes: float, recipe: str, hardware: str) -> int:
+    """Return how many epochs a recipe trains in published minutes, by the throughput predicted on that hardware."""
+    # note: published names are such as 8x A100 80GB and p4d.24xlarge
+    word = hardware if "x " in hardware else hardware.replace(".", "_").lower()
+    there = machines()[machine_named(word)]
+    plan = plan_for(compose([f"recipe={recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
+    seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
+    return max(1, round(60 * minutes / seconds))

@@ -1,0 +1,131 @@
+"""What a budget buys: of each recipe the length that it pays for on a machine, and the quality that this length had."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from launcher.errors import Problem, UserError
+from launcher.measure.estimate import Span
+from launcher_lab.predict.offers import Offer
+from launcher_lab.study.curves import Curve
+from launcher_lab.study.speedup import cost_at, pareto_front, quality_at
+
+_FORM = re.compile(r"(?P<sign>\$)?(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
+_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An amount of a currency, or of seconds if that is None."""
+
+    amount: float
+    currency: str | None
+
+    def of(self, offer: Offer) -> float:
+        """Return what a run takes of it; infinite without a price in its currency."""
+        if self.currency is None:
+            return offer.wall.seconds
+        return offer.cost.seconds if offer.cost and offer.machine.currency == self.currency else math.inf
+
+
+def budget(text: str) -> Budget:
+    """Parse 25usd or 2h.
+
+    Raises UserError if it is neither an amount of money nor a time.
+    """
+    if (found := _FORM.fullmatch(text.strip())) and float(found["amount"]) > 0:
+        unit, amount = found["unit"], float(found["amount"])
+        if not found["sign"] and unit.lower() in _SECONDS:
+            return Budget(amount * _SECONDS[unit.lower()], None)
+        if (found["sign"] and unit.lower() in ("", "usd")) or (not found["sign"] and len(unit) == 3):
+            return Budget(amount, unit.upper() or "USD")
+    raise UserError(Problem("must be money such as 25usd, or a time such as 2h or 90min", "--budget", text))
+
+
+@dataclass(frozen=True)
+class Length:
+    """A length with a known quality in percent; a recipe's have rising epochs and qualities."""
+
+    epochs: int
+    quality: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A recipe's length on a machine, with the quality to expect and those of the known lengths around it."""
+
+    recipe: str
+    epochs: int
+    quality: float
+    known: tuple[float, float]
+    offer: Offer
+
+
+def rising(lengths: Iterable[Length]) -> list[Length]:
+    """Sort lengths, without those that a shorter one equals or surpasses."""
+    kept: list[Length] = []
+    for one in sorted(lengths, key=lambda one: (one.epochs, -one.quality)):
+        if not kept or one.quality > kept[-1].quality:
+            kept.append(one)
+    return kept
+
+
+def worthwhile(curves: Sequence[Curve]) -> list[str]:
+    """Return the recipes with a point that no other beats in time and quality in its setting, or with own runs."""
+    found = [curve.recipe for curve in curves if curve.source is None]
+    for setting in {curve.setting for curve in curves}:
+        points = [
+            (point.cost("time") or math.inf, point.quality, curve.recipe)
+            for curve in curves
+            if curve.setting == setting
+            for point in curve.on("time")
+        ]
+        found += [points[index][2] for index in pareto_front([point[:2] for point in points])]
+    return sorted(set(found))
+
+
+def affordable(
+    recipe: str, lengths: Sequence[Length], offers: Sequence[Offer], paid: Budget, quality: float | None
+) -> Choice | None:
+    """Return the longest run within a budget, or the one of a quality; None if the budget does not pay for it.
+
+    offers: of one machine at one price, for each of the lengths; what is between them is interpolated, the quality in
+    the logarithm of the epochs.
+    """
+    epochs, qualities = [one.epochs for one in lengths], [one.quality for one in lengths]
+    needed = epochs[0] if quality is None else max(epochs[0], cost_at(epochs, qualities, quality))
+    takes = [paid.of(offer) for offer in offers]
+    if offers[0].problem or not math.isfinite(needed + takes[0]):
+        return None
+    most = int(np.interp(paid.amount, takes, epochs, left=0))
+    chosen = most if quality is None else math.ceil(needed)
+    if not epochs[0] <= chosen <= most:
+        return None
+    place = int(np.searchsorted(epochs, chosen))
+    known = (qualities[place],) * 2 if epochs[place] == chosen else (qualities[place - 1], qualities[place])
+    return Choice(recipe, chosen, quality_at(epochs, qualities, chosen), known, _between(epochs, offers, chosen))
+
+
+def _between(epochs: Sequence[int], offers: Sequence[Offer], chosen: int) -> Offer:
+    def span(spans: Sequence[Span]) -> Span:
+        parts = zip(*((one.seconds, one.low, one.high) for one in spans), strict=True)
+        return Span(*(float(np.interp(chosen, epochs, part)) for part in parts))
+
+    costs = [offer.cost for offer in offers if offer.cost]
+    return replace(offers[0], wall=span([offer.wall for offer in offers]), cost=span(costs) if costs else None)
+
+
+def best(choices: Iterable[Choice], quality: float | None, count: int = 3) -> list[Choice]:
+    """Return the best choices of different recipes: the cheapest with a quality, or else those of the highest."""
+
+    def order(choice: Choice) -> tuple[float, float, float]:
+        money = choice.offer.cost.seconds if choice.offer.cost else math.inf
+        return (0.0 if quality is not None else -round(choice.quality, 1), money, choice.offer.wall.seconds)
+
+    chosen: dict[str, Choice] = {}
+    for choice in sorted(choices, key=order):
+        chosen.setdefault(choice.recipe, choice)
+    return [*chosen.values()][:count]
