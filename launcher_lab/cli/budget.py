@@ -18,7 +18,7 @@ from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.records.progress import duration
-from launcher_lab.cli.machine_offers import epochs_in, offers_on
+from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
 from launcher_lab.predict.budget import Budget, Choice, Length, affordable, best, budget, rising, worthwhile
 from launcher_lab.predict.offers import Offer
 from launcher_lab.study.curves import Curve
@@ -157,7 +157,7 @@ def _values(choice: Choice, typed: Sequence[str]) -> dict[str, Any]:
         "known_top1": list(choice.known),
         "machine": offer.machine.name,
         "spot": offer.spot,
-        "seconds": vars(offer.wall),
-        "cost": vars(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "minutes": span_values(offer.wall, 60),
+        "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
         "words": _words(choice, typed),
     }

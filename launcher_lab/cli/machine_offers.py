@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher.config.compose import Composed, compose
 from launcher.config.gpus import Gpu, unsupported
@@ -15,6 +16,7 @@ from launcher.errors import Problem, UserError
 from launcher.installation import page
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
+from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.progress import duration
 from launcher_lab.predict.machines import gpu_of, machine_named
@@ -91,3 +93,8 @@ def epochs_in(minutes: float, recipe: str, hardware: str) -> int:
     plan = plan_for(compose([f"recipe={recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
     seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
     return max(1, round(60 * minutes / seconds))
+
+
+def span_values(span: Span, unit: float = 1) -> dict[str, Any]:
+    """Return a mean and its range in JSON, in units of so many seconds."""
+    return {"value": span.seconds / unit, "low": span.low / unit, "high": span.high / unit}

@@ -13,10 +13,9 @@ from launcher.config.schema import Hardware
 from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
-from launcher.measure.estimate import Span
 from launcher.records.progress import duration
 from launcher_lab.cli.budget import choose
-from launcher_lab.cli.machine_offers import epochs_in, offers_on
+from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
 from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher_lab.predict.machines import ALL, machine_named, rented, sky_prices
 from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for
@@ -136,9 +135,9 @@ def _values(offer: Offer) -> dict[str, Any]:
         "machine": offer.machine.name,
         "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
         "spot": offer.spot,
-        "minutes": _span(offer.wall, 60),
-        "training_minutes": _span(prediction.estimate.training, 60),
-        "cost": _span(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "minutes": span_values(offer.wall, 60),
+        "training_minutes": span_values(prediction.estimate.training, 60),
+        "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
         "images_per_second": prediction.estimate.images_per_second,
         "phases": list(map(asdict, prediction.phases)),
         "memory_gigabytes": prediction.memory_gigabytes,
@@ -147,10 +146,6 @@ def _values(offer: Offer) -> dict[str, Any]:
         "made_from": prediction.made_from,
         "price_of": price_age(offer.machine),
     }
-
-
-def _span(span: Span, unit: float = 1) -> dict[str, Any]:
-    return {"value": span.seconds / unit, "low": span.low / unit, "high": span.high / unit}
 
 
 def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:

@@ -129,12 +129,12 @@ def test_the_command_chooses_what_its_own_prediction_confirms() -> None:
     assert code == 0, errors
     (choice,) = json.loads(out)["choices"]
     assert choice["recipe"] == "ffcv_rn50"
-    assert 0 < choice["cost"]["seconds"] <= 20
+    assert 0 < choice["cost"]["value"] <= 20
     low, high = choice["known_top1"]
     assert low <= choice["top1"] <= high
     code, out, _ = execute("plan", *choice["words"], "--on", choice["machine"], "--json")
     confirmed = [offer for offer in json.loads(out)["offers"] if offer["spot"] == choice["spot"]]
-    assert confirmed[0]["cost"]["seconds"] == pytest.approx(choice["cost"]["seconds"], rel=0.02)
+    assert confirmed[0]["cost"]["value"] == pytest.approx(choice["cost"]["value"], rel=0.02)
     code, out, _ = execute(*words, "--budget", "20usd")
     assert f"train plan recipe=ffcv_rn50 epochs={choice['epochs']} dataloader=ffcv --on lambda_8x_h100" in out
 
