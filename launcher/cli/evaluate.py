@@ -6,10 +6,11 @@ import argparse
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import page
+from launcher import page, plugins
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
@@ -108,3 +109,5 @@ def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {reason(error, 'pass another')}", "--output", folder)) from None
     print(*written, sep="\n", file=sys.stderr)
+    if RunFolder(folder).exists():
+        plugins.write_pages(RunFolder(folder), partial(print, file=sys.stderr))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
+from launcher import plugins
 from launcher.config import code
 from launcher.config.compose import Composed
 from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
@@ -256,6 +257,7 @@ def _train(
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation
     if code != FAILED and view.shown and folder.metrics.exists():
+        plugins.write_pages(folder, view.print)
         table = summary_table(folder, config)
         out.print(table)
         view.log(plain(table))

@@ -35,7 +35,8 @@ class RunFolder:
 
     Several nodes may share it. Before the ranks start, each launcher writes config, writer, index, skipped, initial,
     teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard,
-    checkpoints and curve. Each rank writes its own log, each node its own lock, the node of an error failure.
+    checkpoints and curve, its launcher the page at the end. Each rank writes its own log, each node its own lock, the
+    node of an error failure.
 
     index: the names, places and labels of the images, which all ranks read; every start writes it. writer: the version
     that made the folder, and its job. attempts: the starts and resumes among metrics. code: copies of the user's code,
@@ -59,6 +60,7 @@ class RunFolder:
         self.attempts = path / "attempts.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "curve.png"
+        self.page = path / "index.html"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"

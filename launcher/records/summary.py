@@ -22,16 +22,23 @@ _ESTIMATES = ".estimates"
 
 
 def summary_table(folder: RunFolder, config: RunConfig) -> Table:
-    """Return a table of epochs, metrics, times, throughput and the run folder; rows without a value are omitted."""
+    """Return a table of the results, the run folder, its curve and its page; rows without a value are omitted."""
+    drawn = (("learning curve", folder.curve), ("page", folder.page))
+    files = [(name, str(file)) for name, file in drawn if file.exists()]
+    return facts([*results(folder, config), ("run folder", str(folder.path)), *files])
+
+
+def results(folder: RunFolder, config: RunConfig) -> list[tuple[str, str]]:
+    """Return epochs, metrics, times and throughput, each with its name; rows without a value are omitted."""
     rows = read_metrics(folder.metrics)
-    curve = [("learning curve", str(folder.curve))] if folder.curve.exists() else []
-    results = [
+    return [
         *_metrics(config.task, rows),
         *_target(config, rows),
         *_stopped_early(config, rows),
         *_speed(config.task, rows),
+        *_estimated(config, rows),
+        *_gaps(rows),
     ]
-    return facts([*results, *_estimated(config, rows), *_gaps(rows), ("run folder", str(folder.path)), *curve])
 
 
 def _metrics(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:

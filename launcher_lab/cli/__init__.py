@@ -7,6 +7,7 @@ VERBS = {
     "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
     "curve": ("launcher_lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
-    "report": ("launcher_lab.cli.report", "draw runs as one HTML page or an image"),
+    "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),
+    "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
     "mlperf": ("launcher_lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
 }

@@ -9,9 +9,11 @@ from launcher.console import console, print_json
 from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
+from launcher.records.run_folder import RunFolder
 from launcher_lab.cli.compare import add_axes
 
 EXAMPLES = [
+    "train report runs/mild-imagenet-1120-1",
     "train report runs -o report.html",
     "train report runs -o report.html -o curves.png",
     "train report runs -o report.html --across machines",
@@ -22,9 +24,8 @@ _FORMS = (".html", ".png")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
-    parser.add_argument(
-        "-o", "--output", action="append", required=True, metavar="FILE", help="the .html or .png file; repeatable"
-    )
+    what = "the .html or .png file; repeatable (default: the page index.html of each run)"
+    parser.add_argument("-o", "--output", action="append", default=[], metavar="FILE", help=what)
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
     parser.add_argument("--no-published", action="store_true", help="omit the published points")
@@ -38,6 +39,8 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
         if not is_folder(path.absolute().parent):
             raise UserError(Problem("its folder does not exist; create it first", "--output", path))
+    if not outputs:
+        return _pages(arguments)
     from launcher_lab.study.report import draw_tradeoff, page, write_file
     from launcher_lab.study.results import chosen_across, chosen_axis, read_results
 
@@ -55,4 +58,18 @@ def main(arguments: argparse.Namespace) -> int:
             console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
     if arguments.json:
         print_json({"files": outputs, "runs": [run.path for run in results.runs], "points": points})
+    return 0
+
+
+def _pages(arguments: argparse.Namespace) -> int:
+    """Write the page of each run."""
+    from launcher_lab.study.run_page import write_page
+    from launcher_lab.study.runs import find_runs
+
+    runs = find_runs(arguments.runs)
+    files = [write_page(RunFolder(path)) for path in runs]
+    if arguments.json:
+        print_json({"files": files, "runs": runs, "points": 0})
+    else:
+        print(*files, sep="\n")
     return 0

@@ -17,7 +17,7 @@ _SITE = """
 import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
 _all = importlib.metadata.entry_points
-_groups = ("train.verbs", "train.options", "train.loggers")
+_groups = ("train.verbs", "train.options", "train.loggers", "train.pages")
 _broken = [EntryPoint("theirs", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
 def entry_points(**query):
     if not query:

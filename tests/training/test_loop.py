@@ -134,7 +134,7 @@ def with_this_clock(run: Trainer) -> Trainer:
 
 
 def test_a_run_out_of_time_evaluates_saves_and_ends_and_goes_on_with_more(tmp_path: Path) -> None:
-    """Four steps an epoch, and an evaluation after 8 of 12 steps; read at the next step."""
+    """Four steps an epoch, and an evaluation after 8 of 12 steps; the host reads the stop at the next step."""
     folder, minutes = RunFolder(tmp_path), f"stop.minutes={111.5 / 60}"
     folder.checkpoints.mkdir()
     run = with_this_clock(build(*IN_TIME, minutes))

@@ -1,0 +1,112 @@
+"""index.html of a run folder: its results, curve, mistakes, commands, config and environment, without scripts."""
+
+import base64
+import csv
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from launcher import page
+from launcher.config.layers import leaves
+from launcher.config.resolved import as_mapping, read
+from launcher.config.schema import RunConfig
+from launcher.counts import count_of
+from launcher.errors import UserError
+from launcher.records.run_folder import RunFolder
+from launcher.records.summary import results
+from launcher.regular import read_regular
+from launcher_lab.study.runs import RunSummary, read_run
+
+_PACKAGES = ("torch", "torchvision", "timm", "numpy")
+_LARGEST = 2**23  # bytes of an image
+_MOST_CLASSES = 20
+
+
+def write_page(folder: RunFolder) -> Path:
+    """Write the page of a run, and return its path.
+
+    Raises UserError if the config cannot be read, or another file has the page's name.
+    """
+    page.check_output(folder.page)
+    config, run = read(folder.config), read_run(folder.path)
+    about = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
+    body = "".join(
+        [
+            f'<p class="hint">{page.text(" · ".join(about))}</p>\n',
+            page.section("Results", run.state, _table([*results(folder, config), *_cost(run)])),
+            _curve(folder.curve),
+            _mistakes(folder.path),
+            page.section("Next", "commands for this run", _commands(folder.path, config)),
+            _config(run, config),
+            page.section("Environment", "of the process that started the run", _table(_environment(folder))),
+        ]
+    )
+    page.write(folder.page, folder.path.name, body)
+    return folder.page
+
+
+def _table(rows: Iterable[tuple[str, object]]) -> str:
+    return page.table(("", ""), ([page.text(name), page.text(value)] for name, value in rows))
+
+
+def _cost(run: RunSummary) -> list[tuple[str, object]]:
+    if run.money is None:
+        return [("cost", "unknown: this machine has no price; set hardware.price_per_hour")]
+    return [("cost", f"{run.money:,.2f} {run.values.get('hardware.currency', 'USD')} of training on {run.hardware}")]
+
+
+def _curve(path: Path) -> str:
+    image = _image(path, "learning curve")
+    return page.section("Learning curve", "by epochs", image) if image else ""
+
+
+def _image(path: Path, about: str) -> str:
+    """Return an element with a PNG file of the run folder; empty without one."""
+    if not path.is_file():
+        return ""
+    data = base64.b64encode(read_regular(path, _LARGEST)).decode()
+    return f'<img class="wide" src="data:image/png;base64,{data}" alt="{page.text(about)}">'
+
+
+def _mistakes(folder: Path) -> str:
+    """Return what `train eval --by-class` has written into the run folder."""
+    table, confusion = folder / "by_class.csv", _image(folder / "confusion.png", "confusion matrix")
+    if not table.is_file():
+        return confusion and page.section("Mistakes", "classes that are confused", confusion)
+    heading, *rows = csv.reader(read_regular(table).decode(errors="replace").splitlines()[: 1 + _MOST_CLASSES])
+    cells = page.table(heading, (map(page.text, row) for row in rows), range(1, 4))
+    gallery = '<p><a href="gallery.html">most confident mistakes</a></p>' if (folder / "gallery.html").is_file() else ""
+    return page.section("Mistakes", f"the worst {count_of(len(rows), 'class')}", cells + gallery + confusion)
+
+
+def _commands(folder: Path, config: RunConfig) -> str:
+    run, of_images = shlex.quote(str(folder)), "image" in config.task.needs
+    lines = [
+        f"train resume {run} epochs={2 * config.epochs}",
+        f"train predict {run} {'IMAGES' if of_images else 'TEXT'}",
+        f"train eval {run}{' --by-class' if of_images else ''}",
+        *([f"train export {run}"] if of_images else []),
+        f"train report {run}",
+    ]
+    text = "\n".join(map(page.text, lines))
+    return f"<pre>{text}</pre>"
+
+
+def _config(run: RunSummary, config: RunConfig) -> str:
+    rows = [(key, json.dumps(value)) for key, value in leaves(as_mapping(config))]
+    typed = f"<pre>{page.text(shlex.join(run.command))}</pre>" if run.command else "<p>unknown</p>"
+    every = f"<details><summary>{count_of(len(rows), 'value')} of the run</summary>{_table(rows)}</details>"
+    return page.section("Config", "what was typed, and what it became", typed + every)
+
+
+def _environment(folder: RunFolder) -> list[tuple[str, object]]:
+    """Return what environment.json has of machine and packages; nothing of a damaged file."""
+    try:
+        facts = json.loads(read_regular(folder.environment))
+        packages = facts["packages"]
+        machine = [(key, facts[key]) for key in ("host", "system", "python", "cpu", "cores", "version", "commit")]
+        gpus = ", ".join(map(str, facts["gpus"])) or "none"
+        return [*machine, ("GPUs", gpus), *((name, packages[name]) for name in _PACKAGES if name in packages)]
+    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return [("environment", "unknown")]

@@ -1,0 +1,74 @@
+"""index.html of a run folder: written at the end of a run, by `train report RUN` and after `eval --by-class`."""
+
+import json
+import tomllib
+from pathlib import Path
+from pkgutil import resolve_name
+
+import pytest
+
+from launcher import plugins
+from launcher.records.run_folder import RunFolder
+from launcher_lab.study.run_page import write_page
+from tests.commands import output_of, refused
+from tests.docs.pages import ROOT
+from tests.html import Page
+from tests.runs import Here
+
+EVIL = '<script>alert("x")</script>'
+
+
+@pytest.fixture
+def with_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register the page, also where an older installation lacks the entry point."""
+    others = plugins.registered
+    pages = {"run": write_page}
+    monkeypatch.setattr(plugins, "registered", lambda group: pages if group == plugins.PAGES else others(group))
+
+
+def test_the_entry_point_is_the_page() -> None:
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert [resolve_name(name) for name in points[plugins.PAGES].values()] == [write_page]
+
+
+def test_a_run_ends_with_its_page_and_eval_adds_the_mistakes(here: Here, with_page: None) -> None:
+    run = here.small("a", "epochs=2")
+    page = Page(run / "index.html")
+    text = "\n".join(page.texts)
+    assert "script" not in page.tags
+    for expected in ("top-1", "finished", "train resume runs/a epochs=4", "train export runs/a", "optimizer.lr",
+                     "resnet18", "torch", "unknown: this machine has no price"):  # fmt: skip
+        assert expected in text, expected
+    assert "confusion" not in text
+    here("eval", "runs/a", "--by-class")
+    page = Page(run / "index.html")
+    assert "the worst 10 classes" in page.texts
+    assert [source[:22] for source in page.sources] == ["gallery.html", "data:image/png;base64,"]
+
+
+def test_a_page_that_cannot_be_written_is_a_warning(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(folder: RunFolder) -> None:
+        raise ValueError("no colour left")
+
+    others = plugins.registered
+    pages = {"run": fail}
+    monkeypatch.setattr(plugins, "registered", lambda group: pages if group == plugins.PAGES else others(group))
+    run = here.small("a", "epochs=2")
+    assert "warning: cannot write the page of the run: no colour left" in (run / "logs" / "rank-0.log").read_text()
+    assert not (run / "index.html").exists()
+
+
+def test_names_are_escaped_and_only_a_page_is_replaced(here: Here, with_page: None) -> None:
+    run = here.small("a", "epochs=2")
+    facts = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps(facts | {"host": EVIL, "command": ["train", EVIL]}))
+    (run / "by_class.csv").write_text(f"name,images\n{EVIL},1\n")
+    assert output_of("report", str(run)).strip() == str(run / "index.html")
+    page = Page(run / "index.html")
+    assert "script" not in page.tags
+    assert page.texts.count(EVIL) == 2
+    (run / "environment.json").write_text("[]")
+    output_of("report", str(run))
+    (run / "index.html").write_text("<p>my own</p>")
+    assert "exists and is not such a page" in refused("report", str(run))
+    assert Path(run, "index.html").read_text() == "<p>my own</p>"
