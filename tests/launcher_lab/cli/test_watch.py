@@ -13,7 +13,7 @@ from launcher.records.metrics import EvalRecord
 from tests.commands import refused
 from tests.made_runs import MakeRun, append, training
 from tests.pages import browser
-from tests.runs import Train
+from tests.runs import Cold
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -21,8 +21,8 @@ EVIL = "<img src=x onerror=alert(1)>"
 class Server:
     """`train watch` in a process, and a client."""
 
-    def __init__(self, train: Train, *folders: Path):
-        self.process = train.start("watch", *map(str, folders), "--json")
+    def __init__(self, cold: Cold, *folders: Path):
+        self.process = cold.start("watch", *map(str, folders), "--json")
         assert self.process.stdout is not None
         lines = iter(self.process.stdout.readline, "}\n")
         self.document = json.loads("".join(lines) + "}")
@@ -49,8 +49,8 @@ def folders(make_run: MakeRun) -> list[Path]:
 
 
 @pytest.fixture
-def server(train: Train, folders: list[Path]) -> Iterator[Server]:
-    server = Server(train, *folders)
+def server(cold: Cold, folders: list[Path]) -> Iterator[Server]:
+    server = Server(cold, *folders)
     yield server
     if server.process.poll() is None:
         server.process.send_signal(signal.SIGINT)
