@@ -15,8 +15,8 @@ EXAMPLES = [
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="the run at its end as one JSON object")
+    parser.add_argument("overrides", nargs="*", metavar="key=value")
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from launcher.counts import count_of
 from launcher.errors import MachineError, UserError
 from launcher.records.metrics import Row, read_metrics
 from launcher.regular import read_regular
@@ -90,8 +91,8 @@ def _state(rows: Sequence[Row]) -> str:
     end = next((row for row in rows if row["kind"] == "end"), None)
     done = max((row["epoch"] for row in rows if "epoch" in row), default=0)
     state = "running" if end is None else "finished" if end["finished"] else "stopped"
-    ranks = "1 rank" if start["world_size"] == 1 else f"{start['world_size']} ranks"
-    return f"{state}, {done:.4g} of {start['epochs']} epochs on {ranks}, {start['device']}"
+    length, ranks = count_of(start["epochs"], "epoch"), count_of(start["world_size"], "rank")
+    return f"{state}, {done:.4g} of {length} on {ranks}, {start['device']}"
 
 
 class _Handler(BaseHTTPRequestHandler):
