@@ -1,4 +1,4 @@
-"""index.html of a run folder: its results, curve, mistakes, commands, config and environment, without scripts."""
+"""index.html of a run folder: its results, curve, errors, commands, config and environment, without scripts."""
 
 import base64
 import csv
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher import page
 from launcher.config.layers import leaves
+from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
@@ -36,7 +37,7 @@ def write_page(folder: RunFolder) -> Path:
             f'<p class="hint">{page.text(" · ".join(about))}</p>\n',
             page.section("Results", run.state, _table([*results(folder, config), *_cost(run)])),
             _curve(folder.curve),
-            _mistakes(folder.path),
+            _errors(folder.path),
             page.section("Next", "commands for this run", _commands(folder.path, config)),
             _config(run, config),
             page.section("Environment", "of the process that started the run", _table(_environment(folder))),
@@ -69,21 +70,21 @@ def _image(path: Path, about: str) -> str:
     return f'<img class="wide" src="data:image/png;base64,{data}" alt="{page.text(about)}">'
 
 
-def _mistakes(folder: Path) -> str:
+def _errors(folder: Path) -> str:
     """Return what `train eval --by-class` has written into the run folder."""
     table, confusion = folder / "by_class.csv", _image(folder / "confusion.png", "confusion matrix")
     if not table.is_file():
-        return confusion and page.section("Mistakes", "classes that are confused", confusion)
+        return confusion and page.section("Errors", "classes that are confused", confusion)
     heading, *rows = csv.reader(read_regular(table).decode(errors="replace").splitlines()[: 1 + _MOST_CLASSES])
     cells = page.table(heading, (map(page.text, row) for row in rows), range(1, 4))
-    gallery = '<p><a href="gallery.html">most confident mistakes</a></p>' if (folder / "gallery.html").is_file() else ""
-    return page.section("Mistakes", f"the worst {count_of(len(rows), 'class')}", cells + gallery + confusion)
+    gallery = '<p><a href="gallery.html">most confident errors</a></p>' if (folder / "gallery.html").is_file() else ""
+    return page.section("Errors", f"the worst {count_of(len(rows), 'class')}", cells + gallery + confusion)
 
 
 def _commands(folder: Path, config: RunConfig) -> str:
     run, of_images = shlex.quote(str(folder)), "image" in config.task.needs
     lines = [
-        f"train resume {run} epochs={2 * config.epochs}",
+        f"train resume {run} " + word_of("epochs", str(2 * config.epochs)),
         f"train predict {run} {'IMAGES' if of_images else 'TEXT'}",
         f"train eval {run}{' --by-class' if of_images else ''}",
         *([f"train export {run}"] if of_images else []),

@@ -66,7 +66,7 @@ async function update() {
     draw(await (await fetch("runs.json")).json());
     note.textContent = `updated ${new Date().toLocaleTimeString()}`;
   } catch (error) {
-    note.textContent = `no answer from train watch: ${error.message}`;
+    note.textContent = `train watch does not respond: ${error.message}`;
   }
   setTimeout(update, EVERY);
 }

@@ -1,4 +1,4 @@
-"""`train watch`: its server, asked by an HTTP client and a browser."""
+"""`train watch`: its server, read by an HTTP client and a browser."""
 
 import http.client
 import json

@@ -31,7 +31,7 @@ def test_the_entry_point_is_the_page() -> None:
     assert [resolve_name(name) for name in points[plugins.PAGES].values()] == [write_page]
 
 
-def test_a_run_ends_with_its_page_and_eval_adds_the_mistakes(here: Here, with_page: None) -> None:
+def test_a_run_ends_with_its_page_and_eval_adds_the_errors(here: Here, with_page: None) -> None:
     run = here.small("a", "epochs=2")
     page = Page(run / "index.html")
     text = "\n".join(page.texts)
