@@ -59,9 +59,11 @@ EARLY = {
     "mixup": ["algorithms.mixup.probability=0.5"],
     "cutmix": ["algorithms.cutmix.probability=0.5"],
 }
-# Algorithms and recipes of images; tests/tasks/test_language.py has the tables of tokens.
+# Algorithms and recipes of images with labels; tests/tasks/ has the tables of tokens and masks.
 ALGORITHMS = [name for name, kind in declarations().items() if kind.acts_on != ("tokens",)]
-RECIPES = [recipe.name for recipe in recipes.listing() if recipe.options.get("task") != "language"]
+RECIPES = [
+    recipe.name for recipe in recipes.listing() if recipe.options.get("task") not in ("language", "segmentation")
+]
 OPTIMIZERS = options("optimizer")
 
 

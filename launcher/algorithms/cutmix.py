@@ -1,9 +1,13 @@
-"""CutMix (Yun et al. 2019): replace a box of each image by that of another, and mix targets by area."""
+"""CutMix (Yun et al. 2019): replace a box of each image by that of another, and mix targets by area.
+
+Of masks the same box is replaced.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class CutMixConfig(MixingConfig, change_batch=70, acts_on=("image", "label")):
+class CutMixConfig(MixingConfig, change_batch=70, acts_on=("image", "label", "mask")):
     needs_classes = "a part of an image does not have that part of its numbers"
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
@@ -61,4 +65,8 @@ class CutMix(Mixing[CutMixConfig]):
         return Transform([draws.permutation(samples), np.array([[top, left, bottom, right]]), weight], self._mix)
 
     def _mix(self, batch: Batch, order: Tensor, edges: Tensor, weight: Tensor) -> Batch:
-        return self.mixed(batch, erase(batch.inputs, edges, batch.inputs[order]), order, weight)
+        images = erase(batch.inputs, edges, batch.inputs[order])
+        if batch.targets.ndim == 3:
+            masks = batch.targets[:, None]
+            return replace(batch, inputs=images, targets=erase(masks, edges, masks[order])[:, 0])
+        return self.mixed(batch, images, order, weight)

@@ -28,7 +28,7 @@ Stage = Annotated[list[Positive], Field(min_length=2, max_length=2)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("image", "label")):
+class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("image", "label", "mask")):
     """A ramp from `initial_scale`, or `stages`: image sizes, each with its fraction of the run's compute."""
 
     stages: Annotated[list[Stage], Field(min_length=1)] | None
@@ -147,6 +147,10 @@ class ProgressiveResizing(Algorithm[ProgressiveResizingConfig]):
             # note: some resize kernels always return NCHW order
             if batch.inputs.is_contiguous(memory_format=torch.channels_last):
                 images = images.contiguous(memory_format=torch.channels_last)
-            return replace(batch, inputs=images)
+            masks = batch.targets
+            if masks.ndim == 3:
+                # note: classes below 256 are exact in float32
+                masks = F.interpolate(masks[:, None].float(), new, mode="nearest-exact")[:, 0].long()
+            return replace(batch, inputs=images, targets=masks)
 
         return Transform(weights, resized)

@@ -1,6 +1,6 @@
 """`train predict RUN IMAGE ...`: print the most likely classes of images, by a run's checkpoint or an export.
 
-A language model continues a text instead.
+A segmentation also writes masks; a language model continues a text instead.
 """
 
 from __future__ import annotations
@@ -37,11 +37,15 @@ EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 images --top 1 --csv",
     "train predict runs/mild-imagenet-1120-1/export images/a.jpg images/b.jpg --json",
     "train predict runs/mild-imagenet-1120-1 --list images.txt --best",
+    "train predict runs/small_segmentation-roads-1120-1 images --masks masks --csv",
     "train predict runs/small_gpt-python_source-1120-1 'import os' --tokens 200 --temperature 0.8 --top-k 40",
 ]
 _STDIN = "-"
 _TOP, _TOKENS = 5, 100
-_OF_IMAGES, _OF_TEXT = ("list", "top", "csv"), ("tokens", "temperature", "top_k", "seed")
+_OF_IMAGES, _OF_TEXT = ("list", "top", "csv", "masks"), ("tokens", "temperature", "top_k", "seed")
+_MASKS = "masks"
+# What predictions have that is in [0, 1].
+_SHARES = ("probability", "share")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
     parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image (default: {_TOP})")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
+    parser.add_argument("--masks", metavar="FOLDER", help=f"where a segmentation writes masks (default: {_MASKS})")
     text = parser.add_argument_group("a text of a language model")
     text.add_argument("--tokens", type=int, metavar="N", help=f"most tokens that continue it (default: {_TOKENS})")
     text.add_argument("--temperature", type=float, metavar="T", help="0 takes the likeliest (default)")
@@ -73,6 +78,8 @@ def main(arguments: argparse.Namespace) -> int:
         _refuse(arguments, _OF_IMAGES, f"is for images, and {arguments.run} is a language model; remove it")
         return _continue(arguments, partial(classifier, exported, folder, config, best=arguments.best))
     _refuse(arguments, _OF_TEXT, f"is for language models, and {arguments.run} is a model of images; remove it")
+    if not (by_pixel := task.labelled == "pixels"):
+        _refuse(arguments, ("masks",), f"is for segmentations, and {arguments.run} is none; remove it")
     files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
@@ -80,6 +87,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
     from launcher.weights.classifier import predictions
+    from launcher.weights.masks import write_masks
 
     for note in notes_on(dropped):
         print(f"note: {one_line(note)}", file=sys.stderr)
@@ -87,7 +95,8 @@ def main(arguments: argparse.Namespace) -> int:
     titles = trained.task.values.predicted
     if arguments.csv:
         print("file,rank", *titles, "error", sep=",")
-    for prediction in predictions(trained, files, arguments.top or _TOP):
+    results = write_masks(trained, files, Path(arguments.masks or _MASKS), arguments.top or _TOP) if by_pixel else None
+    for prediction in results or predictions(trained, files, arguments.top or _TOP):
         if prediction.unreadable:
             failed += 1
             reason = f"{prediction.file} cannot be read as an image ({prediction.unreadable})"
@@ -95,6 +104,8 @@ def main(arguments: argparse.Namespace) -> int:
         show(prediction, *titles)
     if failed:
         print(f"error: {failed:,} of {count_of(len(files), 'file')} cannot be read", file=sys.stderr)
+    if by_pixel:
+        print(f"masks are in {arguments.masks or _MASKS}", file=sys.stderr)
     return FAILED if failed else DONE
 
 
@@ -183,7 +194,7 @@ def _show_json(image: ClassifiedImage, name: str, value: str) -> None:
 
 
 def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
-    file, digits = csv_cell(image.file), ".6f" if value == "probability" else ".9g"
+    file, digits = csv_cell(image.file), ".6f" if value in _SHARES else ".9g"
     rows = [[file, rank, csv_cell(one), f"{p:{digits}}", ""] for rank, (one, p) in enumerate(image.classes, 1)]
     # note: each file has a row, also one without a class
     none = [file, "", "", "", csv_cell(image.unreadable or "")]
@@ -191,7 +202,7 @@ def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
 
 
 def _show_line(image: ClassifiedImage, name: str, value: str) -> None:
-    digits = ".2%" if value == "probability" else ".6g"
+    digits = ".2%" if value in _SHARES else ".6g"
     classes = "  ".join(f"{one} {score:{digits}}" for one, score in image.classes)
     if not image.unreadable:
         print(one_line(f"{image.file}: {classes or f'no {name}'}"))

@@ -33,13 +33,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
-    if "tokens" in config.task.needs:
+    if config.task.needs[-1] != "label":
         config = compose(arguments.overrides).config
     if config.dataloader.gives == "tokens" and arguments.check:
         raise UserError(Problem("has no meaning for tokens; remove it", "--check", "on"))
     if config.dataloader.name not in ("ffcv", "tokens"):
-        raise UserError(Problem("needs no files; set dataloader=ffcv", "dataloader", config.dataloader.name))
-    write = partial(_prepare, check=arguments.check) if config.dataloader.gives == "image" else _write_tokens
+        remedy = "type train" if config.dataloader.gives == "mask" else "set dataloader=ffcv"
+        raise UserError(Problem(f"needs no files; {remedy}", "dataloader", config.dataloader.name))
+    write = partial(_prepare, check=arguments.check) if config.dataloader.gives == "label" else _write_tokens
     try:
         with only_json(arguments.json):
             written = write(config)

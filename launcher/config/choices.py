@@ -131,7 +131,7 @@ class ModelConfig(Complete, Declaration, ABC):
     """
 
     library: ClassVar[str]
-    takes: ClassVar[str | None] = "image"
+    takes: ClassVar[str | None] = "label"
     has_batch_norm: ClassVar[bool] = True
     draws: ClassVar[bool] = False
 
@@ -207,7 +207,7 @@ class LoaderConfig(Complete, Declaration, ABC):
     """
 
     reads: ClassVar[bool] = True
-    gives: ClassVar[str] = "image"
+    gives: ClassVar[str] = "label"
 
     name: str
 

@@ -87,7 +87,7 @@ class Dataset:
     """
 
     name: str
-    kind: Literal["shapes", "scenes", "folder", "python"]
+    kind: Literal["shapes", "scenes", "shape_masks", "folder", "python"]
     path: AnyPath | None
     columns: Columns
     classes: Count | None

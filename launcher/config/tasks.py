@@ -31,7 +31,7 @@ class TaskConfig(Complete, Declaration, ABC):
     needs: the parts of a record that it is made for: image and label, image and mask, or tokens.
     axes: the last dimensions of an input that its view counts: 2 of an image, 1 of a sequence. unit, view_title: of a
     view. view_keys: those of `full_view` and `evaluation_view`, for errors.
-    labelled: what the label of an image is: one class, several, or numbers.
+    labelled: what the label of an image is: one class, several, numbers, or a class of each of its pixels.
     predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
     sample: the word for one. speeds: the unit of `speed`, short and in full. program: the files in `weights`, with the
@@ -45,7 +45,7 @@ class TaskConfig(Complete, Declaration, ABC):
     unit: ClassVar[str]
     view_title: ClassVar[str]
     view_keys: ClassVar[tuple[str, str]]
-    labelled: ClassVar[Literal["class", "classes", "numbers"]] = "class"
+    labelled: ClassVar[Literal["class", "classes", "numbers", "pixels"]] = "class"
     predicted: ClassVar[tuple[str, str]] = ("class", "probability")
     facts: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[str] = "image"

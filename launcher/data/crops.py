@@ -99,7 +99,7 @@ def same_parts(
     return scaled
 
 
-# (uint8 pixels [H, W, 3], height, width, interpolation) to the same image at that size, antialiased
+# (uint8 pixels [H, W, C], height, width, interpolation) to the same image at that size, antialiased
 Resize = Callable[[np.ndarray, int, int, str], np.ndarray]
 
 
@@ -117,13 +117,20 @@ def resize_by_pillow(pixels: np.ndarray, height: int, width: int, interpolation:
     return np.array(Image.fromarray(pixels).resize((width, height), _RESAMPLING[interpolation]))
 
 
+def resize_to_nearest(pixels: np.ndarray, height: int, width: int, _: str = "") -> np.ndarray:
+    """Resize an array [H, W, ...] to the values whose pixels have the centres of the new ones, as masks need it."""
+    old, new = pixels.shape[:2], (height, width)
+    rows, columns = ((2 * np.arange(n) + 1) * edge // (2 * n) for n, edge in zip(new, old, strict=True))
+    return np.asarray(pixels[rows[:, None], columns])
+
+
 def resize_of(decoder: str) -> Resize:
     """Return what resizes with a decoder: Pillow, or Pillow-SIMD where it is installed, for its own images."""
     return resize_by_pillow if decoder == "pillow" else resize_by_torch
 
 
 def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Resize = resize_by_torch) -> np.ndarray:
-    """Cut a box of uint8 [H, W, 3], resize it to [size, size, 3], and mirror it if the box is mirrored."""
+    """Cut a box of uint8 [H, W, C], resize it to [size, size, C], and mirror it if the box is mirrored."""
     top, left, height, width, mirrored = box
     # note: cropping first keeps the resampling filter inside the box, as torchvision's resized_crop does
     resized = resize(pixels[top : top + height, left : left + width], size, size, interpolation)
@@ -133,7 +140,7 @@ def cut(pixels: np.ndarray, box: Box, size: int, interpolation: str, resize: Res
 
 
 def _channels_last(pixels: np.ndarray) -> Tensor:
-    """Return uint8 [H, W, 3] as [1, 3, H, W] with strides that torch takes for channels last, its faster path."""
+    """Return uint8 [H, W, C] as [1, C, H, W] with strides that torch takes for channels last, its faster path."""
     import torch
 
     return torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
@@ -142,7 +149,7 @@ def _channels_last(pixels: np.ndarray) -> Tensor:
 def centre_cut(
     pixels: np.ndarray, short: float, size: int, interpolation: str, resize: Resize = resize_by_torch
 ) -> np.ndarray:
-    """Resize the shorter edge of uint8 [H, W, 3] to `short`, then crop the centre: [size, size, 3].
+    """Resize the shorter edge of uint8 [H, W, C] to `short`, then crop the centre: [size, size, C].
 
     If `short` is not whole, cut the centre first, then resize it.
     """
@@ -156,7 +163,7 @@ def centre_cut(
     resized = resize(pixels, *scaled, interpolation) if scaled != (height, width) else pixels
     # note: as torchvision, which rounds halves to even, but the margin of a larger crop down
     top, left = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in scaled)
-    centre = np.zeros((size, size, 3), np.uint8)
+    centre = np.zeros((size, size, *resized.shape[2:]), resized.dtype)
     part = resized[max(0, top) : top + size, max(0, left) : left + size]
     above, before = max(0, -top), max(0, -left)
     centre[above : above + part.shape[0], before : before + part.shape[1]] = part

@@ -61,6 +61,15 @@ def decode(data: bytes, *, upright: bool) -> Decoded:
         return Decoded(whole.convert("RGB"), image_format, mode, turned)
 
 
+def samples(data: bytes, *, as_colours: bool = False) -> np.ndarray:
+    """Decode an image's samples as they are stored: [H, W] of numbers or palette indices, or [H, W, channels].
+
+    as_colours: uint8 [H, W, 3] instead. Raises UnreadableImage as `decode`.
+    """
+    with _opened(data) as image:
+        return np.asarray(image.convert("RGB") if as_colours else image)
+
+
 def _turn(image: Image.Image) -> bool:
     """Apply an image's EXIF rotation (Exif 2.3, 4.6.4); return whether it has one."""
     turned = image.format == "TIFF" and _orientation(image) in range(2, 9)

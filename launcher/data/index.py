@@ -11,7 +11,7 @@ import numpy as np
 from launcher import atomic
 from launcher.data.dropped import Dropped
 from launcher.data.folder import Folder
-from launcher.data.sources.pieces import Archive, Listed, Packed, Paths, Remote, Stored
+from launcher.data.sources.pieces import Archive, Listed, Packed, Paired, Paths, Remote, Stored
 
 _TABLE = "index.json"
 
@@ -97,6 +97,8 @@ def _restored(facts: dict[str, Any], prefix: str) -> Folder:
             stored = Packed([Archive(*one) for one in facts.pop("archives")], array("places"))
         case "Listed":
             stored = Listed(paths("paths"))
+        case "Paired":
+            stored = Paired(paths("paths"), paths("masks"))
         case "Remote":
             stored = Remote(facts.pop("url"), array("sizes"))
     facts["dropped"] = {why: Dropped(*one) for why, one in facts["dropped"].items()}

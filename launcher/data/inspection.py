@@ -155,6 +155,9 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
         raise UserError(_missing_folder(dataset))
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
     train, val = read_splits(config, bad if skipped is None else skipped, report)
+    if train.classes == ["images", "masks"]:
+        message = "has folders of images and masks; set recipe=small_segmentation"
+        raise UserError(Problem(message, "dataset.path", dataset.path))
     _check_files(config, (train, val))
     skipped_files = _skip_notes(bad, (train, val))
     for split in (train, val):

@@ -2,6 +2,7 @@
 
 The figure is the class; colour, position, size, angle, strokes and background are random, so only shape identifies it.
 Scenes have one to three figures, and a table with their names and with colour, place and size of the largest one.
+Masks have the number of the figure, from 1 on, at its pixels.
 """
 
 import csv
@@ -61,6 +62,8 @@ FIGURES: dict[str, Points] = {
     "star": _corners([1.0, 0.45] * 5),
     "triangle": _corners([1.0] * 3),
 }
+# Names of the values of masks.
+OF_MASKS = ["background", *FIGURES]
 _HOLES: dict[str, Points] = {"ring": _arc(0, 2 * math.pi, 0.5)}
 
 
@@ -93,8 +96,8 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
             drawn = Path(temporary) / "shapes"
             for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
-                if dataset.kind == "scenes":
-                    _draw_scenes(drawn, split, samples or 0, dataset.native_size)
+                if dataset.kind in _DRAWS:
+                    _DRAWS[dataset.kind](drawn, split, samples or 0, dataset.native_size)
                     continue
                 for name in FIGURES:
                     (drawn / split / name).mkdir(parents=True)
@@ -122,6 +125,20 @@ def _draw_scenes(folder: Path, split: str, samples: int, size: int) -> None:
             table.writerow([path, "|".join(sorted({*names})), *(f"{number:.4g}" for number in numbers)])
 
 
+def _draw_masks(folder: Path, split: str, samples: int, size: int) -> None:
+    """Draw the figures of a split with their masks."""
+    (folder / split / "images").mkdir(parents=True)
+    (folder / split / "masks").mkdir()
+    for index, (number, name) in zip(range(samples), itertools.cycle(enumerate(FIGURES, 1)), strict=False):
+        mask = Image.new("L", (size * _OVERSAMPLING,) * 2)
+        image = draw_figure(name, size, split, index, ImageDraw.Draw(mask), number)
+        image.save(folder / split / "images" / f"{index:06d}.jpg", quality=_QUALITY)
+        mask.resize((size, size), Image.Resampling.NEAREST).save(folder / split / "masks" / f"{index:06d}.png")
+
+
+_DRAWS = {"scenes": _draw_scenes, "shape_masks": _draw_masks}
+
+
 def draw_scene(size: int, split: str, index: int) -> tuple[Image.Image, list[str], list[float]]:
     """Draw one RGB image [size, size] of one to three figures, the largest last and thus in front.
 
@@ -138,14 +155,19 @@ def draw_scene(size: int, split: str, index: int) -> tuple[Image.Image, list[str
     return _noisy(random, image, size), names, [*colour, *(number / large for number in place)]
 
 
-def draw_figure(name: str, size: int, split: str, index: int) -> Image.Image:
-    """Draw one RGB image [size, size]; equal arguments give equal pixels."""
+def draw_figure(
+    name: str, size: int, split: str, index: int, mask: ImageDraw.ImageDraw | None = None, number: int = 0
+) -> Image.Image:
+    """Draw one RGB image [size, size]; equal arguments give equal pixels.
+
+    mask: draws the figure with its number into a larger mask.
+    """
     random = randomness.generator(_SEED, f"shapes-{split}", index)
     image, ground = _painted(random, size * _OVERSAMPLING)
     pen, large = ImageDraw.Draw(image), image.width
     for _ in range(random.integers(0, 5)):
         _distract(random, pen, large)
-    _place(random, pen, name, ground, large)
+    _place(random, pen, name, ground, large, mask=mask, number=number)
     return _noisy(random, image, size)
 
 
@@ -176,6 +198,9 @@ def _place(
     ground: np.ndarray,
     size: int,
     radii: tuple[float, float] = (0.24, 0.44),
+    *,
+    mask: ImageDraw.ImageDraw | None = None,
+    number: int = 0,
 ) -> tuple[Colour, float, float, float]:
     """Draw the filled figure at a random position, rotated and stretched; return its colour, centre and radius."""
     radius = size * random.uniform(*radii)
@@ -184,11 +209,14 @@ def _place(
     stretch = random.uniform(0.8, 1.25)
     cos, sin = math.cos(angle), math.sin(angle)
     colour = _colour(random)
-    fills = ((FIGURES[name], colour), (_HOLES.get(name), tuple(int(c) for c in ground)))
-    for outline, fill in fills:
+    fills = ((FIGURES[name], colour, number), (_HOLES.get(name), tuple(int(c) for c in ground), 0))
+    for outline, fill, index in fills:
         if outline is not None:
             turned = [(x * stretch * cos - y * sin, x * stretch * sin + y * cos) for x, y in outline]
-            pen.polygon([(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned], fill=fill)
+            points = [(centre[0] + radius * x, centre[1] + radius * y) for x, y in turned]
+            pen.polygon(points, fill=fill)
+            if mask is not None:
+                mask.polygon(points, fill=index)
     return colour, float(centre[0]), float(centre[1]), radius
 
 
@@ -205,12 +233,15 @@ def check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
     Image k of dataset=shapes has class k modulo ten.
     """
     dataset, columns = config.dataset, config.dataset.columns.label
-    names, labelled = sorted(FIGURES), "class" if dataset.kind == "shapes" else "classes"
+    names, labelled = sorted(FIGURES), {"shapes": "class", "shape_masks": "pixels"}.get(dataset.kind, "classes")
     if dataset.kind == "scenes" and isinstance(columns, list) and {*columns} <= {*NUMBERS}:
         names, labelled = columns, "numbers"
+    if dataset.kind == "shape_masks":
+        names = OF_MASKS
     if config.task.labelled != labelled:
         message = "has other labels; set dataset=shapes for task=classification, dataset=scenes for task=multilabel, "
-        raise UserError(Problem(f"{message}dataset=scene_colours for task=regression", "dataset", dataset.name))
+        message += "dataset=scene_colours for task=regression, dataset=shape_masks for task=segmentation"
+        raise UserError(Problem(message, "dataset", dataset.name))
     for key, value, usual in (("classes", dataset.classes, len(names)), ("val_split", dataset.val_split, None)):
         if value != usual:
             message = f"the built-in images have {config.task.counted(len(names))} and their own validation split; "

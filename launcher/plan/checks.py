@@ -103,7 +103,7 @@ def _task(plan: Plan) -> Iterator[Problem]:
         part = getattr(getattr(config, key), of)
         if part not in (None, *task.needs):
             fitting = [name for kind in kinds(key) if getattr(kind, of) in task.needs for name in names(kind)]
-            message = f"is for {part}, but task={task.name} needs {task.needs[0]}; set {first_few(fitting)}"
+            message = f"is for {part}, but task={task.name} needs {task.needs[-1]}; set {first_few(fitting)}"
             problems.append(Problem(message, key, getattr(config, key).name))
     with problems.collected():
         task.patience(plan.config.stop)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class Confusion(Details):
     """Counts the images of a task's classes by true and predicted class; `with_images` keeps the prediction of each."""
 
     key = "by_class"
-    heading = ("class", "images", "recall (top-1)", "precision", "most confused with")
+    heading: ClassVar[Sequence[str]] = ("class", "images", "recall (top-1)", "precision", "most confused with")
 
     def __init__(self, task: Task, classes: Sequence[str], *, with_images: bool):
         self.classes = [*classes]

@@ -236,8 +236,9 @@ def _images(
         with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
             yield loaders.evaluate, []
         return
-    if reader := loader_of(plan.config).other(other, plan):
-        yield build_evaluation(plan, reader, single_rank(device)), []
+    if records := loader_of(plan.config).other(other, plan):
+        with closing(build_evaluation(plan, records, single_rank(device))) as loader:
+            yield loader, []
         return
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the labels by; remove dataset.path"

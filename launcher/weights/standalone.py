@@ -52,7 +52,10 @@ def in_unit(outputs: np.ndarray) -> np.ndarray:
 
 
 def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Print the predictions of the image files on the command line: the likeliest classes, or numbers."""
+    """Print the predictions of the image files on the command line: likeliest classes, numbers, or shares of pixels.
+
+    Those of pixels are also written, as NAME_mask.png in the current folder.
+    """
     if not sys.argv[1:]:
         sys.exit("usage: python model.py IMAGE ...")
     for path in sys.argv[1:]:
@@ -63,6 +66,13 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
             sys.exit(f"{path} cannot be read: {error}")
         logits = logits_of(image[None])[0].astype(np.float64)
         print(path)
+        if logits.ndim == 3:
+            # note: of the crop that the network gets
+            mask = logits.argmax(0)
+            Image.fromarray(mask.astype("uint8")).save(f"{Path(path).stem}_mask.png")
+            shares = np.bincount(mask.reshape(-1), minlength=len(CLASSES)) / mask.size
+            print(*(f"{share:8.2%}  {name}" for name, share in zip(CLASSES, shares, strict=True) if share), sep="\n")
+            continue
         if CARD["scores"] == "numbers":
             print(*(f"{value:12.6g}  {name}" for name, value in zip(CLASSES, logits, strict=True)), sep="\n")
             continue

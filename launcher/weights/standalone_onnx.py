@@ -26,10 +26,12 @@ def load() -> Any:
 
 
 def predict(network: Any, images: np.ndarray) -> np.ndarray:
-    """Return logits [B, classes] or numbers [B, K] of images [B, 3, H, W], also of mirror images if the run did so."""
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, 3, H, W], with mirror images as the run."""
     logits: np.ndarray = network.run(["logits"], {"images": images})[0]
     if CARD["flip_average"]:
-        logits = (logits + network.run(["logits"], {"images": images[..., ::-1]})[0]) / 2
+        mirrored = network.run(["logits"], {"images": images[..., ::-1]})[0]
+        # note: those of pixels are mirrored too
+        logits = (logits + (mirrored[..., ::-1] if mirrored.ndim == 4 else mirrored)) / 2
     return in_unit(logits)
 
 

@@ -26,10 +26,13 @@ def transform(image: Image.Image) -> Tensor:
 
 @torch.inference_mode()
 def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
-    """Return logits [B, classes] or numbers [B, K] of images [B, 3, H, W], also of mirror images if the run did so."""
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, 3, H, W], with mirror images as the run."""
     images = torch.as_tensor(images)
     logits: Tensor = network(images)
-    logits = (logits + network(images.flip(3))) / 2 if CARD["flip_average"] else logits
+    if CARD["flip_average"]:
+        mirrored = network(images.flip(3))
+        # note: those of pixels are mirrored too
+        logits = (logits + (mirrored.flip(3) if mirrored.ndim == 4 else mirrored)) / 2
     return torch.from_numpy(in_unit(logits.cpu().numpy())) if "scale" in CARD.get("task", {}) else logits
 
 

@@ -20,9 +20,22 @@ ALL = [*RECIPES, *ABLATIONS]
 # For one's own images and any model, without published results.
 OWN = ("finetune", "small", "small_muon")
 # Recipes whose publications have only a speed or values.
-WITHOUT_ACCURACY = ("baseline_", "resnet101_", "algoperf_nadamw", "algoperf_vit", "gpt2_", "small_gpt", *OWN)
-# Language models, which have a data set each.
+WITHOUT_ACCURACY = (
+    "baseline_",
+    "resnet101_",
+    "algoperf_nadamw",
+    "algoperf_vit",
+    "gpt2_",
+    "small_gpt",
+    "small_segmentation",
+    *OWN,
+)
+# Recipes of other tasks than classes of images, with their data set and model.
 LANGUAGE = {"gpt2_125m": "openwebtext", "gpt2_125m_mosaic": "openwebtext", "small_gpt": "python_source"}
+OTHER = {
+    **{name: (dataset, "gpt") for name, dataset in LANGUAGE.items()},
+    "small_segmentation": ("shape_masks", "unet"),
+}
 # Samples of the data set of the arithmetic in a header.
 SAMPLES = {"openwebtext": 7_168_000}
 
@@ -45,8 +58,8 @@ def test_a_recipe_composes_without_a_problem_or_a_note(name: str) -> None:
     networks = {"resnet101": "resnet101", "vit": "vit", "rn18": "resnet18", "deit": "timm"}
     network = next((model for part, model in networks.items() if part in name), "resnet50")
     names = (composed.config.dataset.name, composed.config.model.name)
-    if name in LANGUAGE:
-        assert names == (LANGUAGE[name], "gpt")
+    if name in OTHER:
+        assert names == OTHER[name]
         return
     assert names == (("image_folder", "resnet18") if name in OWN else ("imagenet", network))
     assert composed.notes == []
@@ -85,7 +98,7 @@ def test_the_header_has_results_source_command_and_correct_arithmetic(name: str)
     assert "Source: " in text
     steps = samples // config.batch_size
     stated = re.findall(r"(\d+) epochs? -> ([\d,]+) steps", text)
-    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", "small_gpt", *OWN)
+    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", "small_gpt", "small_segmentation", *OWN)
     for epochs, total in stated:
         assert int(total.replace(",", "")) == int(epochs) * steps
         assert int(epochs) == config.epochs

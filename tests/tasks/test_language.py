@@ -99,8 +99,8 @@ def test_models_loaders_and_values_of_images_are_refused(text: Path) -> None:
     counts = ["task=language", "dataset=text", "dataloader=tokens", "model=gpt", "dataset.classes=257"]
     counts += ["dataset.train_samples=48", "dataset.val_samples=11", "batch_size=8"]
     for word, problem in {
-        "model=resnet18": "model=resnet18: is for image, but task=language needs tokens; set gpt",
-        "dataloader=torchvision": "dataloader=torchvision: is for image, but task=language needs tokens; set tokens",
+        "model=resnet18": "model=resnet18: is for label, but task=language needs tokens; set gpt",
+        "dataloader=torchvision": "dataloader=torchvision: is for label, but task=language needs tokens; set tokens",
         "dataset.sampling=balanced": "dataset.sampling=balanced: has no meaning for text",
     }.items():
         with pytest.raises(UserError, match=problem):

@@ -65,8 +65,8 @@ class Loader(LoaderConfig):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
-    def other(self, path: str, plan: Plan) -> Reader | None:
-        """Return the reader of other records to evaluate a run on; None for images, which match by their labels."""
+    def other(self, path: str, plan: Plan) -> Reader | Folder | None:
+        """Return other records to evaluate a run on, or their reader; None for images, which match by their labels."""
         return None
 
     def worker_count(self, cores: int) -> int:

@@ -126,6 +126,17 @@ class Listed:
 
 
 @dataclass(frozen=True)
+class Paired(Listed):
+    """Images in separate files at `paths`, and the mask of each at `masks`."""
+
+    masks: Paths
+
+    def part(self, numbers: np.ndarray) -> Self:
+        """Select the images of these numbers."""
+        return replace(super().part(numbers), masks=Paths(map(self.masks.__getitem__, numbers.tolist())))
+
+
+@dataclass(frozen=True)
 class Remote:
     """Images in class folders of a bucket: the URL of the folder, and the bytes of each [N], None if unknown."""
 

@@ -1,0 +1,73 @@
+"""Decoders of images with masks: one box cuts both, and masks keep their values."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from launcher.data.crops import Crops, centre_cut, cut, resize_by_torch, resize_to_nearest
+from launcher.data.decode import UnreadableImage
+from launcher.data.images import Draws, Pixels, evaluation_input
+from launcher.data.masks.inspection import mismatch
+from launcher.data.masks.values import Masks
+from launcher.data.records import Record, Records
+from launcher.data.sources.pieces import Paired, Piece
+from launcher.data.sources.reading import read
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
+    from launcher.data.batch import Moment
+
+
+class MaskRecords(Records):
+    """Images with the bytes of their masks."""
+
+    def record(self, number: int) -> Record:
+        stored = self.folder.stored
+        assert isinstance(stored, Paired)
+        return {"image": read(self.piece(number)), "mask": read(Piece(stored.masks[number], stored.masks[number]))}
+
+
+class PairDecoder(Pixels):
+    """Decodes images and masks of the same size."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__(upright=config.dataset.exif_orientation)
+        self.image, self.seed, self.masks = config.image, config.seed, Masks.of(config.task, config.dataset.classes)  # type: ignore[arg-type]
+
+    def pair(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
+        """Return image and mask, uint8 [H, W, C] and [H, W, 1]; raises UnreadableImage if their sizes differ."""
+        pixels, mask = self.whole(record["image"]), self.masks.read(record["mask"])
+        if reason := mismatch(pixels.shape, mask):
+            raise UnreadableImage(reason)
+        return pixels, mask[..., None]
+
+
+class RandomPairs(PairDecoder):
+    """Random resized crops with flips, drawn as those of images alone."""
+
+    def draws(self, moment: Moment, indices: np.ndarray) -> list[Draws]:
+        crops = Crops(self.image, self.seed, moment.epoch, indices)
+        return [Draws(partial(crops.box, place), index, moment) for place, index in enumerate(indices.tolist())]
+
+    def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray, np.ndarray]:
+        pixels, mask = self.pair(record)
+        box = draws.box_of(*pixels.shape[:2])
+        image = cut(pixels, box, view, self.image.interpolation, resize_by_torch)
+        return image, cut(mask, box, view, "", resize_to_nearest)[..., 0]
+
+
+class CentrePairs(PairDecoder):
+    """Centre crops, equal in all epochs."""
+
+    def __init__(self, config: RunConfig):
+        super().__init__(config)
+        values: dict[str, Any] = evaluation_input(config)
+        self.short, self.interpolation = values["resize"], values["interpolation"]
+
+    def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, np.ndarray]:
+        pixels, mask = self.pair(record)
+        image = centre_cut(pixels, self.short, view, self.interpolation, resize_by_torch)
+        return image, centre_cut(mask, self.short, view, "", resize_to_nearest)[..., 0]

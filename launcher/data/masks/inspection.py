@@ -1,0 +1,151 @@
+"""Check all masks of a data set before a run, once, and count its classes and their pixels; imports no torch."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from launcher.cache import cached
+from launcher.counts import count_of
+from launcher.data import decode
+from launcher.data.decode import UnreadableImage
+from launcher.data.dropped import UNREADABLE, notes_on
+from launcher.data.folder import Folder, without
+from launcher.data.identity import fingerprint, listed, of_splits
+from launcher.data.inspection import Inspection, check_counted, counted
+from launcher.data.masks.pairs import read_pairs
+from launcher.data.masks.values import Masks, MaskTask, is_array
+from launcher.data.shapes import check_built_in, drawn_as
+from launcher.data.sources.pieces import Paired, Piece
+from launcher.data.sources.reading import read
+from launcher.data.workers import Report, in_workers
+from launcher.errors import Problem, UserError, first_few
+from launcher.probe import usable_cores
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
+
+_PAIRS_A_TASK = 32
+
+
+class Checked(NamedTuple):
+    """What all pairs of a split have: pixels of each index, and the numbers of bad pairs with the reason."""
+
+    pixels: list[int]
+    bad: dict[int, str]
+
+
+def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
+    """Count the classes and the images with masks; raises as `data.inspection.inspect_data`."""
+    dataset = config.dataset
+    if dataset.kind != "folder":
+        check_counted(dataset)
+        names, notes = check_built_in(config)
+        return Inspection(config, notes, classes=names)
+    if dataset.test_path is not None:
+        message = "has no meaning with masks; remove it, and type train eval RUN dataset.path=FOLDER after the run"
+        raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
+    splits = read_pairs(config, skipped or ())
+    task: MaskTask = config.task  # type: ignore[assignment]
+    checked = [check_pairs(split, task, report) for split in splits]
+    results = zip(splits, checked, strict=True)
+    bad = {split.files[number]: why for split, one in results for number, why in one.bad.items()}
+    if bad and not dataset.skip_bad:
+        total, shown = sum(len(split.files) for split in splits), first_few([f"{f} ({why})" for f, why in bad.items()])
+        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; repair them, or set "
+        raise UserError(Problem(f"{message}dataset.skip_bad=true", "dataset.path", dataset.path))
+    train, val = (without(split, bad) for split in splits)
+    for split in (train, val):
+        if not split.files:
+            message = f"has no {split.split} image with a mask that can be read; repair some"
+            raise UserError(Problem(message, "dataset.path", dataset.path))
+    names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
+    notes = notes_on(*({k: v for k, v in one.dropped.items() if k != UNREADABLE or not bad} for one in (train, val)))
+    if bad:
+        shown = first_few([f"{file} ({why})" for file, why in bad.items()])
+        notes.append(f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be used: {shown}")
+    for title, result in zip(("training", "validation"), checked, strict=True):
+        if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
+            notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
+    counts = len(names), len(train.files), len(val.files)
+    inspection = counted(config, str(dataset.path), counts, notes)
+    return replace(inspection, skipped=bad, classes=names, splits=(train, val))
+
+
+def check_pairs(split: Folder, task: MaskTask, report: Report) -> Checked:
+    """Read all masks, and the sizes of their images, on all cores; once for equal files."""
+    assert isinstance(split.stored, Paired)
+    pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
+    files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
+    facts = [1, files, str(task)]
+
+    def compute() -> Checked:
+        pixels, bad = np.zeros(256, np.int64), {}
+        work = partial(_examined, masks=Masks.of(task))
+        few = len(pairs) <= _PAIRS_A_TASK
+        several = in_workers(work, pairs, _PAIRS_A_TASK, usable_cores())
+        results = work(pairs) if few else (result for _, result in several)
+        for number, (reason, counts) in enumerate(results):
+            if reason is not None:
+                bad[number] = reason
+            pixels += counts
+            report("checking all masks", number + 1, len(pairs))
+        return Checked(pixels.tolist(), bad)
+
+    return cached("masks", facts, Checked, compute)
+
+
+def _examined(pairs: Sequence[tuple[str, str]], masks: Masks) -> list[tuple[str | None, list[int]]]:
+    """Return for each image with its mask why it cannot be used, or None, and the pixels of each index."""
+    results: list[tuple[str | None, list[int]]] = []
+    for image, mask in pairs:
+        try:
+            indices = masks.read(read(Piece(mask, mask)))
+            reason = mismatch(_shape(read(Piece(image, image))), indices)
+            counts = np.bincount(indices.reshape(-1), minlength=256)
+        except UnreadableImage as error:
+            reason, counts = str(error), np.zeros(256, np.int64)
+        results.append((reason, counts.tolist()))
+    return results
+
+
+def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
+    """Return why an image of this height and width has another mask; None if they are equal."""
+    if tuple(shape[:2]) == mask.shape:
+        return None
+    return f"the image has {shape[1]} x {shape[0]} px, its mask {mask.shape[1]} x {mask.shape[0]}"
+
+
+def _shape(data: bytes) -> tuple[int, ...]:
+    """Return height and width of an image's file."""
+    if not is_array(data):
+        return decode.size(data)[::-1]
+    file = io.BytesIO(data)
+    np.lib.format.read_magic(file)
+    return np.lib.format.read_array_header_1_0(file)[0]
+
+
+def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    """Return the hash of images and masks, as `data.identity.identity`."""
+    dataset = config.dataset
+    if dataset.kind != "folder" and dataset.path is None:
+        return of_splits(drawn_as(dataset), drawn_as(dataset))
+    both = images[:2] or read_pairs(config, skipped or ())
+    files = [[*listed(one), *listed(_masks_of(one))] for one in both]
+    if dataset.val_split is None:
+        return of_splits(*map(fingerprint, files))
+    whole = f"{fingerprint(sorted(files[0] + files[1]))} val_split {dataset.val_split!r}"
+    return of_splits(whole, whole)
+
+
+def _masks_of(split: Folder) -> Folder:
+    """Return the masks of a split in place of its images."""
+    assert isinstance(split.stored, Paired)
+    masks = [path.removeprefix(f"{split.root}/") for path in split.stored.masks]
+    return replace(split, files=masks, stored=Paired(split.stored.masks, split.stored.masks))

@@ -1,0 +1,131 @@
+"""Find images and their masks by equal names in two folders, or in two of each split; imports no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from launcher.data.dropped import NO_IMAGE, Drops, drop
+from launcher.data.folder import Folder, divided, without
+from launcher.data.listing import files_below, is_folder, is_image, unreadable_path
+from launcher.data.masks.values import MaskTask
+from launcher.data.shapes import OF_MASKS, ensure_folder
+from launcher.data.sources.layout import VAL, problem
+from launcher.data.sources.pieces import Paired, Paths
+from launcher.errors import Problem, UserError, first_few
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
+
+IMAGES, MASKS = "images", ("masks", "annotations", "labels")
+_SPLITS = {"train": ("train", "training"), "val": VAL}
+_NO_MASK, _NO_PARTNER = "images without a mask of their name", "masks without an image of their name"
+_HINT = "a folder with train/images, train/masks, val/images and val/masks, or images and masks"
+
+
+def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Folder, Folder]:
+    """Find the images with masks of training and validation, without those `skipped`.
+
+    Raises UserError if a folder is missing, has no image with a mask, or several of one name.
+    """
+    dataset = config.dataset
+    if dataset.path is None and dataset.kind == "folder":
+        raise UserError(Problem(f"missing; set {_HINT}", "dataset.path", None))
+    root = ensure_folder(dataset)
+    if not is_folder(root):
+        raise UserError(Problem(f"not a folder; set {_HINT}", "dataset.path", dataset.path))
+    if dataset.val_split is not None:
+        whole = replace(without(_whole(root, dataset.links), skipped), classes=class_names(config))
+        return divided(whole, dataset.val_split, config.seed, by_class=False)
+    if "" in _folders(root):
+        raise problem(root, "is not divided into training and validation; set dataset.val_split=0.1")
+    train, val = (without(split_of(root, split, dataset.links), skipped) for split in ("train", "val"))
+    return replace(train, classes=class_names(config)), replace(val, classes=class_names(config))
+
+
+def class_names(config: RunConfig) -> list[str]:
+    """Return the names of a run's classes: numbers without others; empty before these are counted."""
+    task: MaskTask = config.task  # type: ignore[assignment]
+    if config.dataset.kind == "shape_masks":
+        return OF_MASKS
+    return [*task.classes] if task.classes else [*map(str, range(config.dataset.classes or 0))]
+
+
+def evaluation_pairs(path: str, links: str) -> Folder:
+    """Return the images with masks of a path to evaluate: its validation images, or all if it is not divided."""
+    root = Path(path)
+    return split_of(root, "val", links) if "val" in _folders(root) else replace(_whole(root, links), split="val")
+
+
+def split_of(root: Path, split: str, links: str) -> Folder:
+    """Return the pairs of a split; raises as `read_pairs`."""
+    folders = _folders(root).get(split)
+    if folders is None:
+        raise problem(root, f"has no {split} images with masks; set {_HINT}")
+    return _pairs(root, split, folders, links)
+
+
+def _whole(root: Path, links: str) -> Folder:
+    """Return the pairs of a folder that is not divided; raises UserError if it is."""
+    folders = _folders(root).get("")
+    if folders is None:
+        raise problem(root, "has no folders images and masks; remove dataset.val_split if it is divided")
+    return _pairs(root, "train", folders, links)
+
+
+def _folders(root: Path) -> dict[str, tuple[str, str]]:
+    """Return the folders of images and masks within a data set, by split; by an empty name if it has no splits."""
+    found: dict[str, tuple[str, str]] = {}
+    for masks in MASKS:
+        for split, names in _SPLITS.items():
+            for name in names:
+                for one, other in ((f"{name}/{IMAGES}", f"{name}/{masks}"), (f"{IMAGES}/{name}", f"{masks}/{name}")):
+                    if is_folder(root / one) and is_folder(root / other):
+                        found.setdefault(split, (one, other))
+        if not found and is_folder(root / IMAGES) and is_folder(root / masks):
+            return {"": (IMAGES, masks)}
+    return found
+
+
+def _pairs(root: Path, split: str, folders: tuple[str, str], links: str) -> Folder:
+    """Match the files of two folders by their paths without extension; a mask may end in `_mask`."""
+    drops: Drops = {}
+    pictures, annotated = (_by_stem(root, folder, links, drops) for folder in folders)
+    annotated = {stem.removesuffix("_mask") if stem not in pictures else stem: one for stem, one in annotated.items()}
+    for reason, ours, theirs in ((_NO_MASK, pictures, annotated), (_NO_PARTNER, annotated, pictures)):
+        if lonely := [file for stem, file in ours.items() if stem not in theirs]:
+            drop(drops, reason, lonely[0], len(lonely))
+    stems = sorted(pictures.keys() & annotated.keys())
+    if not stems:
+        example = f"; {first_few([*pictures.values()], 1)} has none" if pictures else ""
+        raise problem(root, f"has no image of {folders[0]} with a mask of its name in {folders[1]}{example}")
+    stored = Paired(*(Paths(f"{root}/{one[stem]}" for stem in stems) for one in (pictures, annotated)))
+    labels, seen = np.zeros(len(stems), np.int64), len(pictures) + len(annotated)
+    return Folder(str(root), split, [], [pictures[stem] for stem in stems], labels, stored, "", seen, drops)
+
+
+def _by_stem(root: Path, folder: str, links: str, drops: Drops) -> dict[str, str]:
+    """Return the images and arrays below a folder by their paths in it without extension.
+
+    Raises UserError if two have the same, or the folder cannot be read.
+    """
+    try:
+        inside = None if links == "follow" else f"{os.path.realpath(root / folder)}{os.sep}"
+        files = files_below(root, folder, inside, drops)
+    except OSError as error:
+        raise problem(root, unreadable_path(error)) from None
+    stems: dict[str, str] = {}
+    for file in files:
+        if not is_image(file) and not file.endswith(".npy"):
+            drop(drops, NO_IMAGE, file)
+            continue
+        stem = os.path.splitext(file.removeprefix(f"{folder}/"))[0]  # noqa: PTH122 - of a million files
+        if stem in stems:
+            raise problem(root, f"has two files of one name, {stems[stem]} and {file}; remove one")
+        stems[stem] = file
+    return stems

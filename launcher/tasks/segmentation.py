@@ -1,0 +1,175 @@
+"""Semantic segmentation: each pixel of an image has one class; mean IoU, Dice and pixel accuracy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.declaration import RunPlan
+from launcher.config.fields import STRICT
+from launcher.config.goals import Metric
+from launcher.data.masks.values import IGNORED, MOST_CLASSES
+from launcher.errors import Problem, UserError
+from launcher.later import torch
+from launcher.tasks import Details
+from launcher.tasks.images import ImageTask, ImageTaskConfig
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from launcher.config.schema import RunConfig
+    from launcher.data.folder import Folder
+    from launcher.data.images import ChangeImage
+    from launcher.data.records import Decoder, Records
+
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+# A value of a mask, or a colour as #rrggbb.
+Value = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=rf"^{_COLOUR.pattern}$")]
+
+
+@dataclass(frozen=True, config=STRICT)
+class SegmentationConfig(ImageTaskConfig):
+    """A class of each pixel; `classes` names the values 0, 1 ..., or other values or colours, `ignore` is that of none.
+
+    IoU and Dice of a class are of all pixels of the images together, as evaluated, in their centre crops; mean IoU is
+    the mean over classes that images or predictions have, Dice also without the first class, the background.
+    """
+
+    metrics = (
+        Metric("miou", "mean IoU"),
+        Metric("dice", "Dice"),
+        Metric("pixel_accuracy", "pixel accuracy"),
+        Metric("dice_with_background", "Dice with background", in_line="never"),
+    )
+    needs = ("image", "mask")
+    labelled = "pixels"
+    predicted = ("class", "share")
+
+    name: Literal["segmentation"]
+    classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
+    ignore: Value | None
+
+    def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
+        from launcher.data.masks.decoder import RandomPairs  # note: torch
+
+        return RandomPairs(config)
+
+    def evaluation_decoder(self, config: RunConfig) -> Decoder:
+        from launcher.data.masks.decoder import CentrePairs  # note: torch
+
+        return CentrePairs(config)
+
+    def records(self, folder: Folder, decoder: Decoder) -> Records:
+        from launcher.data.masks.decoder import MaskRecords  # note: torch
+
+        return MaskRecords(folder, decoder)
+
+    def scores(self, loss: object) -> Literal["softmax"]:
+        return "softmax"
+
+    @property
+    def is_coloured(self) -> bool:
+        """Whether the classes are colours."""
+        return isinstance(self.classes, dict) and any(isinstance(value, str) for value in self.classes.values())
+
+    def values(self) -> list[int] | None:
+        """Return the number of each class in masks; None if these are 0, 1 ..., as many as they have."""
+        if isinstance(self.classes, dict):
+            return [_number(value) for value in self.classes.values()]
+        return None if self.classes is None else [*range(len(self.classes))]
+
+    @property
+    def ignored_value(self) -> int | None:
+        """The number in masks of pixels that do not count."""
+        # note: 255 is no colour, and does no harm where classes are
+        return None if self.ignore is None else _number(self.ignore)
+
+    def names_of(self, train: Sequence[int], val: Sequence[int], classes: int | None) -> list[str]:
+        """Return the names of the classes, given the pixels of each index in the masks and their number, if it is set.
+
+        Raises UserError if the masks have fewer than two classes.
+        """
+        if self.classes is not None:
+            return [*self.classes]
+        present = [number for number in range(MOST_CLASSES) if train[number] or val[number]]
+        if (count := classes or max(present, default=0) + 1) < 2:
+            has = f"0 and {self.ignore}, which is ignored" if train[IGNORED] else "0"
+            message = f"masks have only the values {has}; set task.classes={{background:0,object:255}} for masks of "
+            raise UserError(Problem(f"{message}0 and 255", "task.classes", None))
+        return [str(number) for number in range(count)]
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if isinstance(self.classes, dict):
+            if len({isinstance(value, str) for value in self.classes.values()}) > 1:
+                yield Problem("has both numbers and colours; set one of them for all", "task.classes", self.classes)
+            elif len({_number(value) for value in self.classes.values()}) < len(self.classes):
+                yield Problem("has one value for two classes; set different ones", "task.classes", self.classes)
+        if len(self.classes or ()) > MOST_CLASSES:
+            yield Problem(f"has more than {MOST_CLASSES} classes; join some", "task.classes", len(self.classes or ()))
+
+
+def _number(value: int | str) -> int:
+    """Return a value of a mask as a number: that of a colour is its six digits."""
+    return value if isinstance(value, int) else int(value[1:], 16)
+
+
+class Segmentation(ImageTask):
+    """Outputs are scores [B, classes, H, W], targets class indices int64 [B, H, W], IGNORED for pixels of none."""
+
+    def targets(self, labels: Tensor) -> Tensor:
+        return labels.long()
+
+    def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Count the pixels by true and predicted class, int64 [classes, classes]."""
+        return {"pixels": confusion(outputs, targets)}
+
+    def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:
+        pixels = states["pixels"].double()
+        hits, either = pixels.diagonal(), pixels.sum(0) + pixels.sum(1)
+        known = either > 0
+        iou, dice = (hits / (either - hits))[known], 2 * hits / either
+        objects = dice[1:][known[1:]]
+        return {
+            "miou": iou.mean().item(),
+            "dice": objects.mean().item(),
+            "pixel_accuracy": (hits.sum() / pixels.sum()).item(),
+            "dice_with_background": dice[known].mean().item(),
+        }
+
+    def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        images = torch.zeros(count, view, view, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+        return images, torch.zeros(count, view, view, dtype=torch.uint8, device=device)
+
+    def output_shape(self, count: int, view: int) -> tuple[int, ...]:
+        return count, self.values.outputs(self.config.dataset), view, view
+
+    def forward(self, model: torch.nn.Module, inputs: Tensor) -> Tensor:
+        outputs = model(inputs).float()
+        if not self.config.image.eval_flip_average:
+            return outputs  # type: ignore[no-any-return]
+        return (outputs + model(inputs.flip(3)).float().flip(3)) / 2  # type: ignore[no-any-return]
+
+    def details(self, names: Sequence[str], *, with_images: bool) -> Details:
+        from launcher.tasks.pixels import PixelConfusion  # note: it has the loaders, which a step does not need
+
+        return PixelConfusion(self, names, with_images=with_images)
+
+    def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
+        """Return the classes with most pixels of each image, with their share of all pixels."""
+        shares = torch.stack([(outputs.argmax(1) == number).float().mean((1, 2)) for number in range(len(names))], 1)
+        best = shares.sort(stable=True, dim=1, descending=True)
+        rows = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
+        return [[(names[n], share) for n, share in zip(*row, strict=True) if share] for row in rows]
+
+
+def confusion(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count the pixels of scores [B, C, H, W] by true class [B, H, W] and predicted class, int64 [C, C]."""
+    classes = outputs.shape[1]
+    places = torch.where(targets == IGNORED, classes**2, targets * classes + outputs.argmax(1)).flatten()
+    # note: bincount would synchronize host and device
+    counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=outputs.device)
+    return counts.index_add_(0, places, torch.ones_like(places))[:-1].view(classes, classes)

@@ -1,0 +1,77 @@
+"""Predict the masks of whole images by a segmentation, at their own size."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from launcher import atomic
+from launcher.data.crops import resize_by_torch
+from launcher.data.decode import UnreadableImage, decode
+from launcher.data.sources.pieces import Piece
+from launcher.data.sources.reading import read
+from launcher.errors import Problem, UserError
+from launcher.tasks.pixels import palette
+from launcher.weights.classifier import ClassifiedImage, Classifier
+
+
+@dataclass(frozen=True)
+class MaskedImage(ClassifiedImage):
+    """The classes of an image with their shares of its pixels, and the file of its mask."""
+
+    mask: Path | None = None
+
+
+@torch.inference_mode()
+def write_masks(classifier: Classifier, files: Sequence[str], folder: Path, top: int) -> Iterator[MaskedImage]:
+    """Write the predicted mask of each file, a PNG of indices with a palette; yield the classes with most pixels.
+
+    The shorter edge of an image is resized as for an evaluation; scores are resized to the image's own size.
+
+    Raises UserError if two files have one name, or the folder cannot be written.
+    """
+    masks = [folder / f"{Path(file).stem}.png" for file in files]
+    if len({*masks}) < len(masks):
+        twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
+        raise UserError(Problem(f"two images have masks {twice.name}; predict them one by one", "--masks", folder))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, mask in zip(files, masks, strict=True):
+            yield _written(classifier, file, mask, top)
+    except OSError as error:
+        raise UserError(
+            Problem(f"cannot be written ({error.strerror}); set another folder", "--masks", folder)
+        ) from None
+
+
+def _written(classifier: Classifier, file: str, path: Path, top: int) -> MaskedImage:
+    """Write the mask of one file."""
+    try:
+        mask = predicted_mask(classifier, read(Piece(file, file)))
+    except UnreadableImage as error:
+        return MaskedImage(file, [], str(error))
+    image = Image.fromarray(mask)
+    image.putpalette(palette().reshape(-1).tolist())
+    with atomic.writing(path) as temporary:
+        image.save(temporary, "PNG")
+    shares = np.bincount(mask.reshape(-1), minlength=len(classifier.card["classes"])) / mask.size
+    order = np.argsort(-shares, kind="stable")[:top]
+    return MaskedImage(
+        file, [(classifier.card["classes"][n], float(shares[n])) for n in order if shares[n]], None, path
+    )
+
+
+def predicted_mask(classifier: Classifier, data: bytes) -> np.ndarray:
+    """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
+    values = classifier.card["input"]
+    pixels = np.array(decode(data, upright=values["exif_orientation"]).image)
+    scale = values["resize"] / min(pixels.shape[:2])
+    height, width = (max(1, round(edge * scale)) for edge in pixels.shape[:2])
+    resized = resize_by_torch(pixels, height, width, values["interpolation"])
+    image = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))[None].to(classifier.device)
+    scores = F.interpolate(classifier.outputs(image), pixels.shape[:2], mode="bilinear")
+    return np.asarray(scores.argmax(1)[0].to(torch.uint8).cpu())

@@ -1,0 +1,55 @@
+"""The U-Net against the numbers of NVIDIA's and Composer's network, and its initial weights."""
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.config.compose import compose
+from launcher.losses.dice_cross_entropy import dice_loss
+from launcher.models.build import build_model
+
+
+def unet(*words: str, classes: int = 4) -> nn.Module:
+    config = compose(["model=unet", "loss=dice_cross_entropy", "task=segmentation", *words]).config
+    return build_model(config.model, classes, config.loss, 3)
+
+
+def parameters_of_composers(channels: int, classes: int, widths: list[int], *, residual: bool) -> int:
+    """Count by layer what composer/models/unet/_layers.py (v0.5.0) builds: its kernels of 3, norms with two vectors."""
+
+    def layer(inputs: int, outputs: int) -> int:
+        return 9 * inputs * outputs + 2 * outputs
+
+    total, inputs = 0, channels
+    for width in widths:
+        total += layer(inputs, width) + layer(width, width) + (layer(inputs, width) if residual else 0)
+        inputs = width
+    for width in widths[-2::-1]:
+        total += 4 * inputs * width + width + layer(2 * width, width) + layer(width, width)
+        inputs = width
+    return total + inputs * classes + classes
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_the_parameters_are_as_many_as_composers(residual: bool) -> None:
+    network = unet("model.channels=4", f"model.residual={str(residual).lower()}")
+    expected = parameters_of_composers(4, 4, [32, 64, 128, 256, 512, 512], residual=residual)
+    assert sum(parameter.numel() for parameter in network.parameters()) == expected
+
+
+@pytest.mark.parametrize("words", [[], ["model.normalization=instance"], ["model.residual=false"]])
+def test_outputs_have_the_size_of_the_images_and_every_weight_learns(words: list[str]) -> None:
+    network = unet(*words, "model.filters=8", "model.levels=3")
+    images = torch.randn(2, 3, 37, 22, generator=torch.Generator().manual_seed(0))
+    outputs = network(images)
+    assert outputs.shape == (2, 4, 37, 22)
+    dice_loss(outputs, torch.arange(2 * 37 * 22).view(2, 37, 22) % 4, background=True).backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in network.parameters())
+
+
+def test_convolutions_are_drawn_as_kaimings_and_independent_of_others() -> None:
+    network, wider = unet(), unet(classes=9)
+    weight = network.get_parameter("downsamples.4.conv2.conv.weight")
+    assert weight.std().item() == pytest.approx((2 / (1 + 0.01**2) / (9 * 512)) ** 0.5, rel=0.01)
+    assert torch.equal(weight, wider.get_parameter("downsamples.4.conv2.conv.weight"))
+    assert network.get_parameter("output_block.bias").abs().sum() == 0
