@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
