@@ -95,18 +95,18 @@ def _folders(root: Path) -> dict[str, tuple[str, str]]:
 def _pairs(root: Path, split: str, folders: tuple[str, str], links: str) -> Folder:
     """Match the files of two folders by their paths without extension; a mask may end in `_mask`."""
     drops: Drops = {}
-    pictures, annotated = (_by_stem(root, folder, links, drops) for folder in folders)
-    annotated = {stem.removesuffix("_mask") if stem not in pictures else stem: one for stem, one in annotated.items()}
-    for reason, ours, theirs in ((_NO_MASK, pictures, annotated), (_NO_PARTNER, annotated, pictures)):
+    pixels, annotated = (_by_stem(root, folder, links, drops) for folder in folders)
+    annotated = {stem.removesuffix("_mask") if stem not in pixels else stem: one for stem, one in annotated.items()}
+    for reason, ours, theirs in ((_NO_MASK, pixels, annotated), (_NO_PARTNER, annotated, pixels)):
         if lonely := [file for stem, file in ours.items() if stem not in theirs]:
             drop(drops, reason, lonely[0], len(lonely))
-    stems = sorted(pictures.keys() & annotated.keys())
+    stems = sorted(pixels.keys() & annotated.keys())
     if not stems:
-        example = f"; {first_few([*pictures.values()], 1)} has none" if pictures else ""
+        example = f"; {first_few([*pixels.values()], 1)} has none" if pixels else ""
         raise problem(root, f"has no image of {folders[0]} with a mask of its name in {folders[1]}{example}")
-    stored = Paired(*(Paths(f"{root}/{one[stem]}" for stem in stems) for one in (pictures, annotated)))
-    labels, seen = np.zeros(len(stems), np.int64), len(pictures) + len(annotated)
-    return Folder(str(root), split, [], [pictures[stem] for stem in stems], labels, stored, "", seen, drops)
+    stored = Paired(*(Paths(f"{root}/{one[stem]}" for stem in stems) for one in (pixels, annotated)))
+    labels, seen = np.zeros(len(stems), np.int64), len(pixels) + len(annotated)
+    return Folder(str(root), split, [], [pixels[stem] for stem in stems], labels, stored, "", seen, drops)
 
 
 def _by_stem(root: Path, folder: str, links: str, drops: Drops) -> dict[str, str]:
