@@ -6,7 +6,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from launcher.cli import estimate
-from launcher.cli.estimate import SIZE_COLUMNS, measured_here, size_rows
+from launcher.cli.estimate import measured_here, size_columns, size_rows
 from launcher.console import console, print_json, table
 from launcher.measure.diagnosis import Diagnosis, diagnose
 from launcher.records.progress import duration
@@ -29,7 +29,8 @@ def main(arguments: argparse.Namespace) -> int:
     out.print(f"[bold]bottleneck: {diagnosis.bound}[/]")
     out.print(_parts(diagnosis))
     rows = ((*row, bound) for row, bound in zip(size_rows(diagnosis.sizes), diagnosis.bounds, strict=True))
-    out.print(table(*SIZE_COLUMNS, "bound", numbers=SIZE_COLUMNS, rows=rows))
+    columns = size_columns(plan.config.task)
+    out.print(table(*columns, "bound", numbers=columns, rows=rows))
     for line in diagnosis.advice or ["data loading needs no change"]:
         out.print(f"- {line}", markup=False)
     return 0

@@ -10,6 +10,7 @@ from launcher.config.compose import compose
 from launcher.config.groups import is_named, machines, price_age
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Hardware
+from launcher.config.tasks import TaskConfig
 from launcher.console import console, facts, print_json, table, verbatim
 from launcher.counts import count_of
 from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, estimate, prices
@@ -22,7 +23,6 @@ EXAMPLES = [
     "train estimate recipe=hot epochs=240 dataset.path=/data/imagenet",
     "train estimate recipe=mild dataloader=synthetic --seconds 5 --json",
 ]
-SIZE_COLUMNS = ("image px", "steps", "step alone", "loading alone", "together")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -59,8 +59,10 @@ def main(arguments: argparse.Namespace) -> int:
         print_json({**machine, **asdict(result), "prices": list(map(asdict, offers))})
         return 0
     out = console()
-    out.print(_times(result))
-    out.print(table(*SIZE_COLUMNS, numbers=SIZE_COLUMNS, rows=size_rows(result.sizes)))
+    task = plan.config.task
+    out.print(_times(result, task))
+    columns = size_columns(task)
+    out.print(table(*columns, numbers=columns, rows=size_rows(result.sizes)))
     out.print(_prices(offers) if offers else "no price; set hardware.price_per_hour=2.5, or see train ls hardware")
     where = f"{measured.world_size} x {measured.device}"
     out.print(verbatim(f"measured on {where}; saved in {path}, with which the summary of the run compares its times"))
@@ -73,9 +75,9 @@ def hardware(chosen: Hardware, device: str) -> list[Hardware]:
     return [chosen, *(machine for machine in others if machine.gpu == chosen.gpu or is_named(machine.gpu, device))]
 
 
-def _times(result: Estimate) -> Table:
+def _times(result: Estimate, task: TaskConfig) -> Table:
     spans = {
-        "training": (result.training, f"{result.images_per_second:,.0f} images/s"),
+        "training": (result.training, f"{task.speed(result.images_per_second):,.0f} {task.speeds[1]}"),
         "evaluation": (result.evaluation, count_of(result.evaluations, "time")),
         "saving": (result.saving, count_of(result.checkpoints, "checkpoint")),
         "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),
@@ -86,8 +88,13 @@ def _times(result: Estimate) -> Table:
     )
 
 
+def size_columns(task: TaskConfig) -> tuple[str, ...]:
+    """Return the titles of the cells of `size_rows`."""
+    return task.view_title, "steps", "step alone", "loading alone", "together"
+
+
 def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of `SIZE_COLUMNS` for each image size."""
+    """Yield the cells of `size_columns` for each view."""
     for cost in sizes:
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
         yield str(cost.view), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)

@@ -104,7 +104,7 @@ def _cheaper_steps(config: RunConfig, measured: Measurement) -> Iterator[str]:
 def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     loader = config.dataloader
     most = max(1, measured.cores // measured.world_size)
-    if 0 <= measured.workers < most:
+    if isinstance(loader, DecodingLoader) and 0 <= measured.workers < most:
         yield f"dataloader.workers={most}: {measured.workers} of {count_of(most, 'core')} per process load images"
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
@@ -121,7 +121,8 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
 def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterator[str]:
     active = config.algorithms
     for name, kind in declarations().items():
-        if line := kind.advice(active.get(name), bound):
+        fits = not kind.acts_on or {*config.task.needs} <= {*kind.acts_on}
+        if fits and (line := kind.advice(active.get(name), bound)):
             yield line
 
 

@@ -121,11 +121,12 @@ class CausalAttention(nn.Module):
             query, key = (F.rms_norm(part, part.shape[-1:]) for part in (query, key))
         if self.rotary:
             query, key = rotated(query), rotated(key)
+        # note: torch's fused kernels on CPUs take biases of two or four dimensions
         attended = F.scaled_dot_product_attention(
             query,
             key,
             value,
-            attn_mask=None if bias is None else bias.to(query.dtype),
+            attn_mask=None if bias is None else bias.to(query.dtype)[None],
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=bias is None,
         )

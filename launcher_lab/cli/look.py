@@ -46,6 +46,8 @@ def main(arguments: argparse.Namespace) -> int:
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
         raise UserError(Problem(message, "dataloader", "synthetic"))
     task = composed.config.task
+    if task.axes != 2:
+        raise UserError(Problem("has no images to show; `train look` is for tasks of images", "task", task.name))
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, report=report)
     # note: imports torch, so only after all checks

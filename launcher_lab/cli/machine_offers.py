@@ -76,11 +76,11 @@ def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, co
         return []
     plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
     graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
-    sizes = [phase.view for phase in slow]
+    sizes, unit = [phase.view for phase in slow], plan.config.task.unit
     after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.view in sizes)
     before = sum(phase.steps * phase.seconds for phase in slow)
     return [
-        f"launches are the bottleneck up to {max(sizes)} px; cuda_graphs=on would take {duration(after)} "
+        f"launches are the bottleneck up to {max(sizes)} {unit}; cuda_graphs=on would take {duration(after)} "
         f"instead of {duration(before)} there ({page('performance')})"
     ]
 

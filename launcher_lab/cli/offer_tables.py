@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from launcher.config.groups import price_age
+from launcher.config.tasks import TaskConfig
 from launcher.console import table, verbatim
 from launcher.records.progress import duration
 from launcher_lab.predict.offers import Offer
@@ -39,24 +40,24 @@ def left_out(candidates: Sequence[Offer]) -> list[str]:
     return [f"{reason}: {', '.join(dict.fromkeys(names))}" for reason, names in groups.items()]
 
 
-def table_of(candidates: Sequence[Offer]) -> Table:
+def table_of(candidates: Sequence[Offer], task: TaskConfig) -> Table:
     """Return the offers of one machine with their ranges."""
-    columns = ("machine", "GPUs", "price", "wall clock", "", "cost", "", "images/s", "bottleneck", "price date")
-    cells = table(*columns, numbers=("wall clock", "cost", "images/s"))
+    columns = ("machine", "GPUs", "price", "wall clock", "", "cost", "", task.speeds[1], "bottleneck", "price date")
+    cells = table(*columns, numbers=("wall clock", "cost", task.speeds[1]))
     for offer in candidates:
         cost = offer.cost
         cells.add_row(
             *_what(offer), duration(offer.wall.seconds), f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
             _money(offer), f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
-            f"{offer.prediction.estimate.images_per_second:,.0f}", main_bound(offer.prediction.phases),
+            f"{task.speed(offer.prediction.estimate.images_per_second):,.0f}", main_bound(offer.prediction.phases),
             verbatim(price_age(offer.machine)) if cost else "",
         )  # fmt: skip
     return cells
 
 
-def phases_of(prediction: Prediction) -> Table:
-    """Return the steps and the bottleneck at some of the image sizes."""
-    cells = table("image px", "steps", "step time", "bottleneck")
+def phases_of(prediction: Prediction, task: TaskConfig) -> Table:
+    """Return the steps and the bottleneck at some of the views."""
+    cells = table(task.view_title, "steps", "step time", "bottleneck")
     phases = prediction.phases
     last = len(phases) - 1
     shown = sorted({round(last * row / (_MOST_PHASES - 1)) for row in range(_MOST_PHASES)})

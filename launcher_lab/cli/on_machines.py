@@ -10,6 +10,7 @@ from launcher.config.compose import Composed, compose
 from launcher.config.gpus import check_gpu
 from launcher.config.groups import price_age
 from launcher.config.schema import Hardware
+from launcher.config.tasks import TaskConfig
 from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
@@ -72,6 +73,8 @@ def handle(arguments: argparse.Namespace) -> int | None:
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     candidates, more = offers_on(composed, chosen)
     notes += more
+    if config.task.axes == 1:
+        notes.append("fitted to steps on images; no measured step of a language model has been compared with it")
     if arguments.on != ALL and candidates[0].problem:
         raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
     if arguments.image:
@@ -83,7 +86,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if arguments.json:
         print_json({"notes": notes, "offers": list(map(_values, candidates))})
         return 0
-    _print(candidates, notes, everything=arguments.on == ALL)
+    _print(candidates, notes, config.task, everything=arguments.on == ALL)
     return 0
 
 
@@ -118,6 +121,9 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
     from launcher_lab.study.results import read_results  # note: numpy and more
 
     config = composed.config
+    if (primary := config.task.primary).name != "top1":
+        message = f"is a top-1, and task={config.task.name} has {primary.title}; set epochs= instead"
+        raise UserError(Problem(message, "--quality", arguments.quality))
     if any(word.startswith("epochs=") for word in arguments.overrides):
         message = "sets the length already; omit epochs= or --quality"
         raise UserError(Problem(message, "--quality", arguments.quality))
@@ -148,12 +154,12 @@ def _values(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _print(candidates: Sequence[Offer], notes: Sequence[str], *, everything: bool) -> None:
+def _print(candidates: Sequence[Offer], notes: Sequence[str], task: TaskConfig, *, everything: bool) -> None:
     out = console()
-    out.print(list_of(candidates) if everything else table_of(candidates))
+    out.print(list_of(candidates) if everything else table_of(candidates, task))
     if not everything:
         prediction = candidates[0].prediction
-        out.print(phases_of(prediction))
+        out.print(phases_of(prediction, task))
         estimate = prediction.estimate
         out.print(verbatim(
             f"{count_of(estimate.evaluations, 'evaluation')}: {duration(estimate.evaluation.seconds)}, checkpoints "

@@ -125,7 +125,8 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
     hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
     return (
-        f"{count_of(held, 'image')} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {gpu.memory:g}; {hint}"
+        f"{count_of(held, plan.config.task.sample)} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's "
+        f"{gpu.memory:g}; {hint}"
     )
 
 

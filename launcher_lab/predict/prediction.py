@@ -177,7 +177,7 @@ class Predictor:
 
 
 class _Model:
-    """A plan's steps on a machine, interpolated in the image area between the counted sizes."""
+    """A plan's steps on a machine, interpolated in the area of images or length of texts between the counted views."""
 
     def __init__(self, plan: Plan, machine: Hardware, rates: Rates, counted: Sequence[CountedStep], correction: float):
         self._plan, self._machine, self._rates, self._correction = plan, machine, rates, correction
@@ -186,11 +186,15 @@ class _Model:
         self._common = common_acting(self._kinds)
 
     def parts(self, kind: StepKind) -> Parts:
-        """Return a step's parts at any image size."""
+        """Return a step's parts at any view."""
         known = sorted(known for known in self._parts if known.acting == kind.acting)
-        areas = [one.view**2 for one in known]
+        areas = [self._area(one.view) for one in known]
         columns = zip(*(astuple(self._parts[one]) for one in known), strict=True)
-        return Parts(*(self._correction * float(np.interp(kind.view**2, areas, of)) for of in columns))
+        return Parts(*(self._correction * float(np.interp(self._area(kind.view), areas, of)) for of in columns))
+
+    def _area(self, view: int) -> int:
+        axes: int = self._plan.config.task.axes
+        return int(view**axes)
 
     def load(self, size: int) -> float:
         """Return the seconds until the machine's workers have loaded a step's batch."""
@@ -248,7 +252,7 @@ class _Model:
         passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
         size = plan.evaluation_view
-        area = (size / largest.view) ** 2
+        area = self._area(size) / self._area(largest.view)
         step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
         rate = loading_rate(plan, self._machine, size, self._rates.values, trains=False)
         load = plan.rank_eval_batch * plan.world_size / rate

@@ -18,7 +18,6 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.targets import reason
 from launcher.data.batch import Moment
-from launcher.data.classes import blank_labels
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
@@ -62,9 +61,9 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
 
     def take(sample: StepSample) -> None:
         number = sample.steps[-1]
-        images, labels = _batch(plan, number)
+        inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_view(number), torch.device("cpu"))
         moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
-        step(images, labels, np.arange(plan.rank_batch), moment)
+        step(inputs, labels, np.arange(plan.rank_batch), moment)
 
     def count(sample: StepSample) -> CountedStep:
         trace = Trace()
@@ -75,7 +74,7 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         return _counted(sample, trace)
 
     try:
-        with nothing_computed():
+        with nothing_computed(), _FusedAttention():
             # note: the first update creates the optimizer's state
             take(samples[0])
             return [count(sample) for sample in samples]
@@ -86,6 +85,14 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
             raise
         message = f"cannot be counted, because tensors have no values here: {reason(cause)}; train estimate measures it"
         raise UserError(Problem(message, "code", config.code)) from error
+
+
+class _FusedAttention(TorchFunctionMode):
+    """Trace attention without dropout: a GPU draws it within the fused kernel, a CPU would need another one."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        fused = getattr(func, "__name__", "") == "scaled_dot_product_attention"
+        return func(*args, **{**(kwargs or {}), **({"dropout_p": 0.0} if fused else {})})
 
 
 class _Float32(TorchFunctionMode):
@@ -105,13 +112,6 @@ def _as_on_a_gpu() -> Iterator[None]:
     """Autocast on a CPU with the types of a GPU."""
     with torch.autocast("cpu", torch.bfloat16), _Float32():
         yield
-
-
-def _batch(plan: Plan, number: int) -> tuple[Tensor, Tensor]:
-    size = plan.loaded_view(number)
-    pixels = torch.empty(plan.rank_batch, size, size, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
-    label = blank_labels(plan.config.task, plan.config.dataset.classes or 1)[0]
-    return pixels, torch.from_numpy(np.stack([label] * plan.rank_batch))
 
 
 def _counted(sample: StepSample, trace: Trace) -> CountedStep:

@@ -138,3 +138,31 @@ def test_flags_of_the_other_kind_of_model_are_refused(train: Train) -> None:
     for words in (["--top", "3"], ["--csv"], ["--list", "files"]):
         error = train("predict", "runs/gpt2", "tree", *words, code=2).stderr
         assert error == f"error: {words[0]} is for images, and runs/gpt2 is a language model; remove it\n"
+
+
+GPT2 = ["recipe=gpt2_125m", "dataset.train_samples=7168000", "dataset.val_samples=1000", "dataset.classes=50257"]
+
+
+def words_of(train: Train) -> list[str]:
+    return [*RUN, f"dataset.path={train.folder}", "dataloader.folder=tokens", "hardware=this_machine"]
+
+
+def test_measurements_have_tokens_and_no_advice_on_images(train: Train) -> None:
+    for verb in ("estimate", "diagnose"):
+        printed = train(verb, *words_of(train), "--seconds", "0.1").stdout
+        assert "tokens  steps  step alone" in printed
+        assert ("tokens/s" in printed) == (verb == "estimate")
+        assert not any(word in printed for word in ("images", "image px", "channels_last", "progressive", "workers"))
+
+
+def test_predictions_have_tokens_and_state_that_no_language_model_was_compared(train: Train) -> None:
+    done = train("plan", *GPT2, "--on", "p4d_24xlarge")
+    for part in ("tokens/s", "tokens  steps", "no measured step of a language model has been compared"):
+        assert part in done.stdout + done.stderr
+    error = train("plan", *GPT2, "--on", "p4d_24xlarge", "--quality", "70", code=2).stderr
+    assert error == "error: --quality=70.0: is a top-1, and task=language has perplexity; set epochs= instead\n"
+
+
+def test_look_is_for_images(train: Train) -> None:
+    error = train("look", *words_of(train), code=2).stderr
+    assert error == "error: task=language: has no images to show; `train look` is for tasks of images\n"
