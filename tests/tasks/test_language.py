@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from launcher.plan.plan import plan_for
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint
+from launcher.training import checkpoint, compiled
 from launcher.training.captured import CapturedSteps
 from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse
@@ -28,7 +29,7 @@ from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn
 from tests.language import RUN, text_in
 from tests.trainers import EARLY, alone, assert_same_state, steps, train_all
-from tests.two_ranks import on_two_ranks
+from tests.two_ranks import on_ranks, on_two_ranks
 
 # Those that mean something for tokens; each is refused for a reason otherwise.
 MEANT = {
@@ -204,3 +205,45 @@ def test_two_ranks_learn_and_evaluate_the_same_as_one(text: Path, tmp_path: Path
     assert alone_too
     assert (first[2].samples, alone_too.samples) == (11, 11)
     assert first[2].metrics == pytest.approx(alone_too.metrics, rel=1e-5)
+
+
+def evaluate_at_first(rank: int, text: Path, folder: Path) -> None:
+    run = build_trainer(config_of(text), ranks_of(rank, 3))
+    torch.save(run.evaluate(lambda: False), folder / f"{rank}.pt")
+
+
+def test_three_ranks_evaluate_the_last_partial_batch_as_one(text: Path, tmp_path: Path) -> None:
+    """11 sequences are batches of 6 and 5, and two sequences at most on each of three ranks."""
+    on_ranks(3, evaluate_at_first, text, tmp_path)
+    one, two, three = (torch.load(tmp_path / f"{rank}.pt", weights_only=False) for rank in range(3))
+    assert one == two == three
+    expected = alone(config_of(text)).evaluate(lambda: False)
+    assert expected
+    assert (one.samples, one.metrics) == (11, pytest.approx(expected.metrics, rel=1e-6))
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compile without generating code."""
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("alibi", [[], ["alibi"]])
+def test_steps_of_all_lengths_are_compiled_before_the_first(alibi: list[str], text: Path, traced: None) -> None:
+    name = "algorithms.sequence_length_warmup"
+    words = [f"algorithms=[{','.join([*alibi, name[11:]])}]", f"{name}.duration=0.8", f"{name}.initial=2"]
+    words += [f"{name}.increment=2", "algorithms.alibi.length_scaling=0.5"][: 1 + len(alibi)]
+    words += ["model.dropout=0", "epochs=6", "precision=fp32"]
+    plain, run = (alone(config_of(text, *words, f"compile={switch}")) for switch in ("off", "on"))
+    start = compiled.graphs()
+    compiled.compile_run(run)
+    count, lengths = compiled.graphs(), {run.plan.view(step) for step in range(36)}
+    # note: three for passes of all lengths, and one that cuts batches to each
+    assert count - start == 3 + len(lengths)
+    assert len(lengths) == (4 if alibi else 8)
+    assert_same_state(run, plain)
+    assert steps(run, 36) == pytest.approx(steps(plain, 36), rel=1e-4)
+    assert compiled.graphs() == count
