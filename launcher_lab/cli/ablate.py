@@ -18,7 +18,7 @@ from launcher.records.run_folder import run_folders
 from launcher_lab.cli.curve import Cell, as_started, check_all, expand, train_all
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
-from launcher_lab.study.runs import read_run
+from launcher_lab.study.runs import read_run, title_of
 from launcher_lab.study.speedup import Estimate
 
 EXAMPLES = [
@@ -62,10 +62,11 @@ def main(arguments: argparse.Namespace) -> int:
         print_json(_as_json(rows, commands, effect_list, tradeoff_list, parts))
         return 0
     out = console()
-    out.print(_grid(rows, commands))
+    title = title_of(composed.config.task.primary)
+    out.print(_grid(rows, commands, title))
     if tradeoff_list:
-        out.print(_effects(effect_list))
-        out.print(_tradeoffs(tradeoff_list))
+        out.print(_effects(effect_list, title.replace(" %", " points")))
+        out.print(_tradeoffs(tradeoff_list, "points" if title.endswith("%") else title))
     if parts:
         out.print(_split(parts))
     return 0
@@ -149,8 +150,8 @@ def _as_json(
     }
 
 
-def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
-    cells = table("variant", "epochs", "runs", "top-1 %", "minutes", "command")
+def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]], title: str) -> Table:
+    cells = table("variant", "epochs", "runs", title, "minutes", "command")
     for row in rows:
         result = variant_result(row.result[1]) if row.result else None
         numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
@@ -159,16 +160,16 @@ def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]]) -> Table:
     return cells
 
 
-def _effects(effect_list: Sequence[Effect]) -> Table:
-    cells = table("algorithm", "measured by", "epochs", "top-1 points (95 % interval; corrected p)", "training time")
+def _effects(effect_list: Sequence[Effect], gain: str) -> Table:
+    cells = table("algorithm", "measured by", "epochs", f"{gain} (95 % interval; corrected p)", "training time")
     for one in effect_list:
         points = _number(one.top1, "{:+.2f}")
         cells.add_row(verbatim(one.algorithm), _KINDS[one.kind], str(one.epochs), points, f"{one.time:+.1%}")
     return cells
 
 
-def _tradeoffs(tradeoff_list: Sequence[Tradeoff]) -> Table:
-    cells = table("algorithm", "epochs", "compared with", "speed-up at equal quality", "points at equal time")
+def _tradeoffs(tradeoff_list: Sequence[Tradeoff], gained: str) -> Table:
+    cells = table("algorithm", "epochs", "compared with", "speed-up at equal quality", f"{gained} at equal time")
     for one in tradeoff_list:
         bounds = f"at least {one.at_least:.2f}x; " if one.at_least else ""
         bounds += f"at most {one.at_most:.2f}x; " if one.at_most else ""

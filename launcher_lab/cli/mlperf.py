@@ -37,7 +37,11 @@ def main(arguments: argparse.Namespace) -> int:
     sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if not sizes:
         raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
-    path = write_mlperf(plan_for(read(folder.config), sizes[0]), folder)
+    config = read(folder.config)
+    if config.task.primary.name != "top1":
+        has = f"{folder.path} has task={config.task.name}, and MLPerf's log is of classification, with top-1"
+        raise UserError(f"{has}; pass a run of task=classification")
+    path = write_mlperf(plan_for(config, sizes[0]), folder)
     if arguments.json:
         print_json({"file": path})
     else:

@@ -99,6 +99,11 @@ def metric_of(curves: Iterable[Curve | RunSummary]) -> str:
     return titles.pop() if len(titles) == 1 else "quality"
 
 
+def unit_of(metric: str) -> str:
+    """Return what follows a quality of a metric with this title."""
+    return " %" if metric.endswith(" %") else ""
+
+
 def deviation(values: Iterable[float]) -> float | None:
     """Return the sample standard deviation; None for fewer than two values."""
     values = list(values)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from launcher.config.goals import Metric
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
 from launcher.config.resolved import typed_run
@@ -206,9 +207,12 @@ def comparable(start: Row) -> tuple[str, float]:
     metrics = {metric.name: metric for task in TASKS.declarations().values() for metric in task.metrics}
     if (metric := metrics.get(str(start.get("primary")))) is None:
         return TOP1, 100.0
-    is_lower = metric.better == "lower"
-    title = f"{'-' if is_lower else ''}{metric.title}{' %' if metric.is_share else ''}"
-    return title, (100.0 if metric.is_share else 1.0) * (-1 if is_lower else 1)
+    return title_of(metric), (100.0 if metric.is_share else 1.0) * (-1 if metric.better == "lower" else 1)
+
+
+def title_of(metric: Metric) -> str:
+    """Return the title of a metric as `comparable` makes it."""
+    return f"{'-' if metric.better == 'lower' else ''}{metric.title}{' %' if metric.is_share else ''}"
 
 
 def facts_of(rows: list[Row]) -> dict[str, Any]:

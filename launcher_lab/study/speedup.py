@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting
+from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting, unit_of
 
 Floats = NDArray[np.float64]
 # A point in use, and the change of the compared value for that of its relative cost, and of its quality in percent.
@@ -47,7 +47,7 @@ class Estimate:
 class Comparison:
     """The comparison of a curve with the baseline, at one quality or one cost.
 
-    `value` is the speed-up (baseline's cost / this cost) or the gain in percentage points. Outside the measured range
+    `value` is the speed-up (baseline's cost / this cost) or the gain in the quality's unit. Outside the measured range
     it is None with a `reason`; `bound` is then a lower bound of the speed-up, if it is above 1.
     """
 
@@ -55,7 +55,8 @@ class Comparison:
     kind: str  # "equal quality" or "equal cost"
     curve: str
     baseline: str
-    at: float  # percent, or the cost in its unit
+    at: float  # the quality, or the cost in its unit
+    unit: str  # of qualities
     value: Estimate | None = None
     baseline_cost: float | None = None
     cost: float | None = None
@@ -74,9 +75,9 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     anchor, target = (quality, quality.quality) if isinstance(quality, CurvePoint) else (None, quality)
     cost = _cost(ours, axis, target)
     baseline_cost = (anchor and anchor.cost(axis)) or _cost(theirs, axis, target)
-    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target)
+    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target, unit_of(curve.metric))
     reasons = [
-        _unmeasured_quality(name, points, axis, at)
+        _unmeasured_quality(name, points, axis, at, blank.unit)
         for name, points, at in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
     ]
     if any(reasons):
@@ -96,7 +97,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
     target = math.nan if known is None else known
     quality = _quality(ours, axis, target)
     baseline_quality = _quality(theirs, axis, target) if anchor is None else anchor.quality
-    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target)
+    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target, unit_of(curve.metric))
     reasons = [
         _unmeasured_cost(name, points, axis)
         for name, points, at in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))
@@ -201,13 +202,13 @@ def _quality(points: Sequence[CurvePoint], axis: Cost, cost: float) -> float:
     return quality_at(*_lists(points, axis), cost) if points else math.inf
 
 
-def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, cost: float) -> str | None:
+def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, cost: float, unit: str) -> str | None:
     if not points:
         return f"{name} has no {axis}"
     if cost == 0.0:
-        return f"{name} has no point this low; its cheapest has {points[0].quality:.2f} %"
+        return f"{name} has no point this low; its cheapest has {points[0].quality:.2f}{unit}"
     if math.isinf(cost):
-        return f"{name} has no point this high; its best has {max(p.quality for p in points):.2f} %"
+        return f"{name} has no point this high; its best has {max(p.quality for p in points):.2f}{unit}"
     return None
 
 

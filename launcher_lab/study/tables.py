@@ -150,7 +150,7 @@ def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
     for one in _informative(comparisons):
         where = [escape(", ".join(asdict(one.setting).values()))] if several else []
         names, equal_quality = (escape(one.curve), escape(one.baseline)), one.kind == "equal quality"
-        at = f"{one.at:.2f} %" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
+        at = f"{one.at:.2f}{one.unit}" if equal_quality else f"{one.at:.4g} {UNITS[axis]}"
         if one.value is None:
             bound = "-" if one.bound is None else f"> {one.bound:.2f}x"
             cells.add_row(*where, *names, at, bound, "", "", "", "", escape(one.reason))
@@ -160,8 +160,8 @@ def _comparisons(comparisons: Sequence[Comparison], axis: Cost) -> Table:
             result, form = f"{value.value:.2f}x", "{:.2f}x"
             how = f"{one.baseline_cost:.4g} -> {one.cost:.4g} {UNITS[axis]}"
         else:
-            result, form = f"{value.value:+.2f} points", "{:+.2f}"
-            how = f"{one.baseline_quality:.2f} -> {one.quality:.2f} %"
+            result, form = f"{value.value:+.2f}{' points' if one.unit else ''}", "{:+.2f}"
+            how = f"{one.baseline_quality:.2f} -> {one.quality:.2f}{one.unit}"
         tests = [_p(value.p), _p(value.p_corrected)]
         details = how + (f"; {value.note}" if value.note else "")
         cells.add_row(*where, *names, at, result, value.interval(form), str(value.runs), *tests, details)

@@ -207,3 +207,21 @@ def test_a_killed_language_model_resumes_to_the_same_bits(ranks: int, train: Tra
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-8:] == results(whole)[-8:]
     assert len({row[6] for row in results(whole) if row[0] == "train"}) == 4
+
+
+def test_comparisons_have_perplexity_and_no_percents(train: Train) -> None:
+    printed = train("compare", "runs/gpt2", "runs/alibi").stdout
+    assert "-perplexity" in printed
+    assert "has no point this" in printed
+    assert not any(word in printed for word in (" %  ", "points", "top-1"))
+    listed = train("ls", "runs", "runs").stdout
+    assert "perplexity" in listed
+
+
+def test_ablations_have_perplexity_and_mlperf_is_for_classification(train: Train) -> None:
+    printed = train("ablate", *words_of(train), "algorithms=[gradient_clipping]", "--grid").stdout
+    assert "-perplexity" in printed
+    assert "top-1" not in printed
+    error = train("mlperf", "runs/gpt2", code=2).stderr
+    assert error.startswith("error: runs/gpt2 has task=language, and MLPerf's log is of classification, with top-1")
+    assert not (train.folder / "runs" / "gpt2" / "mlperf.log").exists()
