@@ -5,9 +5,11 @@ import pytest
 import torch
 from timm.loss import BinaryCrossEntropy as TimmBCE
 from torch.nn import functional as F
+from torchvision.ops import sigmoid_focal_loss
 
 from launcher.algorithms.label_smoothing import smooth
 from launcher.config.compose import compose
+from launcher.data.batch import one_hot
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
@@ -77,6 +79,28 @@ def test_the_threshold_of_bce_is_timms(threshold, ones):
     assert 3 * expected == pytest.approx(bce_by_hand(ones), rel=1e-6)
     assert thresholded(LOGITS, SOFT).item() == pytest.approx(3 * expected, rel=1e-6)
     assert thresholded(LOGITS, LABELS).item() == BCE(LOGITS, LABELS).item()
+
+
+@pytest.mark.parametrize(("gamma", "alpha"), [(2.0, 0.25), (0.5, 0.9), (3.0, None), (0.0, None)])
+@pytest.mark.parametrize("targets", [LABELS, SOFT])
+def test_the_focal_loss_is_torchvisions_and_bce_without_its_power(gamma, alpha, targets):
+    words = ["loss=focal", f"loss.gamma={gamma}", f"loss.alpha={'null' if alpha is None else alpha}"]
+    loss, soft = build_task(compose(words).config).loss, one_hot(targets, 3).float()
+    options = {"alpha": -1 if alpha is None else alpha, "gamma": gamma}
+    expected = sigmoid_focal_loss(LOGITS, soft, reduction="sum", **options).item() / len(LOGITS)
+    assert loss(LOGITS, targets).item() == pytest.approx(expected, rel=1e-6)
+    assert gamma > 0 or loss(LOGITS, targets).item() == pytest.approx(BCE(LOGITS, targets).item(), rel=1e-6)
+    weighted = loss(LOGITS, LABELS, weights=torch.tensor([1.0, 1.0, 3.0])).item()
+    each = sigmoid_focal_loss(LOGITS, one_hot(LABELS, 3).float(), reduction="none", **options).sum(1)
+    assert weighted == pytest.approx((3 * each[0] + each[1]).item() / 2, rel=1e-6)
+
+
+def test_the_gradient_of_the_focal_loss_is_finite_where_the_network_is_sure():
+    loss = build_task(compose(["loss=focal", "loss.gamma=0.5"]).config).loss
+    logits = torch.tensor([[200.0, -200.0, 0.0]], requires_grad=True)
+    loss(logits, torch.tensor([0])).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[0, 2] > 0
 
 
 @pytest.mark.parametrize("loss", [CROSS_ENTROPY, BCE])

@@ -200,7 +200,10 @@ def test_numbers_are_learnt_normalized_and_predicted_in_their_unit(loss: str) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["task=multilabel", "dataset=scenes"], r"loss=cross_entropy: task=multilabel has no such loss; set loss=bce"),
+        (
+            ["task=multilabel", "dataset=scenes"],
+            r"loss=cross_entropy: task=multilabel has no such loss; set loss=bce or loss=focal",
+        ),
         (
             [*WORDS["regression"], "loss=bce"],
             r"task=regression has no such loss; set loss=huber or loss=l1 or loss=mse",
@@ -209,7 +212,7 @@ def test_numbers_are_learnt_normalized_and_predicted_in_their_unit(loss: str) ->
         ([*WORDS["regression"], "algorithms=[label_smoothing]"], r"label_smoothing=on: has no meaning"),
         ([*WORDS["multilabel"], "algorithms=[mixup]", "algorithms.mixup.smoothed=first"], "needs one class an image"),
         ([*WORDS["multilabel"], "dataset.sampling=balanced"], "has no single class an image to balance; set uniform"),
-        (["loss=mse"], "task=classification has no such loss; set loss=bce or loss=cross_entropy"),
+        (["loss=mse"], "task=classification has no such loss; set loss=bce or loss=cross_entropy or loss=focal"),
         ([*WORDS["multilabel"], "target=top1:0.5"], "task=multilabel has no metric top1, only map, f1, threshold"),
     ],
 )
