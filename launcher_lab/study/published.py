@@ -83,7 +83,7 @@ def _entries() -> Iterable[dict[str, Any]]:
         if recipe.path.parent == paths.PACKAGED_RECIPES:
             for result in recipe.about.published:
                 if result.minutes is not None:
-                    yield {"recipe": recipe.name, **vars(result)}
+                    yield {"recipe": recipe.name, "model": recipe.options["model"], **vars(result)}
     yield from published()["points"]
 
 

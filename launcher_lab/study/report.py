@@ -28,8 +28,8 @@ _SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
 # Limits of the page's size: evaluations of all learning curves, and of one curve.
 _EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
 _DIGITS = 5
-# Colours of page/state.js, distinct for colour-blind readers; markers differ too.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8833FF", "#DD0044", "#000000")
+# The colours of page/page.html on white, distinct for colour-blind readers; markers differ too.
+COLOURS = ("#0652a7", "#bc6712", "#008d5b", "#cc79a7", "#ac42f0", "#ce003b", "#000000")
 _MARKERS = "osD^vP*"
 GREY = "#767676"
 _LABELS: dict[Cost, str] = {
@@ -38,7 +38,7 @@ _LABELS: dict[Cost, str] = {
     "money": "USD",
     "epochs": "epochs",
 }
-_MOST_NAMED = 16
+_ROWS = 32  # of a column of the legend
 
 
 def write_file(path: Path, write: Callable[[Path], object], option: str = "--output") -> None:
@@ -200,22 +200,58 @@ def _short(number: float | None) -> float | None:
 
 
 def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts."""
+    """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts.
+
+    One run without published points beside it is drawn as its learning curve.
+    """
+    curves = beside(results)
+    if len(results.runs) == 1 and len(curves) == len(results.curves):
+        _draw_learning(results.runs[0], path, title=title)
+        return
     figure, axes = drawing(title, _LABELS[axis], metric_of(results.all_curves).replace(" %", ", %"))
-    shown = [curve for curve in results.all_curves if curve.on(axis)]
+    shown = [curve for curve in curves if curve.on(axis)]
+    varying = [what for what, field in ACROSS.items() if len({getattr(c.setting, field) for c in shown}) > 1]
     for colours, published in ((COLOURS, False), ((GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
             colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
-            _draw(axes, curve, axis, colour, marker, name=curve.label(results.across))
+            _draw(axes, curve, axis, colour, marker, name=curve.label(varying))
+    label: str | None = "Pareto front"
     for front in fronts(shown, axis, results.across).values():
         _, costs, qualities = zip(*front, strict=True)
-        axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1)
+        axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1, label=label)
+        label = None
     if shown:
         axes.set_xscale("log")
-    if 0 < len(shown) <= _MOST_NAMED:
-        axes.legend(fontsize=8, frameon=False)
+        axes.xaxis.set_major_formatter("{x:g}")
+    if shown:
+        columns = 1 + (len(shown) - 1) // _ROWS
+        figure.set_size_inches(8 + (4 if varying else 2.5) * columns, 5.5)
+        figure.legend(fontsize=8 if len(shown) <= _ROWS else 6, frameon=False, loc="outside right upper", ncols=columns)
     # note: the temporary name has no suffix for the format
     figure.savefig(path, format="png")
+
+
+def _draw_learning(run: RunSummary, path: Path, *, title: str) -> None:
+    figure, axes = drawing(f"{title}\n{run.path.name}: {run.recipe}, {run.model}, {run.dataset}", "epochs", run.metric)
+    epochs, values = [one.epoch for one in run.evaluations], [one.top1 for one in run.evaluations]
+    axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=4, label=run.metric)
+    axes.legend(frameon=False)
+    figure.savefig(path, format="png")
+
+
+def beside(results: Results) -> list[Curve]:
+    """Return the curves of the runs, and the published ones on their data sets and models, or across these."""
+    own = [curve.setting for curve in results.curves]
+    fields = [field for what, field in ACROSS.items() if what not in ("machines", *results.across)]
+    known = {field: {getattr(setting, field) for setting in own} for field in fields}
+    return [
+        *results.curves,
+        *(
+            curve
+            for curve in results.published
+            if not own or all(getattr(curve.setting, field) in known[field] for field in fields)
+        ),
+    ]
 
 
 def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str) -> None:

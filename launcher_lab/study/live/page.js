@@ -1,6 +1,6 @@
 "use strict";
 // Draws the lines of /runs.json, and again every two seconds. Names of runs are set as text, never as markup.
-const WIDTH = 480, HEIGHT = 240, LEFT = 64, BOTTOM = 28, TOP = 10, COLOURS = 6, EVERY = 2000;
+const WIDTH = 480, HEIGHT = 240, LEFT = 64, BOTTOM = 28, TOP = 10, COLOURS = 7, EVERY = 2000;
 const DASHES = ["", "6 4", "2 3"];
 
 function element(name, attributes = {}, text = "") {

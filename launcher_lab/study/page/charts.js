@@ -245,7 +245,12 @@ function drawLegend() {
       draw("path", { d: marker(curve.shape, 19, 7), ...filled(curve.colour, curve.published) }));
     return make("li", {}, key, shown.named.get(curve));
   });
-  const more = shown.curves.length - entries.length;
+  const more = shown.curves.length - Math.min(shown.curves.length, MOST_NAMED);
+  if (shown.curves.length) {
+    const key = draw("svg", { viewBox: "0 0 38 14", "aria-hidden": "true" });
+    key.append(draw("path", { d: "M0 7H38", class: "front" }));
+    entries.push(make("li", { class: "of-front" }, key, "Pareto front"));
+  }
   if (more) entries.push(make("li", {}, `and ${more} more; filter, or point at a marker, to see its name`));
   find("legend").replaceChildren(...entries);
 }

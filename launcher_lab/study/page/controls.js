@@ -13,7 +13,10 @@ function redraw() {
   drawLearning();
   drawTable();
   find("front-of").textContent = frontText();
-  find("scope").textContent = Object.values(state.chosen).filter((value) => value !== null).join(", ");
+  const only = choices.dataset.length === 1 ? choices.dataset : [];
+  find("scope").textContent = [...only, ...Object.values(state.chosen).filter((value) => value !== null)].join(", ");
+  // note: one run is its learning curve, not a point alone
+  find("tradeoff").closest("section").hidden = data.runs.length === 1 && !shown.curves.some((curve) => curve.published);
   const off = Object.values(state.off).reduce((sum, values) => sum + values.size, 0);
   find("filtered").textContent = off ? `(${off} hidden)` : "";
   find("status").textContent = `${counted(shown.points.length, "point")}, ${counted(shown.runs.length, "run")} shown`;

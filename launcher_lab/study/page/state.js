@@ -20,8 +20,8 @@ function draw(tag, attributes, ...children) {
   return node;
 }
 
-// Four colours of Okabe & Ito with contrast in light and dark mode, and two more; then dashes differ, and markers always.
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8833ff", "#dd0044", "var(--ink)"];
+// Colours of page.html, apart for colour-blind readers in light and dark mode; then dashes differ, and markers always.
+const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--ink)"];
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";

@@ -157,7 +157,8 @@ SHOWN = (
     const beyond = () => [...document.body.querySelectorAll("*")].map((node) => [node.getBoundingClientRect(), node])
         .filter(([box, node]) => box.right > right() && node.checkVisibility()).map(([, node]) => node.outerHTML);
     const count = (which) => document.querySelectorAll(which).length;
-    const shown = () => ({curves: texts("#legend li"), filters: texts(".choices label"), beyond: beyond(),
+    const shown = () => ({curves: texts("#legend li:not(.of-front)"), filters: texts(".choices label"),
+        beyond: beyond(),
         points: drawn(), fronts: count("#tradeoff .front"), rows: count("#runs tbody tr"),
         lists: [...document.querySelectorAll("#setting select")].map((list) => list.value), scope: texts("#scope")[0]});
     const choose = (key, at) => {

@@ -28,7 +28,8 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
 def view(chromium: Any) -> Any:
     return act(chromium, """
         const texts = (which) => [...document.querySelectorAll(which)].map((node) => node.textContent);
-        return {axis: document.querySelector("input[name=axis]:checked").value, legend: texts("#legend li"),
+        return {axis: document.querySelector("input[name=axis]:checked").value,
+            legend: texts("#legend li:not(.of-front)"),
             rows: texts("#runs tbody tr td:first-child"), words: texts("#words")[0], details: !find("details").hidden,
             title: find("details-title").textContent, lines: document.querySelectorAll("#learning path").length,
             boxes: [...document.querySelectorAll("input[name=curve]")].map((box) => [box.value, box.checked]),

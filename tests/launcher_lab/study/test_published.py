@@ -4,8 +4,12 @@ import json
 
 import pytest
 
+from launcher_lab.study.curves import StudySetting
 from launcher_lab.study.published import published, published_curves, stated_speedups
+from launcher_lab.study.report import beside
+from launcher_lab.study.results import Results
 from tests.commands import output_of
+from tests.curves import curve
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,24 @@ def test_each_of_the_six_machines_has_points_or_a_reason() -> None:
     assert len(machines) == 6
     for machine in machines:
         assert ("why" in machine) != (machine["name"] in measured)
+
+
+def test_published_points_have_the_model_of_their_recipe() -> None:
+    models = {curve.name: curve.setting.model for curve in published_curves()}
+    assert (models["ffcv_rn18"], models["ffcv_rn50"], models["mild"]) == ("resnet18", "resnet50", "resnet50")
+
+
+@pytest.mark.parametrize(
+    ("setting", "across", "names"),
+    [
+        (StudySetting("shapes", "resnet18", "1x cpu"), (), {"own"}),
+        (StudySetting("imagenet", "resnet18", "1x cpu"), (), {"own", "ffcv_rn18"}),
+        (StudySetting("shapes", "resnet18", "1x cpu"), ("datasets",), {"own", "ffcv_rn18"}),
+    ],
+)
+def test_an_image_has_only_published_points_on_the_data_set_and_model_of_the_runs(
+    setting: StudySetting, across: tuple[str, ...], names: set[str]
+) -> None:
+    own = curve("own", (1.0, 70.0), setting=setting)
+    assert {one.name for one in beside(Results([], [own], published_curves(), across))} == names
+    assert len(beside(Results([], [], published_curves()))) == len(published_curves())
