@@ -55,20 +55,24 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher_lab.look.steps import examples, loaders_here
 
     plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
+    by_image = numbers or task.labelled == "pixels"
     with closing(loaders_here(plan, prepared.skipped)) as loaders:
         train, val = loaders.train.reader, loaders.evaluate.reader
         assert isinstance(train, ImageReader)
         order = randomness.generator(seed, "look").permutation(len(train.names))
-        classes = [0] if numbers else sorted(order[:_MOST_CLASSES].tolist())
+        classes = [0] if by_image else sorted(order[:_MOST_CLASSES].tolist())
         steps = sorted({0, plan.total_steps // 2, plan.total_steps - 1})
-        each = _OF_NUMBERS if numbers else 2 if len(classes) <= _FEW_CLASSES else 1
+        each = _OF_NUMBERS if by_image else 2 if len(classes) <= _FEW_CLASSES else 1
         found = examples(plan, train, classes, each, steps)
         parts = [images_section(train, val, prepared.notes, seed)]
-        parts += [_numbers(train) if numbers else classes_section(train, val, classes, seed)]
+        if numbers:
+            parts.append(_numbers(train))
+        elif not by_image:
+            parts.append(classes_section(train, val, classes, seed))
         parts += [_step(plan, train, *step) for step in zip(steps, found, strict=True)]
     where = plan.config.dataset.path or plan.config.dataset.name
     page.write(path, f"{plan.config.recipe or 'no recipe'} on {where}", "".join(parts))
-    of_classes = "" if numbers else f" of {count_of(len(classes), 'class')}"
+    of_classes = "" if by_image else f" of {count_of(len(classes), 'class')}"
     if arguments.json:
         shown = [list(dict.fromkeys(train.name(one.index) for one in images)) for images in found]
         print_json(

@@ -16,10 +16,12 @@ from launcher.data.batch import Batch, Moment
 from launcher.data.images import ImageReader
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.loading import Loaders, build_loaders
+from launcher.data.masks.values import IGNORED
 from launcher.data.sampling import Request, Shard, train_requests
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 from launcher.tasks import build_task
+from launcher.tasks.pixels import overlaid
 
 LOADED, ALL = "as loaded", "all together"
 _CPU = torch.device("cpu")
@@ -118,7 +120,7 @@ class _Run:
         batch = Batch(images, self._task.targets(labels), indices, moment)
         choices = {LOADED: [], **{name: [name] for name in self._names}, ALL: self._names}
         batches = {name: self._changed(batch, chosen, len(whole), loaded) for name, chosen in choices.items()}
-        pixels = {name: self._pixels(one.inputs) for name, one in batches.items()}
+        pixels = {name: self._pixels(one) for name, one in batches.items()}
         for place in places:
             row = int(np.searchsorted(loaded, place))
             versions = {name: images[row] for name, images in pixels.items()}
@@ -126,7 +128,10 @@ class _Run:
             yield place, Example(label, int(indices[row]), moment.step, versions, target)
 
     def _values(self, target: Tensor) -> dict[int, float]:
-        """Return the values of a target that stand out: an index [], weights [classes], or numbers [K]."""
+        """Return what stands out in a target: an index [], weights [classes], numbers [K], or shares of pixels."""
+        if self._task.values.labelled == "pixels":
+            counts = torch.bincount(target[target != IGNORED], minlength=1)
+            return {n: count / max(1, int(counts.sum())) for n, count in enumerate(counts.tolist()) if count}
         if self._task.values.labelled != "numbers":
             return _largest(target)
         names = [*map(str, range(len(target)))]
@@ -167,11 +172,15 @@ class _Run:
                 yield from (_whole(algorithm, moment, count, one)[1] for one in {size, after})
                 after = algorithm.values.size_after(self._plan, moment.step, after)
 
-    def _pixels(self, images: Tensor) -> np.ndarray:
-        """Return normalized images as uint8 [B, H, W, 3]."""
+    def _pixels(self, batch: Batch) -> np.ndarray:
+        """Return normalized images as uint8 [B, H, W, 3], under the colours of their masks if they have some."""
         dataset = self._plan.config.dataset
         mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (dataset.mean, dataset.std))
-        return (images * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+        images = (batch.inputs * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
+        pixels: np.ndarray = images.permute(0, 2, 3, 1).numpy()
+        if self._task.values.labelled != "pixels":
+            return pixels
+        return np.stack([overlaid(*pair) for pair in zip(pixels, batch.targets.byte().numpy(), strict=True)])
 
 
 def _whole(

@@ -1,0 +1,152 @@
+"""Masks as people have them: in several layouts and formats, with missing, damaged and unusual ones."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.data.identity import identity
+from launcher.data.inspection import Inspection, inspect_data
+from launcher.data.masks.pairs import read_pairs
+from launcher.data.masks.values import IGNORED, Masks
+from launcher.errors import UserError
+
+SHAPE = (6, 8)
+COLOURS = {"a": "#000000", "b": "#0a0b0c"}
+
+
+def masks_of(*words: str, **task: Any) -> Masks:
+    values: Any = compose(["task=segmentation", *words]).config.task
+    for name, value in task.items():
+        object.__setattr__(values, name, value)
+    return Masks.of(values)
+
+
+def write(path: Path, array: np.ndarray, kind: str = ".png", **options: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = path.with_name(path.name + kind)
+    if kind == ".npy":
+        np.save(file, array)
+    else:
+        Image.fromarray(array).save(file, **options)
+    return file
+
+
+def pairs(folder: Path, count: int = 6, images: str = "images", masks: str = "masks", scale: int = 1) -> Path:
+    for number in range(count):
+        write(folder / images / f"{number}", np.zeros((*SHAPE, 3), np.uint8), ".jpg")
+        write(folder / masks / f"{number}", np.full(SHAPE, scale * (number % 2), np.uint8))
+    return folder
+
+
+def inspected(folder: Path, *words: str) -> Inspection:
+    given = ["task=segmentation", "dataloader=masks", "model=unet", "dataset=image_folder", f"dataset.path={folder}"]
+    return inspect_data(compose([*given, *words]).config, must_exist=True)
+
+
+def test_a_mask_is_the_same_in_each_format(tmp_path: Path) -> None:
+    truth = np.arange(48, dtype=np.uint8).reshape(SHAPE) % 3
+    truth[0] = IGNORED
+    palette = Image.fromarray(truth)
+    palette.putpalette([*range(256)] * 3)
+    palette.save(tmp_path / "palette.png")
+    files = [
+        write(tmp_path / "gray", truth), tmp_path / "palette.png",
+        write(tmp_path / "three", truth[..., None].repeat(3, 2)),
+        *(write(tmp_path / kind, truth.astype(kind), ".npy") for kind in ("uint8", "int64", "float32")),
+        write(tmp_path / "deep", truth.astype(np.uint16)), write(tmp_path / "tiff", truth, ".tif"),
+    ]  # fmt: skip
+    for file in files:
+        assert np.array_equal(masks_of().read(file.read_bytes()), truth), file
+    table = np.zeros((256, 3), np.uint8)
+    table[1], table[2], table[IGNORED] = (10, 11, 12), (200, 0, 0), (255, 255, 255)
+    coloured = write(tmp_path / "colours", table[truth]).read_bytes()
+    by_colour = masks_of(classes={**COLOURS, "c": "#C80000"}, ignore="#ffffff")
+    assert np.array_equal(by_colour.read(coloured), truth)
+    others = write(tmp_path / "others", np.array([7, 0, 200, IGNORED], np.uint8)[np.minimum(truth, 3)]).read_bytes()
+    assert np.array_equal(masks_of(classes={"a": 7, "b": 0, "c": 200}).read(others), truth)
+
+
+@pytest.mark.parametrize(
+    ("array", "task", "reason"),
+    [
+        (np.full(SHAPE, 9), {"classes": ["a", "b"]}, "48 pixels of the mask have no class, most of them the value 9"),
+        (np.full(SHAPE, 0.5), {}, "a mask of fractions"),
+        (np.arange(144).reshape(*SHAPE, 3), {}, "set task.classes="),
+        (np.full((*SHAPE, 3), 1, np.uint8), {"classes": COLOURS}, "most of them the colour '#010101'"),
+        (np.array(["text"]), {}, "not of numbers"),
+    ],
+)
+def test_a_mask_without_classes_is_refused(
+    array: np.ndarray, task: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match=reason.replace("(", r"\(")):
+        masks_of(**task).read(write(tmp_path / "mask", array, ".npy").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("images", "masks"),
+    [("{}/images", "{}/masks"), ("images/{}", "annotations/{}"), ("{}/images/city", "{}/labels/city")],
+)
+def test_splits_are_found_in_each_layout(images: str, masks: str, tmp_path: Path) -> None:
+    for split, count in {"train": 4, "valid": 2}.items():
+        pairs(tmp_path, count, images.format(split), masks.format(split))
+    result = inspected(tmp_path)
+    dataset = result.config.dataset
+    assert (dataset.classes, dataset.train_samples, dataset.val_samples) == (2, 4, 2)
+    assert result.classes == ["0", "1"]
+
+
+def test_images_and_masks_without_each_other_are_told_and_a_tenth_is_drawn(tmp_path: Path) -> None:
+    pairs(tmp_path, 12)
+    (tmp_path / "masks" / "3.png").rename(tmp_path / "masks" / "3_mask.png")
+    (tmp_path / "masks" / "4.png").unlink()
+    (tmp_path / "images" / "5.jpg").unlink()
+    (tmp_path / "images" / "notes.txt").touch()
+    with pytest.raises(UserError, match=r"not divided into training and validation; set dataset.val_split=0.1"):
+        inspected(tmp_path)
+    result = inspected(tmp_path, "dataset.val_split=0.2")
+    dataset = result.config.dataset
+    assert (dataset.train_samples, dataset.val_samples) == (8, 2)
+    text = "\n".join(result.notes)
+    assert "1 image without a mask of their name, such as images/4.jpg" in text
+    assert "1 mask without an image of their name, such as masks/5.png" in text
+    train, val = read_pairs(result.config)
+    assert {*train.files}.isdisjoint(val.files)
+    assert [Path(mask).stem.removesuffix("_mask") for mask in train.stored.masks] == [
+        Path(file).stem for file in train.files
+    ]  # type: ignore[union-attr]
+
+
+def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
+    pairs(tmp_path, 10)
+    write(tmp_path / "masks" / "2", np.zeros((9, 9), np.uint8))
+    (tmp_path / "masks" / "7.png").write_bytes(b"no image")
+    with pytest.raises(
+        UserError, match=r"2 of 10 images with masks cannot be used: .*the image has 8 x 6 px, its mask 9 x 9"
+    ):
+        inspected(tmp_path, "dataset.val_split=0.2")
+    result = inspected(tmp_path, "dataset.val_split=0.2", "dataset.skip_bad=true")
+    assert {*result.skipped} == {"images/2.jpg", "images/7.jpg"}
+    files = [file for split in read_pairs(result.config, result.skipped) for file in split.files]
+    assert len(files) == 8
+
+
+def test_masks_of_0_and_255_name_what_to_set(tmp_path: Path) -> None:
+    pairs(tmp_path, scale=255)
+    with pytest.raises(
+        UserError, match=r"only the values 0 and 255, which is ignored; set task.classes=\{background:0"
+    ):
+        inspected(tmp_path, "dataset.val_split=0.3")
+    result = inspected(tmp_path, "dataset.val_split=0.3", "task.classes={background:0,object:255}")
+    assert result.classes == ["background", "object"]
+
+
+def test_the_identity_is_that_of_images_and_masks_in_any_folder(tmp_path: Path) -> None:
+    one, two = (inspected(pairs(tmp_path / name), "dataset.val_split=0.3").config for name in ("a", "b"))
+    assert identity(one) == identity(two)
+    write(tmp_path / "b" / "masks" / "1", np.arange(48, dtype=np.uint8).reshape(SHAPE) % 2)
+    assert identity(one) != identity(two)

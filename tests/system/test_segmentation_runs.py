@@ -1,0 +1,72 @@
+"""A segmentation from a run by the command line to masks by predict, an export and an ONNX file."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.forked import MODEL_MAIN, python
+from tests.runs import Train, draw_nothing, fork_checks
+
+pytestmark = pytest.mark.system
+
+WORDS = [
+    *("recipe=small_segmentation", "dataset.path=drawn", "dataset.train_samples=32", "dataset.val_samples=12"),
+    *("dataset.native_size=32", "model.filters=8", "model.levels=3", "launch=cpu", "launch.nproc=1", "batch_size=8"),
+    *("epochs=2", "dataloader.workers=0", "logger.tensorboard=false", "image.eval_flip_average=true"),
+]
+
+
+def test_a_run_is_evaluated_exported_and_writes_masks(tmp_path: Path) -> None:
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    done = train(*WORDS, "run_name=figures")
+    assert "mean IoU" in done.stdout
+    evaluated = json.loads(train("eval", "runs/figures", "--by-class", "--json", "-o", "by").stdout)
+    rows = {row["name"]: row for row in csv.DictReader((tmp_path / "by" / "by_class.csv").open())}
+    assert len(rows) == 11
+    ious = [float(row["iou"]) for row in rows.values() if row["iou"]]
+    assert evaluated["metrics"]["miou"] == pytest.approx(sum(ious) / len(ious))
+    assert "Most wrong pixels" in (tmp_path / "by" / "gallery.html").read_text()
+    other = json.loads(train("eval", "runs/figures", "dataset.path=drawn", "--json").stdout)
+    assert other["metrics"] == pytest.approx(evaluated["metrics"])
+
+    files = [tmp_path / "drawn" / "val" / "images" / "000000.jpg", tmp_path / "wide.png"]
+    with Image.open(files[0]) as image:
+        image.resize((70, 48)).save(files[1])
+    exports: dict[str, list[str]] = {"export": [], "onnx": ["--onnx"]}
+    for name, flags in exports.items():
+        assert "on 12 validation images" in train("export", "runs/figures", *flags, "-o", name).stderr
+    ours = train("predict", "runs/figures", *map(str, files), "--masks", "masks", "--csv").stdout
+    assert train("predict", "export", *map(str, files), "--masks", "again", "--csv").stdout == ours
+    masks = [Image.open(tmp_path / "masks" / f"{file.stem}.png") for file in files]
+    assert [(mask.mode, mask.size) for mask in masks] == [("P", (32, 32)), ("P", (70, 48))]
+    shares = {
+        row["class"]: float(row["share"]) for row in csv.DictReader(ours.splitlines()) if row["file"] == str(files[0])
+    }
+    counts = np.bincount(np.asarray(masks[0]).reshape(-1), minlength=11) / 32**2
+    assert shares == pytest.approx(
+        {name: counts[n] for n, name in enumerate(_classes(tmp_path)) if counts[n]}, abs=1e-6
+    )
+    for name in exports:
+        python(MODEL_MAIN, f"{name}/model.py", str(files[0]), folder=tmp_path)
+        same = np.asarray(Image.open(tmp_path / f"{files[0].stem}_mask.png")) == np.asarray(masks[0])
+        assert same.mean() > 0.99
+    train("look", *WORDS, "-o", "look.html")
+
+
+def _classes(folder: Path) -> list[str]:
+    names: list[str] = json.loads((folder / "export" / "model_card.json").read_text())["classes"]
+    return names
+
+
+def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Path) -> None:
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    for split in ("train", "val"):
+        for part in ("images", "masks"):
+            (tmp_path / "data" / split / part).mkdir(parents=True)
+            Image.new("L", (8, 8)).save(tmp_path / "data" / split / part / "0.png")
+    refused = train("recipe=small", "dataset.path=data", "batch_size=1", "launch=cpu", code=2)
+    assert "has folders of images and masks; set recipe=small_segmentation" in refused.stderr
