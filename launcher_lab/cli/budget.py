@@ -100,7 +100,7 @@ def _by_price(
     offers: dict[tuple[str, bool], list[Offer]] = {}
     for length in lengths:
         composed = compose([f"recipe={recipe}", f"epochs={length.epochs}", *words])
-        for offer in offers_on(composed, machines)[0]:
+        for offer in offers_on(composed, machines).offers:
             offers.setdefault((offer.machine.name, offer.spot), []).append(offer)
     return [*offers.values()]
 

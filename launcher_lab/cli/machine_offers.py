@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.config.compose import Composed, compose
 from launcher.config.gpus import Gpu, unsupported
@@ -28,11 +28,20 @@ from launcher_lab.predict.profiles import correction, read_profiles
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
 
 
-def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offer], list[str]]:
-    """Return every machine's offers, and notes on the run and on skipped profiles."""
+class Offered(NamedTuple):
+    """The offers of machines, notes on the run and profiles, and for one machine what removes its bottleneck."""
+
+    offers: list[Offer]
+    notes: list[str]
+    remedies: list[str]
+
+
+def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
+    """Predict a run on machines."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
     candidates: list[Offer] = []
+    remedies: list[str] = []
     for machine in chosen:
         gpu, count = gpu_of(machine), machine.gpus or 1
         if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
@@ -49,9 +58,9 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> tuple[list[Offe
         prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
         candidates += offers(plan, prediction, unsupported(machine.gpu) or memory_problem(plan, prediction))
         if len(chosen) == 1:
-            notes += _faster_loader(predictor, prediction, gpu, corrected.factor)
-            notes += _without_launches(predictor, prediction, gpu, corrected.factor)
-    return with_front(candidates), notes
+            remedies += _faster_loader(predictor, prediction, gpu, corrected.factor)
+            remedies += _without_launches(predictor, prediction, gpu, corrected.factor)
+    return Offered(with_front(candidates), notes, remedies)
 
 
 def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:

@@ -71,7 +71,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if arguments.on != ALL:
         check_gpu(config.hardware, "hardware" if arguments.on is None else "--on")
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
-    candidates, more = offers_on(composed, chosen)
+    candidates, more, remedies = offers_on(composed, chosen)
     notes += more
     if config.task.axes == 1:
         notes.append("fitted to steps on images; no measured step of a language model has been compared with it")
@@ -84,9 +84,9 @@ def handle(arguments: argparse.Namespace) -> int | None:
             title=f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}",
         )
     if arguments.json:
-        print_json({"notes": notes, "offers": list(map(_values, candidates))})
+        print_json({"notes": [*remedies, *notes], "offers": list(map(_values, candidates))})
         return 0
-    _print(candidates, notes, config.task, everything=arguments.on == ALL)
+    _print(candidates, notes, remedies, config.task, everything=arguments.on == ALL)
     return 0
 
 
@@ -154,9 +154,13 @@ def _values(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _print(candidates: Sequence[Offer], notes: Sequence[str], task: TaskConfig, *, everything: bool) -> None:
+def _print(
+    candidates: Sequence[Offer], notes: Sequence[str], remedies: Sequence[str], task: TaskConfig, *, everything: bool
+) -> None:
     out = console()
     out.print(list_of(candidates) if everything else table_of(candidates, task))
+    for remedy in remedies:
+        out.print(verbatim(f"note: {remedy}"), style="yellow")
     if not everything:
         prediction = candidates[0].prediction
         out.print(phases_of(prediction, task))

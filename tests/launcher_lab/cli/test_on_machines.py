@@ -167,3 +167,11 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert "2 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]
     assert sky_prices(rented()).keys() == {"p5_48xlarge", "runpod_1x_rtx6000_ada"}
     assert "has no price for a2_highgpu_1g" in refused(*PLAN, "--on", "a2_highgpu_1g", "--prices", "sky")
+
+
+def test_the_remedy_of_a_loader_that_bounds_the_run_follows_the_time() -> None:
+    code, out, _ = execute("plan", "recipe=hot", "epochs=240", "dataset=imagenet", "--on", "8xH100")
+    lines = out.splitlines()
+    assert code == 0
+    assert "loader" in lines[1]
+    assert lines[2].startswith("note: loading is the bottleneck; dataloader=ffcv would take")
