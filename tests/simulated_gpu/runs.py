@@ -37,6 +37,11 @@ TOKENS = [
     *("dataset.train_samples=48", "dataset.val_samples=12", "batch_size=8", "eval_batch_size=4", "launch=cpu"),
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off", "schedule.warmup=0ba"),
 ]
+MASKS = [
+    *("task=segmentation", "dataset=shape_masks", "dataloader=masks", "dataloader.workers=0", "model=unet"),
+    *("model.filters=8", "model.levels=3", "loss=dice_cross_entropy", "launch=cpu", "dataset.native_size=32"),
+    *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off"),
+]
 FEW = [
     *("batch_size=12", "dataset.train_samples=60", "dataset.val_samples=24", "eval_batch_size=4"),
     *("schedule.warmup=0ba", "schedule.fit=off", *EVENTS),
@@ -112,6 +117,8 @@ def config_of(case: Case, folder: Path) -> RunConfig:
     if case.loader == "tokens":
         small = [*TOKENS, *EVENTS, f"dataset.path={folder}/text"]
         small += [f"dataloader.folder={folder}/tokens"]
+    elif case.loader == "masks":
+        small = [*MASKS, *FEW]
     elif case.loader != "drawn":
         words += ["dataset=image_folder", f"dataset.path={folder}", f"dataloader={case.loader}", "dataloader.workers=1"]
         words += ["dataset.train_samples=null", "dataset.val_samples=null"]
