@@ -35,7 +35,7 @@ class Inspection:
 
     `skipped` maps images that `dataset.skip_bad` skips, relative to the data set's folder, to reasons.
     `classes` are the names of the labels, if available; `splits` the images of each split, if those are in class
-    folders. `seen` is false if counts of the config replace missing images.
+    folders, or its files of tokens. `seen` is false if counts of the config replace missing images.
     """
 
     config: RunConfig

@@ -72,7 +72,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         return
     dataset = inspection.config.dataset
     classes, train, val = config.task.counted(dataset.classes), dataset.train_samples, dataset.val_samples
-    counts = f"{classes}, {train:,} training and {count_of(val or 0, 'validation image')}"
+    counts = f"{classes}, {train:,} training and {count_of(val or 0, f'validation {config.task.sample}')}"
     in_files = not isinstance(config.dataloader, TorchvisionLoader)
     where = loader_of(config).reads_from(config)
     now = "" if in_files else "; decoding all of them now"

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from launcher.records.metrics import read_metrics
+from tests.language import RUN, text_in
 from tests.runs import Train, draw_nothing, use_tiny
 
 pytestmark = pytest.mark.system
@@ -91,3 +92,28 @@ def test_a_chosen_recipe_is_composed_once_and_its_images_are_listed_once(
     shown = counted(verb, *words).stderr
     assert "auto: recipe=small: 24 training images of 2 classes" in shown
     assert sorted(listings(tmp_path)) == ["composed", "launcher train", "launcher val"]
+
+
+def count_texts() -> None:
+    """Append each listing of text, and the process that lists, to a file."""
+    from launcher.data.text import prepare
+
+    listed = prepare.text_files
+
+    def text_files(*arguments, **keywords):  # type: ignore[no-untyped-def]
+        with Path(os.environ["LISTINGS"]).open("a") as file:
+            print("rank" if "RANK" in os.environ else "launcher", file=file)
+        return listed(*arguments, **keywords)
+
+    prepare.text_files = text_files
+
+
+def test_text_is_listed_once_for_two_ranks_and_for_a_resume(tmp_path: Path) -> None:
+    text_in(tmp_path)
+    train = Train(tmp_path, before=(draw_nothing, count_texts))
+    train.environment = {**train.environment, "LISTINGS": str(tmp_path / "listings")}
+    words = [*RUN, f"dataset.path={tmp_path}", "dataloader.folder=tokens", "hardware=this_machine"]
+    for command in ([*words, "launch.nproc=2", "epochs=1", "run_name=run"], ["resume", "runs/run", "epochs=2"]):
+        (tmp_path / "listings").unlink(missing_ok=True)
+        train(*command)
+        assert (tmp_path / "listings").read_text().split() == ["launcher"]

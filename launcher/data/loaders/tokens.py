@@ -52,9 +52,10 @@ class TokenLoader(Loader):
         return counted(config, self.tokens(config.dataset, report))
 
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+        from launcher.data.text.prepare import tokens_of_splits
         from launcher.data.text.splits import identity_of
 
-        return identity_of(self.tokens(config.dataset))
+        return identity_of(tokens_of_splits(images[:2]) if images else self.tokens(config.dataset))
 
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
         from launcher.data.text.splits import splits

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from launcher import atomic, paths
 from launcher.config.schema import Dataset
+from launcher.data.folder import Folder
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import open_shard, shards_in, write_shard
 from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
@@ -52,6 +53,12 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
             raise UserError(Problem(message, "dataset.path", dataset.path))
         return Tokens(Path(dataset.path), files, tokenizer_in(dataset.path, dataset.tokenizer), written.get("key"))
     return _Job(dataset, folder, whole).run(report)
+
+
+def tokens_of_splits(images: Sequence[Folder]) -> Tokens:
+    """Return the files of tokens of splits that are listed."""
+    folder = Path(images[0].root)
+    return Tokens(folder, {one.split: [*one.files] for one in images}, key=(_facts(folder) or {}).get("key"))
 
 
 def tokenizer_in(folder: str, file: str | None) -> str | None:

@@ -44,7 +44,7 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
         notes.append(f"a trigram model of these bytes has a perplexity of {tokens.trigram:.2f} on the validation text")
     train, val = (len(split.labels) for split in listed)
     sizes = replace(dataset, classes=vocabulary, train_samples=train, val_samples=val)
-    return Inspection(replace(config, dataset=sizes), notes)
+    return Inspection(replace(config, dataset=sizes), notes, splits=listed)
 
 
 def splits(config: RunConfig, tokens: Tokens) -> list[Folder]:
@@ -61,7 +61,7 @@ def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) ->
     if count < 1:
         message = f"has not {length + 1:,} tokens for {name}, a sequence and the next token; set a lower task.length"
         raise UserError(Problem(message, "dataset.path", tokens.folder))
-    return replace(folder, labels=np.zeros(min(count, most or count), np.uint8))
+    return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.files))
 
 
 def identity_of(tokens: Tokens) -> str:
