@@ -60,7 +60,6 @@ def test_each_earlier_format_has_samples(number: int) -> None:
         (["ls", "runs", "."], "finished  top-1 15.00%"),
         (["report", ".", "--output", "report.html"], "2 runs, 2 points"),
         (["mlperf", "run"], "mlperf.log"),
-        (["mlperf", "numbers"], "mlperf.log"),
         (["export", "run", "--output", "again"], "again/model.safetensors"),
         (["export", "numbers"], None),
         (["eval", "run", "--by-class"], "recall (top-1)"),
