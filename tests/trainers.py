@@ -1,6 +1,8 @@
 """Trainers of a tiny network on a few small images, and some of their steps."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -146,11 +148,16 @@ def assert_same_state(ours: Trainer, theirs: Trainer) -> None:
 
 def assert_resumes_to_the_same_bits(words: list[str], path: Path) -> None:
     """Check that a run of these words, saved at the path after three steps, takes the same next two."""
-    whole = build(*words)
+    assert_resumes(partial(build, *words), path)
+
+
+def assert_resumes(new: Callable[[], Trainer], path: Path) -> None:
+    """Check the same of runs that a function makes."""
+    whole = new()
     steps(whole, 3)
     checkpoint.save(whole.state_dict(), path)
     losses = steps(whole, 2)
-    again = build(*words)
+    again = new()
     again.load_state_dict(checkpoint.load(path))
     assert steps(again, 2) == losses
     assert_same_state(again, whole)

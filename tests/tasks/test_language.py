@@ -21,14 +21,14 @@ from launcher.plan.plan import plan_for
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint, compiled
+from launcher.training import compiled
 from launcher.training.captured import CapturedSteps
 from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn
 from tests.language import RUN, text_in
-from tests.trainers import EARLY, alone, assert_same_state, steps, train_all
+from tests.trainers import EARLY, alone, assert_resumes, assert_same_state, steps, train_all
 from tests.two_ranks import on_ranks, on_two_ranks
 
 # Those that mean something for tokens; each is refused for a reason otherwise.
@@ -74,14 +74,7 @@ def test_each_algorithm_that_is_meant_resumes_to_the_same_bits(name: str, text: 
     words += ["algorithms.sequence_length_warmup.duration=0.9"] * (name == "sequence_length_warmup")
     config = config_of(text, *words)
     check_model(plan_for(config, 1), {})
-    whole = alone(config)
-    steps(whole, 3)
-    checkpoint.save(whole.state_dict(), tmp_path / "step-00000003.pt")
-    losses = steps(whole, 2)
-    again = alone(config)
-    again.load_state_dict(checkpoint.load(tmp_path / "step-00000003.pt"))
-    assert steps(again, 2) == losses
-    assert_same_state(again, whole)
+    assert_resumes(lambda: alone(config), tmp_path / "step-00000003.pt")
 
 
 @pytest.mark.parametrize("name", sorted({*options("algorithms")} - MEANT))

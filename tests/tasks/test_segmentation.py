@@ -25,13 +25,12 @@ from launcher.plan.plan import plan_for
 from launcher.rank.group import Ranks
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import build_task
-from launcher.training import checkpoint
 from launcher.training.captured import CapturedSteps
 from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse, unchanged_statistics
 from launcher.training.trainer import build_trainer
 from tests.graphs import StandIn
-from tests.trainers import EARLY, alone, assert_same_state, steps, train_all
+from tests.trainers import EARLY, alone, assert_resumes, assert_same_state, steps, train_all
 from tests.two_ranks import on_ranks
 
 RUN = [
@@ -164,14 +163,7 @@ def test_each_algorithm_that_is_meant_resumes_to_the_same_bits(name: str, images
     config = config_of(images, f"algorithms=[{name}]", *EARLY.get(name, []), *words)
     check(plan_for(config, 1), {})
     check_model(plan_for(config, 1), {})
-    whole = alone(config)
-    steps(whole, 3)
-    checkpoint.save(whole.state_dict(), tmp_path / "step-00000003.pt")
-    losses = steps(whole, 2)
-    again = alone(config)
-    again.load_state_dict(checkpoint.load(tmp_path / "step-00000003.pt"))
-    assert steps(again, 2) == losses
-    assert_same_state(again, whole)
+    assert_resumes(lambda: alone(config), tmp_path / "step-00000003.pt")
 
 
 @pytest.mark.parametrize("name", sorted({*options("algorithms")} - MEANT))
