@@ -79,5 +79,9 @@ def _metrics(axes: Axes, evaluations: list[Row], task: TaskConfig) -> None:
 
 def _line(axes: Axes, rows: list[Row], key: str, colour: str, label: str) -> None:
     points = [(row["epoch"], row[key]) for row in rows if row[key] is not None]
-    axes.plot([x for x, _ in points], [y for _, y in points], color=colour, linewidth=1.2)
+    # note: a line of one point is not visible
+    marker = "o" if len(points) == 1 else None
+    axes.plot(
+        [x for x, _ in points], [y for _, y in points], color=colour, linewidth=1.2, marker=marker, markersize=3.5
+    )
     axes.set_ylabel(label)
