@@ -106,6 +106,7 @@ def test_images_and_masks_without_each_other_are_told_and_a_tenth_is_drawn(tmp_p
     (tmp_path / "masks" / "4.png").unlink()
     (tmp_path / "images" / "5.jpg").unlink()
     (tmp_path / "images" / "notes.txt").touch()
+    write(tmp_path / "images" / "4", np.zeros((6, 8, 3), np.uint8), ".npy").rename(tmp_path / "images" / "6.npy")
     with pytest.raises(UserError, match=r"not divided into training and validation; set dataset.val_split=0.1"):
         inspected(tmp_path)
     result = inspected(tmp_path, "dataset.val_split=0.2")
@@ -114,6 +115,7 @@ def test_images_and_masks_without_each_other_are_told_and_a_tenth_is_drawn(tmp_p
     text = "\n".join(result.notes)
     assert "1 image without a mask of their name, such as images/4.jpg" in text
     assert "1 mask without an image of their name, such as masks/5.png" in text
+    assert "2 files without an image extension, such as images/6.npy" in text
     train, val = read_pairs(result.config)
     assert {*train.files}.isdisjoint(val.files)
     assert [Path(mask).stem.removesuffix("_mask") for mask in train.stored.masks] == [

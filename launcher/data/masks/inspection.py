@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from launcher.data.folder import Folder, without
 from launcher.data.identity import fingerprint, listed, of_splits
 from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import read_pairs
-from launcher.data.masks.values import Masks, MaskTask, is_array
+from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.shapes import check_built_in, drawn_as
 from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
@@ -107,7 +106,7 @@ def _examined(pairs: Sequence[tuple[str, str]], masks: Masks) -> list[tuple[str 
     for image, mask in pairs:
         try:
             indices = masks.read(read(Piece(mask, mask)))
-            reason = mismatch(_shape(read(Piece(image, image))), indices)
+            reason = mismatch(decode.size(read(Piece(image, image)))[::-1], indices)
             counts = np.bincount(indices.reshape(-1), minlength=256)
         except UnreadableImage as error:
             reason, counts = str(error), np.zeros(256, np.int64)
@@ -120,15 +119,6 @@ def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
     if tuple(shape[:2]) == mask.shape:
         return None
     return f"the image has {shape[1]} x {shape[0]} px, its mask {mask.shape[1]} x {mask.shape[0]}"
-
-
-def _shape(data: bytes) -> tuple[int, ...]:
-    """Return height and width of an image's file."""
-    if not is_array(data):
-        return decode.size(data)[::-1]
-    file = io.BytesIO(data)
-    np.lib.format.read_magic(file)
-    return np.lib.format.read_array_header_1_0(file)[0]
 
 
 def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:

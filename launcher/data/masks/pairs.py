@@ -95,7 +95,8 @@ def _folders(root: Path) -> dict[str, tuple[str, str]]:
 def _pairs(root: Path, split: str, folders: tuple[str, str], links: str) -> Folder:
     """Match the files of two folders by their paths without extension; a mask may end in `_mask`."""
     drops: Drops = {}
-    pixels, annotated = (_by_stem(root, folder, links, drops) for folder in folders)
+    pixels = _by_stem(root, folders[0], links, drops, ())
+    annotated = _by_stem(root, folders[1], links, drops, (".npy",))
     annotated = {stem.removesuffix("_mask") if stem not in pixels else stem: one for stem, one in annotated.items()}
     for reason, ours, theirs in ((_NO_MASK, pixels, annotated), (_NO_PARTNER, annotated, pixels)):
         if lonely := [file for stem, file in ours.items() if stem not in theirs]:
@@ -109,8 +110,8 @@ def _pairs(root: Path, split: str, folders: tuple[str, str], links: str) -> Fold
     return Folder(str(root), split, [], [pixels[stem] for stem in stems], labels, stored, "", seen, drops)
 
 
-def _by_stem(root: Path, folder: str, links: str, drops: Drops) -> dict[str, str]:
-    """Return the images and arrays below a folder by their paths in it without extension.
+def _by_stem(root: Path, folder: str, links: str, drops: Drops, more: tuple[str, ...]) -> dict[str, str]:
+    """Return the images below a folder, and files of more extensions, by their paths in it without extension.
 
     Raises UserError if two have the same, or the folder cannot be read.
     """
@@ -121,7 +122,7 @@ def _by_stem(root: Path, folder: str, links: str, drops: Drops) -> dict[str, str
         raise problem(root, unreadable_path(error)) from None
     stems: dict[str, str] = {}
     for file in files:
-        if not is_image(file) and not file.endswith(".npy"):
+        if not is_image(file) and not file.endswith(more):
             drop(drops, NO_IMAGE, file)
             continue
         stem = os.path.splitext(file.removeprefix(f"{folder}/"))[0]  # noqa: PTH122 - of a million files
