@@ -157,6 +157,18 @@ def test_image_and_mask_are_cut_by_one_box(tmp_path: Path) -> None:
     assert mirrored == {0, 1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_loss_of_half_precision_outputs_is_summed_in_float32(dtype: torch.dtype) -> None:
+    """The pixels of a batch are more than the largest number of fp16."""
+    loss = build_task(compose(["task=segmentation", "loss=dice_cross_entropy", "model=unet"]).config).loss
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(2, 3, 300, 300, generator=generator).to(dtype)
+    targets = torch.randint(3, (2, 300, 300), generator=generator)
+    value = loss(outputs, targets)
+    assert value.dtype == torch.float32
+    assert value.item() == loss(outputs.float(), targets).item()
+
+
 @pytest.mark.parametrize("name", sorted(MEANT))
 def test_each_algorithm_that_is_meant_resumes_to_the_same_bits(name: str, images: Path, tmp_path: Path) -> None:
     words = ["algorithms.progressive_resizing.initial_scale=0.5"] * (name == "progressive_resizing")
