@@ -1,6 +1,7 @@
 """Prepare a new run for `train`, `train plan` and `train submit`, which refuse the same things."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.choices import LIBRARIES
@@ -10,6 +11,8 @@ from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run
+from launcher.plan.checks import check, notes
+from launcher.plan.plan import plan_for
 from launcher.records.run_folder import check_new
 
 
@@ -38,6 +41,9 @@ def prepare_new(
     if config.checkpoint.mirror is not None and config.run_name is None:
         message = "needs run_name=NAME, which becomes the name of the run in the bucket"
         problems.append(Problem(message, "checkpoint.mirror", config.checkpoint.mirror))
+    if config.stop.minutes is not None and config.launch.nnodes > 1:
+        message = "is measured on one node; set epochs, or launch.nnodes=1"
+        problems.append(Problem(message, "stop.minutes", config.stop.minutes))
     if packages:
         with problems.collected():
             config.logger.check()
@@ -54,7 +60,20 @@ def prepare_new(
     except UserError as error:
         raise UserError(*problems, *error.problems) from None
     problems.settle()
-    return prepared
+    if measures is None or config.stop.minutes is None:
+        return prepared
+    return _in_time(prepared, composed.origins, measures.dilate(prepared))
+
+
+def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:
+    """Return a prepared run of the measured length; raises UserError if it is too short for its values."""
+    asked, config = prepared.plan, prepared.plan.config
+    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), asked.world_size)
+    check(plan, origins, prepared.devices.kind)
+    fit = f"{plan.epochs} of {count_of(asked.epochs, 'epoch')} fit by the time of measured steps"
+    note = f"stop.minutes={config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
+    others = [one for one in prepared.notes if one not in {*notes(asked)}]
+    return replace(prepared, plan=plan, notes=[*others, note, *notes(plan)])
 
 
 def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[str]:

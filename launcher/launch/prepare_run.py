@@ -94,7 +94,7 @@ def prepare_run(
         skipped: The images that an existing run skips. Its model and precision are fixed and not checked again.
         with_weights: Load `model.weights`, from a library only with `must_exist`.
         refuse: Called with the plan before the checks; raises UserError if an existing run cannot continue with it.
-        measures: What `batch_size=auto` and `stop.minutes` measure; None refuses the first, and leaves out the second.
+        measures: What `batch_size=auto` measures; None refuses that.
         report: Called while images are read and a model is checked.
 
     Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
@@ -119,13 +119,9 @@ def prepare_run(
             plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if is_measured else []
+    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
-    prepared = Prepared(plan, devices, data.skipped, pretrained, (), splits, data.splits, data.seen)
-    if measures and skipped is None and config.stop.minutes is not None:
-        prepared = _in_time(prepared, composed.origins, measures.dilate(prepared))
-        of_batch.append(_time_note(plan, prepared.plan))
-    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(prepared.plan), *devices.notes]
-    return replace(prepared, notes=messages)
+    return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
 
 
 def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices, report: Report) -> Plan:
@@ -134,14 +130,6 @@ def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices
     if not isinstance(plan.config.model, TorchvisionModel) or plan.rank_batch == plan.accumulation:
         _check_model(plan, origins, report)
     return with_precision(plan, devices)
-
-
-def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:
-    """Return a prepared run of the measured length; raises UserError if it is too short for its values."""
-    config = prepared.plan.config
-    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), prepared.plan.world_size)
-    check(plan, origins, prepared.devices.kind)
-    return replace(prepared, plan=plan)
 
 
 def _with_batch(config: RunConfig, devices: Devices, measures: Measures | None) -> RunConfig:
@@ -218,11 +206,6 @@ def write_teacher(config: RunConfig, folder: RunFolder) -> None:
         from launcher.weights.teacher import copy_teacher
 
         copy_teacher(config, folder.teacher)
-
-
-def _time_note(typed: Plan, plan: Plan) -> str:
-    fit = f"{plan.epochs} of {count_of(typed.epochs, 'epoch')} fit by the time of measured steps"
-    return f"stop.minutes={plan.config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
 
 
 def _measured_note(plan: Plan) -> str:

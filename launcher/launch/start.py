@@ -207,7 +207,11 @@ def _folder(config: RunConfig) -> RunFolder:
 
 def _check_same(config: RunConfig, folder: RunFolder) -> None:
     """Check that the run to join has the same config."""
-    others = [key for key in changed(read(folder.config), config) if not key.startswith("launch.")]
+    # note: a run with stop.minutes has the length that was measured at its start
+    measured = ["schedule.dilate"] if config.stop.minutes is not None else []
+    others = [
+        key for key in changed(read(folder.config), config) if not key.startswith("launch.") and key not in measured
+    ]
     if others:
         message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
         raise UserError(Problem(message, "run_name", config.run_name))

@@ -81,13 +81,11 @@ def dilate_into_minutes(prepared: Prepared) -> float:
 
     The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval.
 
-    Raises UserError if an epoch takes longer, or the run is on several nodes.
+    Raises UserError if an epoch takes longer.
     """
     config, most = prepared.plan.config, prepared.plan.epochs
     minutes = config.stop.minutes
     assert minutes is not None
-    if config.launch.nnodes > 1:
-        raise UserError(Problem("is measured on one node; set epochs, or launch.nnodes=1", "stop.minutes", minutes))
     whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
 
     def dilate(epochs: int) -> float:

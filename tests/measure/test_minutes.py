@@ -13,6 +13,7 @@ from launcher.measure import launch
 from launcher.measure.estimate import EvaluationTimes
 from launcher.measure.launch import dilate_into_minutes
 from launcher.plan.plan import plan_for
+from tests.commands import refused
 from tests.configs import composed, with_values
 from tests.measurements import measured
 from tests.runs import SMALL, Train
@@ -53,8 +54,12 @@ def test_the_most_epochs_fit_whose_steps_evaluations_and_checkpoints_end_in_time
 def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"stop.minutes=0.05: is too short for an epoch; set at least 0.1"):
         epochs_in(0.05, monkeypatch)
-    with pytest.raises(UserError, match=r"stop.minutes=1.0: is measured on one node"):
-        epochs_in(1, monkeypatch, with_values(TEN, {"launch.nnodes": 2}))
+
+
+def test_a_plan_of_several_nodes_is_refused_as_its_run() -> None:
+    words = ["stop.minutes=1", "launch.nnodes=2", "dataset=shapes", "run_name=a", "launch.rdzv=127.0.0.1:29400"]
+    for verb in ("plan", "run"):
+        assert "stop.minutes=1.0: is measured on one node" in refused(verb, *words)
 
 
 @pytest.mark.system
