@@ -12,11 +12,10 @@ from launcher import page
 from launcher.counts import count_of
 from launcher.data.batch import START
 from launcher.data.loading import EvaluationLoader
-from launcher.data.masks.values import IGNORED
+from launcher.data.masks.values import IGNORED, confusion
 from launcher.data.sampling import Request
 from launcher.tasks import Row, Task
 from launcher.tasks.confusion import Confusion
-from launcher.tasks.segmentation import confusion
 
 _MOST_SHOWN = 24
 _STEPS = (0, 255, 128, 192, 64)

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
-from launcher.data.masks.values import IGNORED, MOST_CLASSES
+from launcher.data.masks.values import IGNORED, MOST_CLASSES, confusion
 from launcher.errors import Problem, UserError
 from launcher.later import torch
 from launcher.tasks import Details
@@ -164,12 +164,3 @@ class Segmentation(ImageTask):
         best = shares.sort(stable=True, dim=1, descending=True)
         rows = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
         return [[(names[n], share) for n, share in zip(*row, strict=True) if share] for row in rows]
-
-
-def confusion(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Count the pixels of scores [B, C, H, W] by true class [B, H, W] and predicted class, int64 [C, C]."""
-    classes = outputs.shape[1]
-    places = torch.where(targets == IGNORED, classes**2, targets * classes + outputs.argmax(1)).flatten()
-    # note: bincount would synchronize host and device
-    counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=outputs.device)
-    return counts.index_add_(0, places, torch.ones_like(places))[:-1].view(classes, classes)

@@ -1,4 +1,4 @@
-"""Masks as files hold them: class indices, other numbers or colours, which become indices; imports no torch."""
+"""Masks as files hold them: class indices, other numbers or colours, which become indices; their pixels by class."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from launcher.data.decode import UnreadableImage, samples
+from launcher.later import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The index of pixels that are no part of loss and metrics; classes have those below `MOST_CLASSES`.
 IGNORED, MOST_CLASSES = 255, 254
@@ -113,3 +117,12 @@ class Masks:
         value = int(several[counts.argmax()])
         shown = f"the colour '#{value:06x}'" if self.coloured else f"the value {value}"
         return f"{len(numbers):,} pixels of the mask have no class, most of them {shown}; add it to task.classes"
+
+
+def confusion(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Count the pixels of scores [B, C, H, W] by true class [B, H, W] and predicted class, int64 [C, C]."""
+    classes = outputs.shape[1]
+    places = torch.where(targets == IGNORED, classes**2, targets * classes + outputs.argmax(1)).flatten()
+    # note: bincount would synchronize host and device
+    counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=outputs.device)
+    return counts.index_add_(0, places, torch.ones_like(places))[:-1].view(classes, classes)
