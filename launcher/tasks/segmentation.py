@@ -109,7 +109,7 @@ class SegmentationConfig(ImageTaskConfig):
             elif len({_number(value) for value in self.classes.values()}) < len(self.classes):
                 yield Problem("has one value for two classes; set different ones", "task.classes", self.classes)
         if len(self.classes or ()) > MOST_CLASSES:
-            yield Problem(f"has more than {MOST_CLASSES} classes; join some", "task.classes", len(self.classes or ()))
+            yield Problem(f"has more classes than {MOST_CLASSES}; join some", "task.classes", len(self.classes or ()))
 
 
 def _number(value: int | str) -> int:
