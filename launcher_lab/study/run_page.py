@@ -87,7 +87,7 @@ def _commands(folder: Path, config: RunConfig) -> str:
         f"train resume {run} " + word_of("epochs", str(2 * config.epochs)),
         f"train predict {run} {'IMAGES' if of_images else 'TEXT'}",
         f"train eval {run}{' --by-class' if of_images else ''}",
-        *([f"train export {run}"] if of_images else []),
+        f"train export {run}",
         f"train report {run}",
     ]
     text = "\n".join(map(page.text, lines))

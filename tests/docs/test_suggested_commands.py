@@ -48,8 +48,11 @@ FILLED = {
     "resume RUN": "runs/a",
     "show": "",
 }
-# tests/training/test_callbacks.py and tests/launcher_lab/predict/test_budget.py run them.
-ELSEWHERE = {"resume ... callbacks....=off", "plan ... --on ..."}
+# Those that other tests run: test_callbacks, test_budget, test_watch, test_look, test_formats, test_segmentation_runs.
+ELSEWHERE = {
+    *("resume ... callbacks....=off", "plan ... --on ...", "watch runs/mild-imagenet-1120-1", "look"),
+    *("eval ......", "export ...", "predict ... ...", "report ...", "eval RUN dataset.path=FOLDER"),
+}
 # Words that follow a command in a sentence.
 PROSE = re.compile(
     r" (?:to write it|for (?:a run|those)|takes a folder|lists all|compares all|counts it|does not count|writes|checks"

@@ -48,7 +48,7 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
         names, notes = check_built_in(config)
         return Inspection(config, notes, classes=names)
     if dataset.test_path is not None:
-        message = "has no meaning with masks; remove it, and type train eval RUN dataset.path=FOLDER after the run"
+        message = "has no meaning with masks; remove it, then evaluate the run by train eval RUN dataset.path=FOLDER"
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     splits = read_pairs(config, skipped or ())
     task: MaskTask = config.task  # type: ignore[assignment]
