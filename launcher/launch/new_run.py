@@ -67,12 +67,12 @@ def prepare_new(
 
 def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:
     """Return a prepared run of the measured length; raises UserError if it is too short for its values."""
-    asked, config = prepared.plan, prepared.plan.config
-    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), asked.world_size)
+    requested, config = prepared.plan, prepared.plan.config
+    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), requested.world_size)
     check(plan, origins, prepared.devices.kind)
-    fit = f"{plan.epochs} of {count_of(asked.epochs, 'epoch')} fit by the time of measured steps"
+    fit = f"{plan.epochs} of {count_of(requested.epochs, 'epoch')} fit by the time of measured steps"
     note = f"stop.minutes={config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
-    others = [one for one in prepared.notes if one not in {*notes(asked)}]
+    others = [one for one in prepared.notes if one not in {*notes(requested)}]
     return replace(prepared, plan=plan, notes=[*others, note, *notes(plan)])
 
 
