@@ -234,8 +234,8 @@ def test_steps_of_all_lengths_are_compiled_before_the_first(alibi: list[str], te
     start = compiled.graphs()
     compiled.compile_run(run)
     count, lengths = compiled.graphs(), {run.plan.view(step) for step in range(36)}
-    # note: three for passes of all lengths, and one that cuts batches to each
-    assert count - start == 3 + len(lengths)
+    # note: one that cuts batches to each length, and three or four for passes of all, as torch finds what varies
+    assert 3 <= count - start - len(lengths) <= 4
     assert len(lengths) == (4 if alibi else 8)
     assert_same_state(run, plain)
     assert steps(run, 36) == pytest.approx(steps(plain, 36), rel=1e-4)
