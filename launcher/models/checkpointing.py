@@ -31,7 +31,7 @@ def checkpoint_activations(network: nn.Module) -> None:
 
     from launcher.models import causal_transformer, residual_unet, vision_transformer
 
-    kinds = (BasicBlock, Bottleneck, vision_transformer.Block, causal_transformer.Block, residual_unet.Block)
+    kinds = (BasicBlock, Bottleneck, vision_transformer.Block, causal_transformer.Block, residual_unet.TwoConvolutions)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
         # note: changing the class keeps weights, names and hooks as they are

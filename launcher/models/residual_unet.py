@@ -10,7 +10,7 @@ from torch import Tensor, nn
 SLOPE = 0.01
 
 
-class Layer(nn.Module):
+class NormedConvolution(nn.Module):
     """A convolution of 3 x 3 without bias, and its norm: batch or instance."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str):
@@ -22,16 +22,16 @@ class Layer(nn.Module):
         return self.norm(self.conv(x))  # type: ignore[no-any-return]
 
 
-class Block(nn.Module):
-    """Two layers with leaky ReLU; a residual one adds its input, by a layer of its own if the shape changes."""
+class TwoConvolutions(nn.Module):
+    """Two convolutions with leaky ReLU; a residual one adds its input, after a third if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str, residual: bool):
         super().__init__()
-        self.conv1 = Layer(inputs, outputs, stride, norm)
-        self.conv2 = Layer(outputs, outputs, 1, norm)
+        self.conv1 = NormedConvolution(inputs, outputs, stride, norm)
+        self.conv2 = NormedConvolution(outputs, outputs, 1, norm)
         self.residual = residual
         changes = residual and (stride > 1 or inputs != outputs)
-        self.downsample = Layer(inputs, outputs, stride, norm) if changes else nn.Identity()
+        self.downsample = NormedConvolution(inputs, outputs, stride, norm) if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         out = self.conv2(nn.functional.leaky_relu(self.conv1(x), SLOPE))
@@ -44,7 +44,7 @@ class Up(nn.Module):
     def __init__(self, inputs: int, outputs: int, norm: str):
         super().__init__()
         self.transp_conv = nn.ConvTranspose2d(inputs, outputs, 2, 2)
-        self.conv_block = Block(2 * outputs, outputs, 1, norm, residual=False)
+        self.conv_block = TwoConvolutions(2 * outputs, outputs, 1, norm, residual=False)
 
     def forward(self, x: Tensor, skip: Tensor) -> Tensor:
         larger = self.transp_conv(x)[..., : skip.shape[2], : skip.shape[3]]
@@ -71,7 +71,7 @@ class ResidualUNet(nn.Module):
         super().__init__()
         widths = [min(filters * 2**level, most_filters) for level in range(levels)]
         sizes = zip([channels, *widths[:-1]], widths, [1] + [2] * (levels - 1), strict=True)
-        self.downsamples = nn.ModuleList(Block(*size, normalization, residual) for size in sizes)
+        self.downsamples = nn.ModuleList(TwoConvolutions(*size, normalization, residual) for size in sizes)
         self.upsamples = nn.ModuleList(
             Up(*pair, normalization) for pair in zip(widths[:0:-1], widths[-2::-1], strict=True)
         )
@@ -92,4 +92,4 @@ class ResidualUNet(nn.Module):
 
 
 # The parts of this file in an export's model.py, the network last.
-PARTS = (Layer, Block, Up, ResidualUNet)
+PARTS = (NormedConvolution, TwoConvolutions, Up, ResidualUNet)

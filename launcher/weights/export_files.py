@@ -114,7 +114,7 @@ def module_source(name: str) -> str:
 
 
 def _with_parts(source: str, present: set[str]) -> str:
-    """Return a source with each part that it imports in the place of its first import."""
+    """Replace the imports of parts in a source by their code, at the first import of each."""
 
     def part(found: re.Match[str]) -> str:
         if found[1] in present:
