@@ -1,18 +1,22 @@
 """`stop.minutes` before a run: the most epochs that fit by a measurement, and what is refused."""
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from launcher.config.resolved import read
+from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import Prepared
+from launcher.launch.start import _check_same
 from launcher.measure import launch
 from launcher.measure.estimate import EvaluationTimes
 from launcher.measure.launch import dilate_into_minutes
 from launcher.plan.plan import plan_for
+from launcher.records.run_folder import RunFolder
 from tests.commands import refused
 from tests.configs import composed, with_values
 from tests.measurements import measured
@@ -74,4 +78,20 @@ def test_a_run_writes_the_epochs_that_fit_and_a_resume_keeps_them(train: Train) 
     assert 0 < fitting < 5000
     assert f"stop.minutes=0.2: {fitting} of 5,000 epochs fit by the time of measured steps" in output
     assert f"schedule.dilate={config.schedule.dilate}" in output
-    assert read(folder / "config.yaml") == config
+    train("resume", "runs/timed", "stop.minutes=30")
+    longer = read(folder / "config.yaml")
+    assert (longer.stop.minutes, longer.schedule.dilate) == (30, config.schedule.dilate)
+
+
+@pytest.mark.parametrize(("minutes", "joins"), [(5, True), (None, False)])
+def test_a_run_to_join_has_the_length_that_was_measured_at_its_start(
+    minutes: float | None, joins: bool, tmp_path: Path
+) -> None:
+    before = with_values(TEN, {"stop.minutes": minutes, "schedule.dilate": 0.5})
+    write(before, tmp_path / "config.yaml")
+    check = partial(_check_same, with_values(before, {"schedule.dilate": 0.7}), RunFolder(tmp_path))
+    if joins:
+        check()
+    else:
+        with pytest.raises(UserError, match=r"other values of schedule\.dilate"):
+            check()
