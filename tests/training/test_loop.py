@@ -140,13 +140,13 @@ def test_a_run_out_of_time_evaluates_saves_and_ends_and_goes_on_with_more(tmp_pa
     run = with_this_clock(build(*IN_TIME, minutes))
     assert trained(run, folder, StopFlag(), resumed=False)
     assert (run.next_step, run.ended_by) == (12, None)
-    run = with_this_clock(build(*IN_TIME, f"stop.minutes={75.5 / 60}"))
+    run = with_this_clock(build(*IN_TIME, f"stop.minutes={88.5 / 60}"))
     assert trained(run, folder, StopFlag(), resumed=False)
     assert (run.next_step, run.ended_by, len(run.history)) == (10, "stop.minutes", 2)
     saved = checkpoint.load(folder.checkpoints / "step-00000010.pt")
     end = read_last(folder.metrics)[-1]
     assert (end["finished"], end["ended_by"], end["step"]) == (True, "stop.minutes", 10)
-    again = with_this_clock(build(*IN_TIME, f"stop.minutes={75.5 / 60}"))
+    again = with_this_clock(build(*IN_TIME, f"stop.minutes={88.5 / 60}"))
     again.load_state_dict(saved)
     assert again.is_done
     longer = build(*IN_TIME, "stop.minutes=10")
