@@ -129,7 +129,7 @@ def test_full_shared_memory_is_one_error(train: Train, images: Path) -> None:
     assert errors.startswith("error: dataloader.workers=1: shared memory is full: /dev/shm has 0.0 of 0.1 MB free")
     assert errors.count("\n") == 1
     assert "Traceback" not in output
-    assert not processes_of(train.folder / "runs" / "run")
+    wait_for(lambda: not processes_of(train.folder / "runs" / "run"), 10)
 
 
 def test_a_run_that_resumes_with_changed_images_prints_a_note_and_is_not_compared(here: Here, images: Path) -> None:

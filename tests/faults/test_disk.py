@@ -72,7 +72,7 @@ def test_a_run_ends_at_once_when_its_folder_is_deleted_or_moved(train: Train, he
     _, errors = ended(process, 1)
     assert "was deleted or moved, so all ranks were stopped" in errors
     assert "Traceback" not in errors
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run), 10)
     assert not run.exists()
     if loss == "moved":
         saved = checkpoint.newest_valid(moved / "checkpoints")

@@ -91,7 +91,7 @@ def _wait(process: Command | Popen[str], condition: Callable[[], bool]) -> None:
 
 def assert_same_end(train: Train, run: Path, uninterrupted: Path) -> None:
     assert same(train.decided(run), train.decided(uninterrupted))
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run), 10)
 
 
 def test_a_stopped_rank_is_reported_and_recovered_by_a_restart(train: Train, uninterrupted: Path) -> None:

@@ -38,7 +38,7 @@ def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"]
     assert environment["version"] == launcher.__version__
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run), 10)
 
 
 def test_the_seed_decides_the_weights(here: Here) -> None:
@@ -151,4 +151,4 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Trai
     _, errors = ended(process, 1)
     assert time.monotonic() - start < 28, "elastic itself waits for 30 s"
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
-    assert not processes_of(run)
+    wait_for(lambda: not processes_of(run), 10)
