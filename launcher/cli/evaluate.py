@@ -31,8 +31,9 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 --json",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
+    "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
 ]
-_GALLERY = "gallery.html"
+_GALLERY, _TOP = "gallery.html", 5
 # Keys, and groups of keys, that an evaluation may change.
 _CHANGEABLE = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
 
@@ -48,10 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="where to write table, plot and gallery (default: RUN)"
     )
+    parser.add_argument("--csv", metavar="FILE", help="write label, likeliest classes and loss of every image")
+    parser.add_argument("--worst-first", action="store_true", help="sort the images of --csv by falling loss")
+    parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image in --csv (default: {_TOP})")
 
 
 def main(arguments: argparse.Namespace) -> int:
     folder = existing(arguments.run, saved=True)
+    _check_csv(arguments, read(folder.config))
     config = continued(read(folder.config), arguments.words, _CHANGEABLE, _fixed)
     other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
     devices = decide(replace(config.launch, nproc=1))
@@ -60,8 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
         page.check_output(output / _GALLERY)
     from launcher.weights.classifier import evaluate_run
 
+    top = (arguments.top or _TOP) if arguments.csv else None
     checkpoint = evaluate_run(
-        folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class
+        folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class, top=top
     )
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -76,7 +82,24 @@ def main(arguments: argparse.Namespace) -> int:
             _print(checkpoint)
     if arguments.by_class:
         _write(checkpoint, output, f"{folder.path.name}, step {checkpoint.step:,}")
+    if arguments.csv:
+        _write_csv(checkpoint, Path(arguments.csv), config, worst=arguments.worst_first)
     return 0
+
+
+def _check_csv(arguments: argparse.Namespace, config: RunConfig) -> None:
+    """Raise UserError if a file of all images cannot be written."""
+    if arguments.csv is None:
+        only = {"--worst-first": arguments.worst_first, "--top": arguments.top is not None}
+        if lonely := [flag for flag, is_set in only.items() if is_set]:
+            raise UserError(*(f"{flag} is for the file of all images; add --csv FILE" for flag in lonely))
+        return
+    if "tokens" in config.task.needs:
+        raise UserError(f"--csv is for images, and {arguments.run} is a language model; remove it")
+    if arguments.top is not None and arguments.top < 1:
+        raise UserError(Problem("must be at least 1", "--top", arguments.top))
+    if not Path(arguments.csv).absolute().parent.is_dir():
+        raise UserError(Problem("its folder does not exist; create it first", "--csv", arguments.csv))
 
 
 def _fixed(key: str, value: Any) -> Problem:
@@ -97,6 +120,17 @@ def _print(checkpoint: CheckpointResult) -> None:
     details = checkpoint.details
     rows = (map(verbatim, details.texts(row)) for row in details.rows())
     console().print(table(*details.heading, numbers=details.heading[1:4], rows=rows))
+
+
+def _write_csv(checkpoint: CheckpointResult, file: Path, config: RunConfig, *, worst: bool) -> None:
+    from launcher.weights.evaluated_images import worst_first, write_csv
+
+    images = worst_first(checkpoint.images) if worst else checkpoint.images
+    try:
+        write_csv(file, images, config.task.predicted)
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {reason(error, 'pass another')}", "--csv", file)) from None
+    print(file, file=sys.stderr)
 
 
 def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:

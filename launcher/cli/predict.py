@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.config.tasks import SHARES
 from launcher.console import csv_cell
 from launcher.counts import count_of
 from launcher.data.dropped import notes_on
@@ -44,8 +45,6 @@ _STDIN = "-"
 _TOP, _TOKENS = 5, 100
 _OF_IMAGES, _OF_TEXT = ("list", "top", "csv", "masks"), ("tokens", "temperature", "top_k", "seed")
 _MASKS = "masks"
-# What predictions have that is in [0, 1].
-_SHARES = ("probability", "share")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -194,7 +193,7 @@ def _show_json(image: ClassifiedImage, name: str, value: str) -> None:
 
 
 def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
-    file, digits = csv_cell(image.file), ".6f" if value in _SHARES else ".9g"
+    file, digits = csv_cell(image.file), ".6f" if value in SHARES else ".9g"
     rows = [[file, rank, csv_cell(one), f"{p:{digits}}", ""] for rank, (one, p) in enumerate(image.classes, 1)]
     # note: each file has a row, also one without a class
     none = [file, "", "", "", csv_cell(image.unreadable or "")]
@@ -202,7 +201,7 @@ def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
 
 
 def _show_line(image: ClassifiedImage, name: str, value: str) -> None:
-    digits = ".2%" if value in _SHARES else ".6g"
+    digits = ".2%" if value in SHARES else ".6g"
     classes = "  ".join(f"{one} {score:{digits}}" for one, score in image.classes)
     if not image.unreadable:
         print(one_line(f"{image.file}: {classes or f'no {name}'}"))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from launcher.config.schema import Columns, Dataset, RunConfig, Stop
 
 
+# What predictions have that is in [0, 1].
+SHARES = ("probability", "share")
+
+
 @dataclass(frozen=True, config=STRICT)
 class TaskConfig(Complete, Declaration, ABC):
     """Base of the values of all tasks; each is in a file of `launcher.tasks`, with its code.

@@ -46,12 +46,13 @@ class Reader(Complete, ABC):
     """Reads the images of one split, with `labels` of the task; `classes` are the names of their values, if available.
 
     labels: classes int64 [samples], or rows [samples, K]: uint8 for several classes, float32 for numbers.
-    facts: those of the task that the data has.
+    facts: those of the task that the data has. place: the prefix of the names within the data set's folder.
     """
 
     labels: np.ndarray
     facts: Mapping[str, Any] = MappingProxyType({})
     classes: list[str] | None = None
+    place: str = ""
     # that of each image, and how many images are shuffled, if archives are read through copies
     archives: tuple[np.ndarray, int] | None = None
 

@@ -93,7 +93,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
     assert path is not None
     assert classes is not None
     try:
-        images, notes = match_images(path, config, classes, report)
+        images, notes, _ = match_images(path, config, classes, report)
         _check_files(config, [images])
         return replace(images, split="test"), notes
     except UserError as error:
@@ -102,11 +102,12 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
 
 def match_images(
     path: str, config: RunConfig, classes: Sequence[str], report: Report = quiet
-) -> tuple[Folder, list[str]]:
+) -> tuple[Folder, list[str], dict[str, str]]:
     """Label other images by a run's classes or numbers, matched by name; `dataset.skip_bad` applies here too.
 
     Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position if all of these have
-    other names. Also returns notes on skipped images and on classes that only one of the two has.
+    other names. Also returns notes on skipped images and on classes that only one of the two has, and the unreadable
+    images with reasons.
 
     Raises UserError if the images are missing, or have no class or other numbers than the run.
     """
@@ -126,7 +127,7 @@ def match_images(
         if names != matched.classes:
             message = f"has the numbers {first_few(names)}, but the run {first_few(classes)}; set other images"
             raise UserError(Problem(message, "dataset.path", path))
-        return matched, notes
+        return matched, notes, bad
     by_class, others = config.task.labelled == "class", np.flatnonzero(places < 0).tolist()
     matched = part(matched, matched.labels >= 0) if by_class else matched
     if len(others) == len(names) or not matched.files:
@@ -139,7 +140,7 @@ def match_images(
     if missing := np.flatnonzero(class_counts(matched.labels, len(classes)) == 0).tolist():
         shown = first_few([classes[number] for number in missing])
         notes.append(f"no images of {len(missing):,} of the run's {count_of(len(classes), 'class')}: {shown}")
-    return matched, notes
+    return matched, notes, bad
 
 
 def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:

@@ -1,7 +1,7 @@
 """Find all files of class folders that cannot be decoded, before a run starts; imports no torch."""
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,15 +57,15 @@ def write_skipped(file: Path, skipped: dict[str, str]) -> None:
     atomic.write_text(file, json.dumps(skipped, indent=1) + "\n")
 
 
-def read_skipped(file: Path, dataset: Dataset) -> Collection[str]:
-    """Return the files that a run skips; none without `dataset.skip_bad`.
+def read_skipped(file: Path, dataset: Dataset) -> Mapping[str, str]:
+    """Return the files that a run skips, with reasons; none without `dataset.skip_bad`.
 
     Raises UserError if the file is missing or damaged, and DiskError if it cannot be read.
     """
     if not dataset.skip_bad:
-        return ()
+        return {}
     try:
-        return frozenset(json.loads(patiently(lambda: read_regular(file), file)))
+        return dict(json.loads(patiently(lambda: read_regular(file), file)))
     except (OSError, ValueError, TypeError, RecursionError):
         message = f"{file}, the list of skipped images, is missing or damaged; start a new run"
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None

@@ -39,7 +39,7 @@ class WorkerProcesses(ImageReader):
 
     def __init__(self, images: Records, shard: Shard, buffer: int = 1):
         """buffer: the images that are shuffled of archives which are read through copies."""
-        self.labels, self.classes = images.labels, images.folder.classes
+        self.labels, self.classes, self.place = images.labels, images.folder.classes, images.folder.place
         self._images, decoder = images, images.decoder
         self._on_device: DeviceDecoder | None = None
         if isinstance(decoder, RandomCrops) and decoder.on_device:

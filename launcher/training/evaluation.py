@@ -34,13 +34,13 @@ def evaluate(
     autocast: Callable[[], AbstractContextManager[object]],
     device: torch.device,
     should_stop: Callable[[], bool] = lambda: False,
-    observe: Callable[[Tensor, Tensor], None] = lambda outputs, targets: None,
+    observers: Sequence[Callable[[Tensor, Tensor], None]] = (),
 ) -> Evaluation | None:
     """Evaluate on this rank's samples and sum over ranks; return None if any rank requested a stop.
 
     loader: batches of inputs, labels and sample indices; ranks may have different numbers of batches, and every sample
     is on exactly one rank. autocast: the context of a forward pass in the run's precision.
-    observe: receives the outputs and targets of each batch on the device.
+    observers: receive the outputs and targets of each batch on the device.
 
     Raises UserError if no rank has samples.
     """
@@ -60,7 +60,8 @@ def evaluate(
             with autocast():
                 outputs = task.forward(model, batch.inputs)
             totals.add(outputs, batch.targets)
-            observe(outputs, batch.targets)
+            for observe in observers:
+                observe(outputs, batch.targets)
     finally:
         model.train(was_training)
     return totals.over_ranks(interrupted=interrupted)

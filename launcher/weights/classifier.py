@@ -1,6 +1,6 @@
 """A trained classifier: the network of a run or an export, its model card, its predictions and its evaluation."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,7 @@ from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import set_backend
 from launcher.version import __version__
 from launcher.weights.card import CARD, WEIGHTS, read_card
+from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
 from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights
 
 _BATCH = 64
@@ -193,7 +194,7 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
 class CheckpointResult:
     """A checkpoint's step, result and details by class or number; `notes` list classes that were not evaluated.
 
-    `gallery` is the markup of some of the images, if requested.
+    `gallery` is the markup of some of the images, and `images` are all, if requested.
     """
 
     step: int
@@ -201,15 +202,16 @@ class CheckpointResult:
     details: Details
     notes: list[str]
     gallery: str
+    images: list[EvaluatedImage]
 
 
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
-    with_gallery: bool = False,
+    with_gallery: bool = False, top: int | None = None,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
-    config: the run's, with the changes that an evaluation allows.
+    config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
@@ -217,32 +219,35 @@ def evaluate_run(
     state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
-    with _images(plan, state, folder, other, classifier.device) as (loader, notes):
+    images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
+    observers = [details.add, *([images.add] if images else [])]
+    with _images(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
         autocast, device_of = classifier.precision.autocast, classifier.device
-        result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observe=details.add)
+        result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observers=observers)
         sections = details.sections(loader) if with_gallery else ""
+        rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    return CheckpointResult(state["step"], result, details, notes, sections)
+    return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 
 @contextmanager
 def _images(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: str | None, device: torch.device
-) -> Iterator[tuple[EvaluationLoader, list[str]]]:
-    """Yield the run's validation images or others, and notes on their classes."""
+) -> Iterator[tuple[EvaluationLoader, list[str], Mapping[str, str]]]:
+    """Yield the run's validation images or others, notes on their classes, and unreadable images with reasons."""
     if other is None:
         skipped = read_skipped(folder.skipped, plan.config.dataset)
         classes = state.get("classes")
         with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
-            yield loaders.evaluate, []
+            yield loaders.evaluate, [], skipped
         return
     if records := loader_of(plan.config).other(other, plan):
         with closing(build_evaluation(plan, records, single_rank(device))) as loader:
-            yield loader, []
+            yield loader, [], {}
         return
     if not (classes := state.get("classes")):
         message = "the checkpoint has no class names to match the labels by; remove dataset.path"
         raise UserError(Problem(message, "dataset.path", other))
-    images, notes = match_images(other, plan.config, classes)
+    images, notes, unreadable = match_images(other, plan.config, classes)
     with closing(build_evaluation(plan, images, single_rank(device))) as loader:
-        yield loader, notes
+        yield loader, notes, unreadable

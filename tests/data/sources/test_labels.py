@@ -127,7 +127,7 @@ def test_other_images_get_the_labels_of_the_run_by_name(
         with pytest.raises(UserError, match=expected):
             match_images(path, config, NAMES)
         return
-    images, found = match_images(path, config, NAMES)
+    images, found, _ = match_images(path, config, NAMES)
     by_file = {Path(images.piece(number).file).stem: row.tolist() for number, row in enumerate(images.labels)}
     assert [by_file[name] for name in sorted(by_file)] == (expected if words else expected[::-1])
     assert all(one.startswith(start) for one, start in zip(found, notes, strict=True))

@@ -123,7 +123,7 @@ def test_numbers_are_the_text_of_the_data_set_and_matched_by_name(tmp_path: Path
     data = inspected(tmp_path / "d")
     assert data.classes == ["1", "2", "07", "7", "10"]
     rows = [(f"d/val/{name}/0.png", name) for name in ("1", "2", "10")]
-    images, notes = match_images(str(table(tmp_path / "t.csv", rows, ("path", "label"))), data.config, data.classes)
+    images, notes, _ = match_images(str(table(tmp_path / "t.csv", rows, ("path", "label"))), data.config, data.classes)
     assert [data.classes[label] for label in images.labels] == ["1", "2", "10"]
     assert notes == ["no images of 2 of the run's 5 classes: 07, 7"]
 
