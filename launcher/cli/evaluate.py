@@ -71,12 +71,14 @@ def main(arguments: argparse.Namespace) -> int:
     )
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
-    result = checkpoint.result
+    result, ece = checkpoint.result, checkpoint.details.calibration_error()
     if arguments.json:
         classes = checkpoint.details.values() if arguments.by_class else {}
-        print_json({"step": checkpoint.step, **vars(result), **classes}, indent=None)
+        of_calibration = {} if ece is None else {"ece": ece}
+        print_json({"step": checkpoint.step, **vars(result), **of_calibration, **classes}, indent=None)
     else:
-        print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}")
+        calibration = "" if ece is None else f"  ECE {ece:.2%}"
+        print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}{calibration}")
         print(f"{count_of(result.samples, config.task.sample)}{f' of {other}' if other else ''} on {devices}")
         if arguments.by_class:
             _print(checkpoint)

@@ -1,6 +1,7 @@
 """`train export RUN`: write the weights as safetensors, a model card, and a module that rebuilds the network."""
 
 import argparse
+import json
 import sys
 from functools import partial
 from importlib.util import find_spec
@@ -11,7 +12,8 @@ from launcher.console import console, print_json, progress_bars
 from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.records.run_folder import existing
-from launcher.weights.card import ONNX, WEIGHTS
+from launcher.weights.card import CARD, ONNX, WEIGHTS
+from launcher.weights.temperature import notes
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
@@ -43,6 +45,9 @@ def main(arguments: argparse.Namespace) -> int:
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
     file = output / (ONNX if arguments.onnx else WEIGHTS)
+    card = json.loads((output / CARD).read_bytes())
+    for note in notes(card["task"], card["step"], folder):
+        print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         print_json({"folder": output, "file": file, "checked": vars(checked)})
     else:

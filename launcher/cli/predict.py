@@ -85,12 +85,13 @@ def main(arguments: argparse.Namespace) -> int:
     if not any(is_file(Path(file)) for file in files):
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
+    from launcher.weights import temperature
     from launcher.weights.classifier import predictions
     from launcher.weights.masks import write_masks
 
-    for note in notes_on(dropped):
-        print(f"note: {one_line(note)}", file=sys.stderr)
     failed, trained = 0, classifier(exported, folder, config, best=arguments.best)
+    for note in (*notes_on(dropped), *temperature.notes(trained.card["task"], trained.card["step"], folder)):
+        print(f"note: {one_line(note)}", file=sys.stderr)
     titles = trained.task.values.predicted
     if arguments.csv:
         print("file,rank", *titles, "error", sep=",")
@@ -165,11 +166,13 @@ def exported_at(path: str) -> Path | None:
 
 def classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:
     """Load the network of an export, or else of a run and its config, on the device of this machine."""
+    from launcher.weights import temperature
     from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
-        return classifier_of(plan_for(config, 1), load_checkpoint(folder, best=best), kind)
+        state = temperature.added(load_checkpoint(folder, best=best), folder)
+        return classifier_of(plan_for(config, 1), state, kind)
     assert exported is not None
     return classifier_of_export(exported, kind)
 

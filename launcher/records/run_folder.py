@@ -43,6 +43,7 @@ class RunFolder:
     which nothing runs. skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first
     step needs them. teacher: the network of distillation, and the config of its run; every start reads it. best: the
     checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume deletes it.
+    calibration: the temperature of a checkpoint, by `train calibrate`.
     """
 
     def __init__(self, path: Path):
@@ -65,6 +66,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
+        self.calibration = path / "calibration.json"
 
     def replayed(self, step: int) -> Path:
         """Return the report of `train replay` on a step."""

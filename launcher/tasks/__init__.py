@@ -62,6 +62,10 @@ class Details(Complete, ABC):
             writer.writerows({key: csv_cell(v) if isinstance(v, str) else v for key, v in row.items()} for row in rows)
         return [table]
 
+    def calibration_error(self) -> float | None:
+        """Return the expected calibration error of the predicted class; None if predictions are no such class."""
+        return None
+
     def sections(self, loader: EvaluationLoader) -> str:
         """Return the markup of some of the images, with pixels from the loader; empty without any."""
         return ""

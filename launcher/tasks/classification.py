@@ -17,7 +17,9 @@ from launcher.tasks import Details
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from launcher.config.schema import RunConfig
 
 
 TOP = 5
@@ -38,6 +40,7 @@ class ClassificationConfig(ImageTaskConfig):
         Metric("macro_f1", "macro F1", in_line="never"),
     )
     weighs_classes = True
+    facts = ("temperature",)
 
     name: Literal["classification"]
 
@@ -48,7 +51,18 @@ class ClassificationConfig(ImageTaskConfig):
 
 
 class Classification(ImageTask):
-    """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes]."""
+    """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes].
+
+    temperature: divides the outputs of evaluations and predictions, if the run is calibrated.
+    """
+
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, temperature: float | None = None):
+        super().__init__(config, dtype)
+        self._temperature = temperature
+
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        outputs = super().forward(model, inputs)
+        return outputs if self._temperature is None else outputs / self._temperature
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels
@@ -83,11 +97,15 @@ class Classification(ImageTask):
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         from launcher.tasks.confusion import Confusion  # note: it has the loaders, which a step does not need
 
-        return Confusion(self, names, with_images=with_images)
+        return Confusion(self, names, with_images=with_images, probabilities=self.probabilities)
+
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """Return the probabilities of the classes [B, C]; with BCE those of each class are independent."""
+        return outputs.sigmoid() if self.config.loss.scores == "sigmoid" else outputs.softmax(1)
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
-        """Return the likeliest classes with their probabilities; with BCE those of each class are independent."""
-        best = ranked(outputs.sigmoid() if self.config.loss.scores == "sigmoid" else outputs.softmax(1))
+        """Return the likeliest classes with their probabilities."""
+        best = ranked(self.probabilities(outputs))
         pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
         return [[(names[number], score) for number, score in zip(*pair, strict=True)] for pair in pairs]
 

@@ -1,6 +1,6 @@
 """Right and wrong predictions of classes: a table by class, the confusion matrix, and a gallery of images."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -15,6 +15,7 @@ from launcher.data.loading import EvaluationLoader
 from launcher.data.sampling import Request
 from launcher.errors import one_line
 from launcher.tasks import Details, Row, Task
+from launcher.tasks.calibration import Reliability, calibration_error, draw
 
 _MOST_DRAWN, _MOST_NUMBERED, _MOST_SHOWN = 40, 20, 24
 
@@ -29,23 +30,36 @@ class Judged(NamedTuple):
 
 
 class Confusion(Details):
-    """Counts the images of a task's classes by true and predicted class; `with_images` keeps the prediction of each."""
+    """Counts the images of a task's classes by true and predicted class; `with_images` keeps the prediction of each.
+
+    probabilities: those of outputs, whose calibration is measured.
+    """
 
     key = "by_class"
     heading: ClassVar[Sequence[str]] = ("class", "images", "recall (top-1)", "precision", "most confused with")
 
-    def __init__(self, task: Task, classes: Sequence[str], *, with_images: bool):
+    def __init__(
+        self,
+        task: Task,
+        classes: Sequence[str],
+        *,
+        with_images: bool,
+        probabilities: Callable[[Tensor], Tensor] | None = None,
+    ):
         self.classes = [*classes]
         # note: rows are true classes
         self._counts = torch.zeros(len(classes), len(classes), dtype=torch.int64)
         self._task = task if with_images else None
         self._judged: list[Judged] = []
+        self._reliability = Reliability(probabilities) if probabilities else None
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
         self._counts = self._counts.to(outputs.device)
         # note: bincount would synchronize host and device
         places = targets * len(self._counts) + outputs.argmax(1)
         self._counts.view(-1).index_add_(0, places, torch.ones_like(targets))
+        if self._reliability:
+            self._reliability.add(outputs, targets)
         if self._task is None:
             return
         likeliest = self._task.predictions(outputs, self.classes, 1)
@@ -69,11 +83,18 @@ class Confusion(Details):
         return {**super().values(), "classes": self.classes, "confusion": self.counts.tolist()}
 
     def write(self, folder: Path, title: str) -> list[Path]:
-        """Write also confusion.png, the matrix."""
+        """Write also confusion.png, the matrix, and reliability.png, accuracy over confidence."""
         drawing = folder / "confusion.png"
         with atomic.writing(drawing) as temporary:
             _draw(self.classes, self.counts, temporary, title)
-        return [*super().write(folder, title), drawing]
+        drawings = [drawing]
+        if self._reliability:
+            drawings.append(folder / "reliability.png")
+            draw(self._reliability.bins(), drawings[-1], title)
+        return [*super().write(folder, title), *drawings]
+
+    def calibration_error(self) -> float | None:
+        return calibration_error(self._reliability.bins()) if self._reliability else None
 
     def sections(self, loader: EvaluationLoader) -> str:
         wrong = sorted((one for one in self._judged if one.prediction != one.label), key=lambda one: -one.probability)

@@ -38,9 +38,10 @@ from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import set_backend
 from launcher.version import __version__
+from launcher.weights import temperature
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
-from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, network_card, read_weights
+from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, network_card, read_weights
 
 _BATCH = 64
 _PREFETCH = 2
@@ -105,7 +106,12 @@ def model_card(
     """
     config, dataset = plan.config, plan.config.dataset
     of_text = "tokens" in config.task.needs
-    notes = {FLIP_AVERAGE: config.image.eval_flip_average, IN_UNIT: "scale" in state.get("task", {})}
+    facts = state.get("task", {})
+    notes = {
+        FLIP_AVERAGE: config.image.eval_flip_average,
+        IN_UNIT: "scale" in facts,
+        CALIBRATED: temperature.FACT in facts,
+    }
     return {
         **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
@@ -114,7 +120,7 @@ def model_card(
         "flip_average": config.image.eval_flip_average,
         "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),
-        "task": state.get("task", {}),
+        "task": facts,
         "recipe": config.recipe,
         "dataset": dataset.name,
         "loader": config.dataloader.name,
@@ -216,22 +222,23 @@ def evaluate_run(
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
-    state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
+    state, plan = temperature.added(load_checkpoint(folder, best=best), folder), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
     images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
     observers = [details.add, *([images.add] if images else [])]
-    with _images(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
+    with images_of(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
         autocast, device_of = classifier.precision.autocast, classifier.device
         result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observers=observers)
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
+    notes = [*temperature.notes(classifier.card["task"], state["step"], folder), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 
 @contextmanager
-def _images(
+def images_of(
     plan: Plan, state: dict[str, Any], folder: RunFolder, other: str | None, device: torch.device
 ) -> Iterator[tuple[EvaluationLoader, list[str], Mapping[str, str]]]:
     """Yield the run's validation images or others, notes on their classes, and unreadable images with reasons."""

@@ -46,9 +46,11 @@ def normalize(pixels: np.ndarray) -> np.ndarray:
     return (pixels.astype(np.float32) / 255 - mean) / std
 
 
-def in_unit(outputs: np.ndarray) -> np.ndarray:
-    """Return logits as they are, and normalized numbers [B, K] in the unit of the training data, float64."""
+def converted(outputs: np.ndarray) -> np.ndarray:
+    """Return logits, calibrated if the run is, or normalized numbers [B, K] in the training data's unit, float64."""
     facts = CARD.get("task", {})
+    if "temperature" in facts:
+        return outputs / np.float32(facts["temperature"])
     return outputs * np.array(facts["scale"]) + np.array(facts["shift"]) if "scale" in facts else outputs
 
 

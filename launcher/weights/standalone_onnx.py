@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from launcher.weights.standalone import in_unit, main, prepare
+from launcher.weights.standalone import converted, main, prepare
 from launcher.weights.standalone_card import CARD, FOLDER
 
 transform = prepare
@@ -32,7 +32,7 @@ def predict(network: Any, images: np.ndarray) -> np.ndarray:
         mirrored = network.run(["logits"], {"images": images[..., ::-1]})[0]
         # note: those of pixels are mirrored too
         logits = (logits + (mirrored[..., ::-1] if mirrored.ndim == 4 else mirrored)) / 2
-    return in_unit(logits)
+    return converted(logits)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from launcher.weights.standalone import in_unit, main, prepare
+from launcher.weights.standalone import converted, main, prepare
 from launcher.weights.standalone_card import CARD
 from launcher.weights.standalone_network import load
 
@@ -33,7 +33,8 @@ def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
         mirrored = network(images.flip(3))
         # note: those of pixels are mirrored too
         logits = (logits + (mirrored.flip(3) if mirrored.ndim == 4 else mirrored)) / 2
-    return torch.from_numpy(in_unit(logits.cpu().numpy())) if "scale" in CARD.get("task", {}) else logits
+    is_converted = {"scale", "temperature"} & CARD.get("task", {}).keys()
+    return torch.from_numpy(converted(logits.cpu().numpy())) if is_converted else logits
 
 
 if __name__ == "__main__":

@@ -48,10 +48,11 @@ FILLED = {
     "resume RUN": "runs/a",
     "show": "",
 }
-# Those that other tests run: test_callbacks, test_budget, test_watch, test_look, test_formats, test_segmentation_runs.
+# Those that other tests run: test_calibrate, test_callbacks, test_budget, test_watch, test_look, test_formats,
+# test_segmentation_runs.
 ELSEWHERE = {
     *("resume ... callbacks....=off", "plan ... --on ...", "watch runs/mild-imagenet-1120-1", "look"),
-    *("eval ......", "export ...", "predict ... ...", "report ...", "eval RUN dataset.path=FOLDER"),
+    *("calibrate ...", "eval ......", "export ...", "predict ... ...", "report ...", "eval RUN dataset.path=FOLDER"),
 }
 # Words that follow a command in a sentence.
 PROSE = re.compile(
