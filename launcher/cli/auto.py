@@ -136,7 +136,7 @@ def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choic
 def _images_of(config: RunConfig) -> tuple[Any, ...]:
     """Return what decides which images a run has."""
     dataset = replace(config.dataset, native_size=1)
-    return dataset, config.task, config.dataloader, config.seed if dataset.val_split else None
+    return dataset, config.task, config.dataloader, config.seed if dataset.is_divided else None
 
 
 def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

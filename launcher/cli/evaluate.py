@@ -111,7 +111,7 @@ def _fixed(key: str, value: Any) -> Problem:
 
 def _other(config: RunConfig, folder: RunFolder) -> str | None:
     """Return another folder or file to evaluate; None if it is the run's own data set, split for validation."""
-    if config.dataset.val_split is not None and config.dataloader.name == "torchvision":
+    if config.dataset.is_divided and config.dataloader.name == "torchvision":
         with suppress(UserError):
             if identity(config, read_skipped(folder.skipped, config.dataset)) in noted_datasets(folder):
                 return None

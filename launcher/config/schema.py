@@ -30,6 +30,7 @@ from launcher.config.fields import (
 from launcher.config.options import ByName, Options
 from launcher.config.targets import Called
 from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
+from launcher.errors import Problem, UserError
 from launcher.plugins import LOGGERS
 
 LOSSES = Options("loss", "losses", LossConfig)
@@ -79,11 +80,13 @@ class Columns:
 class Dataset:
     """Images in class folders `train/` and `val/` below `path`, in archives or a table; null counts are read there.
 
-    `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`
-    for validation. `test_path` has images, in class folders or in `val/`, to evaluate only the finished run on.
-    `exif_orientation` rotates images by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced:
-    each class equally often. `links` out of the split's folder are refused, or followed. Text becomes tokens by the
-    file `tokenizer`, or its bytes are tokens; then `classes` are those of the vocabulary.
+    `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces
+    `val/` for validation; `folds` are those of cross-validation, of which `fold` is held out, counted from 1; images
+    of one of the `groups` stay together, by a column of a table or the level of a folder below the class. `test_path`
+    has images, in class folders or in `val/`, to evaluate only the finished run on. `exif_orientation` rotates images
+    by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced: each class equally often. `links`
+    out of the split's folder are refused, or followed. Text becomes tokens by the file `tokenizer`, or its bytes are
+    tokens; then `classes` are those of the vocabulary.
     """
 
     name: str
@@ -94,6 +97,9 @@ class Dataset:
     train_samples: Count | None
     val_samples: Count | None
     val_split: Annotated[float, Field(gt=0, lt=1)] | None
+    folds: Annotated[int, Field(ge=2)] | None
+    fold: Count | None
+    groups: Annotated[int, Field(ge=1)] | Annotated[str, Field(min_length=1)] | None
     test_path: AnyPath | None
     skip_bad: bool
     exif_orientation: bool
@@ -103,6 +109,22 @@ class Dataset:
     std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
     links: Literal["refuse", "follow"]
     tokenizer: AnyPath | None
+
+    def __post_init__(self) -> None:
+        if self.folds is None and (unused := [name for name in ("fold", "groups") if getattr(self, name) is not None]):
+            message = "is for cross-validation; set dataset.folds=5 too"
+            raise UserError(*(Problem(message, f"dataset.{name}", getattr(self, name)) for name in unused))
+        if self.folds is not None and self.val_split is not None:
+            message = "draws other images than dataset.folds; remove one of them"
+            raise UserError(Problem(message, "dataset.val_split", self.val_split))
+        if self.folds is not None and not 1 <= (self.fold or 0) <= self.folds:
+            message = f"must be a fold from 1 to {self.folds}; set dataset.fold=1"
+            raise UserError(Problem(message, "dataset.fold", self.fold))
+
+    @property
+    def is_divided(self) -> bool:
+        """Return whether the validation images are drawn from those for training."""
+        return self.val_split is not None or self.folds is not None
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -26,7 +26,7 @@ class Folder:
 
     `stored` is where images are that are not in class folders: `root` is the path in messages then, and `files` are
     names. `place` is the prefix of `root` within the data set's folder, ending in a slash, or empty. Of `seen` files or
-    rows, those that are `dropped` have a reason.
+    rows, those that are `dropped` have a reason. `groups` are values of the column `dataset.groups` of a table.
     """
 
     root: str
@@ -38,6 +38,7 @@ class Folder:
     place: str = ""
     seen: int = 0
     dropped: Mapping[str, Dropped] = field(default_factory=dict)
+    groups: Sequence[str] | None = None
 
     def piece(self, number: int) -> Piece:
         """Return where an image is."""
@@ -115,6 +116,12 @@ def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True)
     for first, beyond in itertools.pairwise(bounds):
         count = min(max(1, round(fraction * (beyond - first))), beyond - first - 1)
         in_val[first + np.argsort(chances[first:beyond], kind="stable")[: max(0, count)]] = True
+    return sides(whole, in_val)
+
+
+def sides(whole: Folder, in_val: np.ndarray) -> tuple[Folder, Folder]:
+    """Return the images for training, and those for validation, where `in_val`, bool [N], is true."""
+    whole = replace(whole, groups=None)
     train, val = part(whole, ~in_val), replace(part(whole, in_val), split="val", dropped={})
     # note: what is dropped counts for the training images
     return replace(train, seen=whole.seen - len(val.files)), replace(val, seen=len(val.files))
@@ -125,4 +132,5 @@ def part(whole: Folder, chosen: np.ndarray) -> Folder:
     numbers = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     files = [whole.files[number] for number in numbers.tolist()]
     stored = whole.stored.part(numbers) if whole.stored is not None else None
-    return replace(whole, files=files, labels=whole.labels[numbers], stored=stored)
+    groups = None if whole.groups is None else [whole.groups[number] for number in numbers.tolist()]
+    return replace(whole, files=files, labels=whole.labels[numbers], stored=stored, groups=groups)

@@ -39,9 +39,11 @@ def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequen
     if skipped is None and not images:
         skipped = find_skipped(dataset, config.seed, quiet)
     both = images[:2] or splits(dataset, config.seed, config.task.labelled, skipped or ())
+    if dataset.folds is not None:
+        return of_splits(*[divided(both, f"folds {dataset.folds} {dataset.groups}")] * 2)
     if dataset.val_split is None:
         return of_splits(*(fingerprint(listed(one)) for one in both))
-    return of_splits(*[divided(both, dataset.val_split)] * 2)
+    return of_splits(*[divided(both, f"val_split {dataset.val_split!r}")] * 2)
 
 
 def identity_if_present(
@@ -70,13 +72,13 @@ def listed(images: Folder) -> list[tuple[str, int | None]]:
     return [(composed(os.fsdecode(file)), size) for file, size in zip(images.files, sizes(images), strict=True)]
 
 
-def divided(splits: Iterable[Folder], fraction: float) -> str:
-    """Return the fingerprint of both splits where `val_split` divides them: that of all files.
+def divided(splits: Iterable[Folder], how: str) -> str:
+    """Return the fingerprint of both splits: that of all files, and `how` they are divided.
 
-    It is independent of the seed, so runs with several seeds have the same data set.
+    It is independent of seed and fold, so runs with several of them have the same data set.
     """
     files = sorted(itertools.chain(*map(listed, splits)), key=lambda one: one[0])
-    return f"{fingerprint(files)} val_split {fraction!r}"
+    return f"{fingerprint(files)} {how}"
 
 
 def of_splits(train: str, val: str) -> str:

@@ -237,7 +237,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
 
 def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[str]:
     """Return notes on the folders that are read if a user may expect others."""
-    used = Path(val.root).name if dataset.val_split is None else ""
+    used = "" if dataset.is_divided else Path(val.root).name
     notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
     unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
     if unused and dataset.test_path is None:
@@ -275,6 +275,10 @@ def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], 
         )
         each = "from each class " * (config.task.labelled == "class")
         notes = [f"{drawn}{each}by seed={config.seed}", *notes]
+    if dataset.folds is not None:
+        drawn = f"dataset.folds={dataset.folds}: fold {dataset.fold} holds out {val:,} of "
+        grouped = f", each group in one fold (dataset.groups={dataset.groups})" if dataset.groups is not None else ""
+        notes = [f"{drawn}{count_of(train + val, 'image')}, drawn by seed={config.seed}{grouped}", *notes]
     return Inspection(
         replace(config, dataset=replace(dataset, classes=classes, train_samples=train, val_samples=val)), notes
     )

@@ -32,7 +32,8 @@ def check(plan: Plan, origins: Mapping[str, str], device: Kind = "cuda") -> None
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _complete, _batch, _task, _warmup, _weights, _class_weights, _checkpointing, _declared, _evaluation_crop,
+        _complete, _batch, _folds, _task, _warmup, _weights, _class_weights, _checkpointing, _declared,
+        _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
     problems += _on_a_cpu(plan) if device == "cpu" else ()
@@ -79,6 +80,13 @@ def _batch(plan: Plan) -> Iterator[Problem]:
     if batch > plan.train_samples:
         message = f"larger than the data set (dataset.train_samples={plan.train_samples}); set a smaller batch"
         yield Problem(message, "batch_size", batch)
+
+
+def _folds(plan: Plan) -> Iterator[Problem]:
+    dataset, loader = plan.config.dataset, plan.config.dataloader.name
+    if dataset.folds is not None and (dataset.kind != "folder" or loader != "torchvision"):
+        message = "needs images of dataset.path, and dataloader=torchvision; set these, or remove the key"
+        yield Problem(message, "dataset.folds", dataset.folds)
 
 
 def _evaluation_crop(plan: Plan) -> Iterator[Problem]:

@@ -42,10 +42,12 @@ EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
     "train curve recipe=mild model=resnet18 dataset=shapes launch=cpu batch_size=64 epochs=3,6,9 seed=0,1 runs=study",
     "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
+    "train curve recipe=mild dataset.path=/data/flowers dataset.folds=5 dataset.fold=all",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
 # All runs are composed and checked before the first one starts.
 MOST_RUNS = 1000
+_ALL_FOLDS = "dataset.fold=all"
 # Keys that a start finds out, unless they are set.
 _FOUND = (*COUNTS, "model.weights_sha256")
 
@@ -220,6 +222,7 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
 
     Raises UserError with each distinct error of the combinations, once.
     """
+    words = _with_folds(words)
     # note: `compose` checks the words with one value
     choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
     if math.prod(map(len, choices.values())) > MOST_RUNS:
@@ -240,6 +243,20 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
             cells.append(_cell({key: chosen[key] for key in choices}, several, name))
     problems.settle()
     return cells
+
+
+def _with_folds(words: Sequence[str]) -> list[str]:
+    """Return the words with all folds in place of `dataset.fold=all`.
+
+    Raises UserError if no word sets their number.
+    """
+    if _ALL_FOLDS not in words:
+        return [*words]
+    folds = [value for key, _, value in (word.partition("=") for word in words) if key == "dataset.folds"]
+    if not folds or not folds[-1].isdecimal():
+        raise UserError(Problem("needs their number; add dataset.folds=5", "dataset.fold", "all", COMMAND_LINE))
+    every = ",".join(map(str, range(1, int(folds[-1]) + 1)))
+    return [f"dataset.fold={every}" if word == _ALL_FOLDS else word for word in words]
 
 
 def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:

@@ -26,8 +26,8 @@ UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs"
 # What a comparison can span, and the field of a setting that then may differ.
 ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
-# Keys of seed and length; `launcher.config.resolved.is_free` has those of where and how a run computes.
-_LENGTH_AND_SEED = ("seed", "schedule.dilate")
+# Keys of seed, fold and length; `launcher.config.resolved.is_free` has those of where and how a run computes.
+_LENGTH_AND_SEED = ("seed", "dataset.fold", "schedule.dilate")
 # Keys of the data set, which the setting holds.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 # Keys that may end a run before its length, where they are set.
@@ -41,7 +41,7 @@ _DIGITS = 8
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One length of a curve: one value per seed, in the same order. Published points have one value and no path."""
+    """One length of a curve: one value per seed and fold, in the same order; of published points one, and no path."""
 
     epochs: int | None
     top1: tuple[float, ...]  # percent
@@ -113,7 +113,7 @@ def deviation(values: Iterable[float]) -> float | None:
 def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     """Build curves of the finished runs, sorted by name: the recipe and its changes.
 
-    If several runs have the same seed and length, only the last by folder name counts.
+    If several runs have the same seed, fold and length, only the last by folder name counts.
     """
     runs = list(runs)
     datasets = dataset_names(runs)
@@ -174,10 +174,10 @@ def _curve_keys(runs: list[RunSummary]) -> list[tuple[RunSummary, str]]:
 
 
 def _points(runs: list[RunSummary]) -> tuple[CurvePoint, ...]:
-    lengths: dict[int, dict[int | None, RunSummary]] = defaultdict(dict)
+    lengths: dict[int, dict[tuple[int | None, int | None], RunSummary]] = defaultdict(dict)
     for run in sorted(runs, key=lambda run: str(run.path)):
         assert run.epochs is not None
-        lengths[run.epochs][run.seed] = run
+        lengths[run.epochs][run.seed, run.values.get("dataset.fold")] = run
     return tuple(_point(epochs, list(lengths[epochs].values())) for epochs in sorted(lengths))
 
 

@@ -1,5 +1,7 @@
+import json
 import os
 import signal
+import statistics
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher_lab.cli import curve
 from tests.forked import Command
+from tests.images import write_images
 from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, slow_down, steps_done, use_tiny, wait_for
 
 pytestmark = pytest.mark.system
@@ -70,3 +73,23 @@ def test_a_killed_grid_makes_its_run_save_and_stop(train: Train) -> None:
     wait_for(lambda: not processes_of(run))
     assert RunFolder(run).newest_step() == steps_done(run)
     assert [path.name for path in run.parent.iterdir()] == [run.name]
+
+
+def test_the_folds_of_a_sweep_are_one_point_with_mean_and_deviation(train: Train) -> None:
+    images = write_images(train.folder / "images", {"": 8}, size=(32, 32))
+    words = [word for word in SMALL if not word.startswith(("dataset", "epochs=", "launch.nproc="))]
+    words += ["dataset=image_folder", f"dataset.path={images}", "dataset.native_size=32", "epochs=1", "launch.nproc=1"]
+    words += ["dataset.folds=2", "dataset.fold=all", "batch_size=4"]
+    output = replace(train, around=(fork_runs,))("curve", *words).stdout
+    assert "2 finished" in output, output
+    folders = sorted(path.name for path in (train.folder / "runs").iterdir())
+    assert ["dataset.fold=1" in name or "dataset.fold=2" in name for name in folders] == [True, True]
+    document = json.loads(train("compare", "runs", "--json").stdout)
+    (point,) = document["points"]
+    assert point["seeds"] == 2
+    last = [read_metrics(path / "metrics.jsonl") for path in (train.folder / "runs").iterdir()]
+    values = [100 * [row for row in rows if row["kind"] == "eval"][-1]["metrics"]["top1"] for rows in last]
+    assert point["top1_mean"] == pytest.approx(statistics.fmean(values))
+    assert point["top1_deviation"] == pytest.approx(statistics.stdev(values))
+    lacking = train("curve", *(word for word in words if word != "dataset.folds=2"), code=2)
+    assert "dataset.fold=all" in lacking.stderr

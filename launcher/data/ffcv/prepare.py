@@ -84,7 +84,7 @@ def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
     if dataset.kind != "folder" and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
-    return None if dataset.val_split is None else divided((train, val), dataset.val_split)
+    return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")
 
 
 def _is_written(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folder import Folder, divided, part, same_classes, sizes, without
+from launcher.data.folds import held_out_fold
 from launcher.data.listing import is_file, is_folder
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.folders import folders_source
@@ -68,15 +70,21 @@ def splits(
 ) -> tuple[Folder, Folder]:
     """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
 
-    With `dataset.val_split` the split is drawn from each class if images are `labelled` by a class, else from all.
+    With `dataset.val_split` or `dataset.folds` the split is drawn from each class if images are `labelled` by a class,
+    else from all.
 
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
-    path, fraction = images_path(dataset), dataset.val_split
-    options = SourceOptions(dataset.columns, dataset.links, labelled)
+    path, fraction, by_class = images_path(dataset), dataset.val_split, labelled == "class"
+    column = dataset.groups if isinstance(dataset.groups, str) else None
+    options = SourceOptions(dataset.columns, dataset.links, labelled, groups=column)
+    if dataset.folds is not None:
+        with _keyed("dataset.folds", dataset.folds):
+            whole = open_source(path, "all", report, options, is_prepared=is_prepared)
+        return held_out_fold(without(whole, skipped), dataset, seed, by_class=by_class)
     if fraction is not None:
         whole = open_source(path, "all", report, options, is_prepared=is_prepared)
-        train, val = divided(without(whole, skipped), fraction, seed, by_class=labelled == "class")
+        train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
         if not val.files:
             message = (
                 f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
@@ -86,6 +94,19 @@ def splits(
     both = [open_source(path, one, report, options, is_prepared=is_prepared) for one in ("train", "val")]
     train, val = (without(replace(one, place=one.place or f"{one.split}/"), skipped) for one in both)
     return same_classes(train, val)
+
+
+@contextmanager
+def _keyed(key: str, value: object) -> Iterator[None]:
+    """State the key that divides the images in errors of `dataset.val_split`."""
+    try:
+        yield
+    except UserError as error:
+        problems = (replace(one, message=one.message.replace("dataset.val_split", key)) for one in error.problems)
+        of_split = "dataset.val_split"
+        raise UserError(
+            *(replace(one, key=key, value=value) if one.key == of_split else one for one in problems)
+        ) from None
 
 
 def images_path(dataset: Dataset) -> str:

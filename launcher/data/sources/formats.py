@@ -48,12 +48,14 @@ class SourceOptions:
     """How sources are read: columns of tables, links of class folders, and what each image needs as its label.
 
     It is a `class` or `numbers`, and may be missing otherwise. `classes` are those of a run whose images are evaluated.
+    `groups` is the column of `dataset.groups`.
     """
 
     columns: Columns = NO_COLUMNS
     links: str = "refuse"
     labelled: str = ""
     classes: Sequence[str] = ()
+    groups: str | None = None
 
     def check_label(self, text: str, file: str, entry: str, labels: str = "label", remove: str = "row") -> None:
         """Raise a UserError about an entry of a file if the text of its label is empty, or that of a number of it."""

@@ -3,7 +3,10 @@
 import csv
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from launcher.counts import count_of
 from launcher.data.folder import Folder
@@ -20,7 +23,7 @@ from launcher.data.sources.layout import (
     split_of_wanted,
     unread,
 )
-from launcher.data.sources.pieces import Listed, Paths
+from launcher.data.sources.pieces import Listed, Paths, Stored
 from launcher.data.sources.shards import format_of
 from launcher.errors import Problem, UserError, first_few
 
@@ -56,7 +59,8 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
     labels = label_columns(head, options.columns, str(table))
     column = options.columns.split or _SPLIT
     split, read = _split(table, head, wanted, column) if path in tables else ("", [])
-    rows, files = Rows(wanted), Paths()
+    rows, files, groups = Rows(wanted), Paths(), list[str]()
+    _check_groups(table, head, options.groups)
     rows.drop_unread(_NO_SPLIT, unread(tables, chosen))
     for number, row in _rows(table):
         if split and (other := _split_in(row, column)) != split:
@@ -73,9 +77,32 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
         if rows.place(label, name) is None:
             rows.add(label, name, len(files))
             files.append(file)
+            if options.groups is not None:
+                groups.append(_group(table, entry, row, options.groups))
         else:
             rows.drop(_REPEATED, entry)
-    return rows.folder(str(table), [], lambda numbers: Listed(files).part(numbers))
+    places: list[int] = []
+
+    def stored(numbers: np.ndarray) -> Stored:
+        places.extend(numbers.tolist())
+        return Listed(files).part(numbers)
+
+    folder = rows.folder(str(table), [], stored)
+    return folder if options.groups is None else replace(folder, groups=[groups[place] for place in places])
+
+
+def _check_groups(table: Path, head: Sequence[str], column: str | None) -> None:
+    """Raise UserError if a table lacks the column of groups."""
+    if column is not None and column not in head:
+        message = f"{table} has no such column; set one of {first_few(head)}"
+        raise UserError(Problem(message, "dataset.groups", column))
+
+
+def _group(table: Path, entry: str, row: Mapping[str, object], column: str) -> str:
+    """Return the group of a row; raises UserError if it has none."""
+    if row.get(column) in (None, ""):
+        raise problem(table, f"{entry} has no {column}; add it, or remove the row")
+    return str(row[column])
 
 
 def tables_in(path: str) -> dict[str, str]:
