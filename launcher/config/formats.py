@@ -13,7 +13,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
     1: {
         **{"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"},
         **{"dataset.tokenizer": None, "dataset.columns.text": None, "stop.minutes": None},
-        **{"dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
+        **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
     }
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.

@@ -26,11 +26,29 @@ from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError, one_line
 
-_DATA_PATHS = ("dataset.path", "dataset.test_path", "dataloader.folder", "dataloader.train", "dataloader.val")
-_PLACE_ONLY = ("runs", "run_name", "code")
+_DATA_PATHS = (
+    "dataset.path",
+    "dataset.test_path",
+    "dataloader.folder",
+    "dataloader.train",
+    "dataloader.val",
+    "heartbeat",
+)
+_PLACE_ONLY = ("runs", "run_name", "heartbeat", "code")
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
-    *("epochs", "target", "stop.", "runs", "run_name", "code", "eval_every", "eval_batch_size", "device_batch_size"),
+    *(
+        "epochs",
+        "target",
+        "stop.",
+        "runs",
+        "run_name",
+        "heartbeat",
+        "code",
+        "eval_every",
+        "eval_batch_size",
+        "device_batch_size",
+    ),
     *("deterministic", "cuda_graphs", "dataset.path", "dataset.links", "dataset.test_path", "model.checkpointing"),
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
     "callbacks.",
@@ -38,7 +56,7 @@ FREE = (
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Return the config with absolute paths of its images, so that a run resumes from any folder; URLs stay."""
+    """Return the config with absolute paths, so that a run resumes from any folder; URLs stay."""
     values = as_mapping(config)
     for key in _DATA_PATHS:
         if (path := get(values, key)) is not None and "://" not in path:
