@@ -35,3 +35,18 @@ def png(width: int, height: int, rows: bytes = b"") -> bytes:
 
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
     return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def write_arrays(root: Path, dtype: str, channels: int, size: int = 24) -> dict[str, np.ndarray]:
+    """Write four and two arrays [size, size, channels] of two classes, one brighter, by SPLIT/CLASS/NUMBER."""
+    random, arrays = np.random.default_rng(1), dict[str, np.ndarray]()
+    largest = {"uint8": 255, "uint16": 65535, "float32": 4.0}[dtype]
+    for split, count in {"train": 4, "val": 2}.items():
+        for label, name in enumerate(("cat", "dog")):
+            for number in range(count):
+                pixels = (random.random((size, size, channels)) * (0.3 + 0.6 * label) * largest).astype(dtype)
+                path = root / split / name / f"{number}.npy"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                np.save(path, pixels)
+                arrays[f"{split}/{name}/{number}"] = pixels
+    return arrays

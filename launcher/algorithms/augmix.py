@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.image_operations import ARRAYS, Choice, apply
-from launcher.algorithms.randaugment import COMPLETE, SETS, chosen, magnitudes
+from launcher.algorithms.randaugment import COMPLETE, OF_RGB, SETS, chosen, magnitudes
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
@@ -32,6 +32,7 @@ class AugMixConfig(
     acts_on=("image", "label"),
 ):
     lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
 
     severity: Annotated[float, Field(gt=0, le=10)]
     width: Count

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10, acts_on=("image", "label")):
+    needs_rgb = "teachers have learnt such images"
+
     form: Literal["soft", "hard"]
     temperature: Positive
     weight: Annotated[float, Field(gt=0, le=1)]
@@ -66,8 +68,8 @@ class Distillation(ForwardAlgorithm[DistillationConfig]):
         assert teacher is not None
         if images.shape[2:] != (teacher.size, teacher.size):
             images = interpolate(images, (teacher.size, teacher.size))
-        if (list(teacher.mean), list(teacher.std)) != (list(dataset.mean), list(dataset.std)):
-            own = zip(dataset.mean, dataset.std, teacher.mean, teacher.std, strict=True)
+        if (list(teacher.mean), list(teacher.std)) != dataset.normalization:
+            own = zip(*dataset.normalization, teacher.mean, teacher.std, strict=True)
             shift, scale = zip(*(((m - mean) / std, s / std) for m, s, mean, std in own), strict=True)
             images = images * constant(scale, images.dtype, images.device) + constant(
                 shift, images.dtype, images.device

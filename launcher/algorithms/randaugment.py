@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Severity = Annotated[float, Field(ge=0, le=10)]
 # Why it cannot be combined with another one.
 COMPLETE = "both are complete augmentation policies; use one"
+OF_RGB = "its operations change colours of 8-bit RGB"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -34,6 +35,7 @@ class RandAugmentConfig(AlgorithmConfig, change_image=10, change_batch=-40, acts
     """A list of severities has one for each of equal parts of the run."""
 
     lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
 
     severity: Severity | Annotated[list[Severity], Field(min_length=2)]
     depth: Annotated[int, Field(ge=0)]
@@ -220,5 +222,5 @@ class RandAugment(Algorithm[RandAugmentConfig]):
         """Return the colour outside of the image: black, AutoAugment's grey, or the data set's mean as in timm."""
         if self.values.operations != "timm_increasing":
             return _GREY if self.values.operations == "autoaugment" else BLACK
-        red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.mean)
+        red, green, blue = (round(255 * mean) for mean in self.context.plan.config.dataset.normalization[0])
         return red, green, blue

@@ -30,9 +30,9 @@ _GENERATORS = Lock()
 
 @dataclass(frozen=True, config=STRICT)
 class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_batch=-50, acts_on=("image", "label")):
-    """Calls the target at one point of the loop: for each image, uint8 [3, H, W], in a loader's worker, or for a batch.
+    """Calls the target at one point of the loop: for each image as loaded, [C, H, W], in a worker, or for a batch.
 
-    A batch [B, 3, H, W] on the device is uint8 before place 0, and normalized after it. order: the place among the
+    A batch [B, C, H, W] on the device is as loaded before place 0, and normalized after it. order: the place among the
     algorithms at that point; null for the usual one.
     """
 

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.image_operations import Choice, apply
-from launcher.algorithms.randaugment import COMPLETE, chosen
+from launcher.algorithms.randaugment import COMPLETE, OF_RGB, chosen
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
@@ -25,6 +25,7 @@ class TrivialAugmentConfig(
     AlgorithmConfig, change_batch=-30, excludes={"randaugment": COMPLETE}, acts_on=("image", "label")
 ):
     lacking = MappingProxyType({"mps": "float64"})
+    needs_rgb = OF_RGB
 
     bins: Annotated[int, Field(ge=2)]
 

@@ -19,6 +19,7 @@ from launcher.config.compose import compose as composed
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.listing import image_files
+from launcher.data.pixel_types import PixelType
 from launcher.errors import DONE, FAILED, UserError
 from launcher.launch.in_process import InThisProcess, environment
 from launcher.launch.new_run import prepare_new
@@ -120,10 +121,11 @@ def predict(
     """
     from launcher.weights.classifier import predictions
 
-    files, _ = image_files([*map(str, images)])
+    classifier = load(path, best=best)
+    files, _ = image_files([*map(str, images)], PixelType.of(classifier.task.config.dataset).extensions)
     if not files:
         raise UserError("no images; pass files or folders")
-    return [*predictions(load(path, best=best), files, top)]
+    return [*predictions(classifier, files, top)]
 
 
 def _composed(verb: str, words: Sequence[str]) -> Composed:

@@ -24,6 +24,7 @@ from launcher.console import csv_cell
 from launcher.counts import count_of
 from launcher.data.dropped import notes_on
 from launcher.data.listing import image_files, is_file
+from launcher.data.pixel_types import PixelType
 from launcher.errors import DONE, FAILED, Problem, UserError, first_few, one_line
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
@@ -72,14 +73,16 @@ def main(arguments: argparse.Namespace) -> int:
     folder = None if exported else existing(arguments.run, saved=True)
     config = read(folder.config) if folder else compose([]).config
     # note: an invalid config or card is refused before the import of torch, which takes seconds
-    task = read_card(exported / CARD)[0].task if exported else config.task
+    trained_as = read_card(exported / CARD)[0] if exported else config
+    task, extensions = trained_as.task, PixelType.of(trained_as.dataset).extensions
     if "tokens" in task.needs:
         _refuse(arguments, _OF_IMAGES, f"is for images, and {arguments.run} is a language model; remove it")
         return _continue(arguments, partial(classifier, exported, folder, config, best=arguments.best))
     _refuse(arguments, _OF_TEXT, f"is for language models, and {arguments.run} is a model of images; remove it")
     if not (by_pixel := task.labelled == "pixels"):
         _refuse(arguments, ("masks",), f"is for segmentations, and {arguments.run} is none; remove it")
-    files, dropped = image_files([*arguments.images, *(_listed(arguments.list) if arguments.list else [])])
+    named = [*arguments.images, *(_listed(arguments.list) if arguments.list else [])]
+    files, dropped = image_files(named, extensions)
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")
     if not any(is_file(Path(file)) for file in files):

@@ -128,12 +128,14 @@ class ModelConfig(Complete, Declaration, ABC):
 
     library: that of the network, or model.py. has_batch_norm: false if it has none. draws: its layers draw random
     numbers from torch's generators. takes: the part of a record that it is for (`TaskConfig.needs`); None for any.
+    any_channels: its network has the channels of the data set; others are for those with three.
     """
 
     library: ClassVar[str]
     takes: ClassVar[str | None] = "label"
     has_batch_norm: ClassVar[bool] = True
     draws: ClassVar[bool] = False
+    any_channels: ClassVar[bool] = False
 
     name: str
     architecture: str
@@ -141,18 +143,20 @@ class ModelConfig(Complete, Declaration, ABC):
     weights_sha256: str | None
     checkpointing: Literal["on", "off"]
 
-    def keywords(self) -> dict[str, Setting]:
-        """Return the keywords of the network's constructor besides the number of classes."""
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
+        """Return the keywords of the network's constructor besides the number of classes, for images of channels."""
         return {}
 
     @abstractmethod
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         """Build the network of `classes` outputs with initial weights; torch's generators are those of the seed.
+
+        channels: of an image; with `any_channels`.
 
         Raises UserError if it cannot be built from these values.
         """
 
-    def surgeries(self) -> dict[str, Surgery]:
+    def surgeries(self, channels: int = 3) -> dict[str, Surgery]:
         """Return the changes by name that `network` makes to the library's network, besides its weights."""
         return {}
 

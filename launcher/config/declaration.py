@@ -91,7 +91,7 @@ class AlgorithmConfig(Declaration):
     needs_pretrained: it is useful only with pretrained weights.
     in_channels_last: it converts weights and images to channels-last memory order.
     acts_on: the parts of a record that it handles if it is for some records only (`TaskConfig.needs`).
-    needs_classes: why it has no meaning for image regression.
+    needs_classes: why it has no meaning for image regression. needs_rgb: why it is for 8-bit RGB images alone.
     """
 
     name: ClassVar[str]
@@ -100,6 +100,7 @@ class AlgorithmConfig(Declaration):
     in_channels_last: ClassVar[bool] = False
     acts_on: ClassVar[tuple[str, ...]] = ()
     needs_classes: ClassVar[str | None] = None
+    needs_rgb: ClassVar[str | None] = None
 
     def __init_subclass__(
         cls, *, excludes: Mapping[str, str] | None = None, acts_on: tuple[str, ...] = (), **places: int

@@ -87,6 +87,8 @@ class Dataset:
     by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced: each class equally often. `links`
     out of the split's folder are refused, or followed. Text becomes tokens by the file `tokenizer`, or its bytes are
     tokens; then `classes` are those of the vocabulary.
+    Images have `channels` of type `dtype`; `mean` and `std` by channel are of fractions of its largest value, and of
+    float32 as stored; null computes them from the training images.
     """
 
     name: str
@@ -105,8 +107,10 @@ class Dataset:
     exif_orientation: bool
     sampling: Literal["uniform", "balanced"]
     native_size: Count
-    mean: Annotated[list[float], Field(min_length=3, max_length=3)]
-    std: Annotated[list[Positive], Field(min_length=3, max_length=3)]
+    channels: Annotated[int, Field(ge=1, le=256)]
+    dtype: Literal["uint8", "uint16", "float32"]
+    mean: list[float] | None
+    std: list[Positive] | None
     links: Literal["refuse", "follow"]
     tokenizer: AnyPath | None
 
@@ -125,6 +129,23 @@ class Dataset:
     def is_divided(self) -> bool:
         """Return whether the validation images are drawn from those for training."""
         return self.val_split is not None or self.folds is not None
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether images are RGB of 8 bits, to which files of other kinds are converted."""
+        return (self.channels, self.dtype) == (3, "uint8")
+
+    @property
+    def largest(self) -> int:
+        """The value of a sample that is 1 for `mean` and `std`."""
+        return {"uint8": 255, "uint16": 65535, "float32": 1}[self.dtype]
+
+    @property
+    def normalization(self) -> tuple[list[float], list[float]]:
+        """Mean and deviation by channel, which a run's config has."""
+        assert self.mean is not None
+        assert self.std is not None
+        return self.mean, self.std
 
 
 @dataclass(frozen=True, config=STRICT)

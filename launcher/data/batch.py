@@ -47,7 +47,8 @@ START = Moment(0, 0, 0, 1)
 class Batch:
     """One rank's part of a global batch.
 
-    inputs: of the network, [B, ...]; images [B, 3, H, W] are uint8 as loaded, floating point once prepared.
+    inputs: of the network, [B, ...]; images [B, C, H, W] are uint8 as loaded, floating point once prepared; those of
+        other types than uint8 are float32 as loaded.
     targets: as the task makes them: int64 class indices [B], or floating-point class weights [B, classes].
     indices: int64 sample numbers [B] in the data set (NumPy, on the CPU), the key of per-sample randomness.
     chosen: after samples were dropped, the positions in `indices` of the remaining ones, int64 on the device.
@@ -68,13 +69,15 @@ def one_hot(targets: Tensor, classes: int) -> Tensor:
     return (targets[:, None] == torch.arange(classes, device=targets.device)).float()
 
 
-def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype) -> Tensor:
-    """Normalize uint8 images [B, 3, H, W] to `dtype`; `mean` and `std` are those of pixels in [0, 1].
+def normalize(
+    images: Tensor, mean: Sequence[float], std: Sequence[float], dtype: torch.dtype, largest: int = 255
+) -> Tensor:
+    """Normalize images [B, C, H, W] to `dtype`; `mean` and `std` are those of pixels divided by `largest`.
 
     Keeps the memory format. Computes in float32 and rounds once, in one pass over the images on a GPU.
     """
     shift = constant(tuple(-m / s for m, s in zip(mean, std, strict=True)), torch.float32, images.device)
-    scale = constant(tuple(1 / (255 * s) for s in std), torch.float32, images.device)
+    scale = constant(tuple(1 / (largest * s) for s in std), torch.float32, images.device)
     if torch.compiler.is_compiling():
         # note: before PyTorch 2.14, compiled code refuses `out` in channels-last order; it fuses the cast itself
         return torch.addcmul(shift, images, scale).to(dtype)

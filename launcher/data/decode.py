@@ -53,7 +53,7 @@ def decode(data: bytes, *, upright: bool) -> Decoded:
     """
     with _opened(data) as image:
         mode, image_format = image.mode, str(image.format)
-        is_deep = mode in _DEEP or (mode == "I" and image_format in ("PNG", "PPM"))
+        is_deep = _is_deep(image)
         if mode in ("I", "F") and not is_deep:
             raise UnreadableImage("32 bits a channel, which have no fixed range; convert it to 8 or 16")
         turned = _turn(image) if upright else _leave(image)
@@ -68,6 +68,24 @@ def samples(data: bytes, *, as_colours: bool = False) -> np.ndarray:
     """
     with _opened(data) as image:
         return np.asarray(image.convert("RGB") if as_colours else image)
+
+
+def stored(data: bytes, *, upright: bool) -> np.ndarray:
+    """Decode an image's channels as they are stored, palettes to colours: [H, W] or [H, W, channels].
+
+    Raises UnreadableImage as `decode`.
+    """
+    with _opened(data) as image:
+        _turn(image) if upright else _leave(image)
+        if image.mode in ("1", "P"):
+            image = image.convert("L" if image.mode == "1" else "RGBA" if "transparency" in image.info else "RGB")
+        pixels = np.asarray(image)
+        return pixels.astype(np.uint16) if _is_deep(image) else pixels
+
+
+def _is_deep(image: Image.Image) -> bool:
+    """Return whether an image has 16 bits a pixel."""
+    return image.mode in _DEEP or (image.mode == "I" and image.format in ("PNG", "PPM"))
 
 
 def _turn(image: Image.Image) -> bool:

@@ -13,11 +13,12 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
-from launcher.data.crops import Box, Crops, centre_cut, cut, resize_of
-from launcher.data.decode import UnreadableImage, decode
+from launcher.data.crops import Box, Crops, Resize, centre_cut, cut, resize_by_torch, resize_of
+from launcher.data.decode import UnreadableImage
 from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.loaders.base import DecodingLoader
+from launcher.data.pixel_types import RGB, PixelType
 from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece
@@ -27,7 +28,7 @@ from launcher.plugins import Complete
 # The label of an image that cannot be read.
 UNREADABLE = -1
 
-# (uint8 pixels [H, W, 3], sample index, moment of its step) -> the same as augmented
+# (pixels [H, W, C], sample index, moment of its step) -> the same as augmented
 ChangeImage = Callable[[np.ndarray, int, Moment], np.ndarray]
 # (height, width) of an image -> the box that its sample cuts
 BoxOf = Callable[[int, int], Box]
@@ -67,7 +68,7 @@ class Reader(Complete, ABC):
 
     @abstractmethod
     def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        """Yield uint8 images [B, 3, H, W], their labels and int64 sample indices [B] on the CPU, in order."""
+        """Yield images [B, C, H, W], their labels and int64 sample indices [B] on the CPU, in order."""
 
     def piece(self, index: int) -> Piece | None:
         """Return where the image of a sample is; None for those of FFCV files."""
@@ -104,13 +105,14 @@ class ImageReader(Reader):
 
 
 class Pixels(Decoder):
-    """Decodes images to RGB, uint8 [H, W, 3]; `upright` applies their EXIF rotation.
+    """Decodes images to pixels [H, W, C] of a type; `upright` applies their EXIF rotation.
 
-    decoder: of plain JPEGs; Pillow decodes all others. on_device: JPEGs are left to the device, if it decodes them.
+    decoder: of plain JPEGs as RGB; Pillow decodes all others. on_device: JPEGs are left to the device, if it decodes
+    them.
     """
 
-    def __init__(self, *, upright: bool, decoder: str = "auto", on_device: bool = False):
-        self.upright, self.decoder, self.on_device = upright, decoder, on_device
+    def __init__(self, pixel_type: PixelType = RGB, *, upright: bool, decoder: str = "auto", on_device: bool = False):
+        self.pixel_type, self.upright, self.decoder, self.on_device = pixel_type, upright, decoder, on_device
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[Any, Any]:
         """Return a whole image of any size, and its label."""
@@ -121,17 +123,21 @@ class Pixels(Decoder):
         pixels, _ = self.part(data, lambda height, width: (0, 0, height, width, 0))
         return pixels
 
+    def resize_of_type(self) -> Resize:
+        """Return what resizes pixels of the type."""
+        return resize_of(self.decoder) if self.pixel_type.is_rgb else resize_by_torch
+
     def part(self, data: bytes, box_of: BoxOf, size: int | None = None) -> tuple[np.ndarray, Box]:
         """Decode at least a box of an image, given its height and width; return the pixels and the box in them.
 
         `size` allows a smaller scale at which the box still has this many pixels. Raises UnreadableImage.
         """
         with suppress(ValueError):
-            if frame := plain_frame(data, upright=self.upright):
+            if self.pixel_type.is_rgb and (frame := plain_frame(data, upright=self.upright)):
                 box = box_of(frame.height, frame.width)
                 eighths = fewest_eighths(box[2], box[3], size) if size else 8
                 return decode_part(data, frame, box, eighths, decoder_of(self.decoder))
-        pixels = np.array(decode(data, upright=self.upright).image)
+        pixels = self.pixel_type.read(data, upright=self.upright)
         return pixels, box_of(*pixels.shape[:2])
 
 
@@ -141,10 +147,11 @@ class RandomCrops(Pixels):
     def __init__(self, config: RunConfig, change_image: ChangeImage | None = None):
         loader, upright = config.dataloader, config.dataset.exif_orientation
         assert isinstance(loader, DecodingLoader)
-        super().__init__(upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
+        pixel_type = PixelType.of(config.dataset)
+        super().__init__(pixel_type, upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
         self.image, self.seed = config.image, config.seed
         self.scaled, self.change_image = loader.dct_scaling, change_image
-        self.resize = resize_of(self.decoder)
+        self.resize = self.resize_of_type()
 
     def draws(self, moment: Moment, indices: np.ndarray) -> list[Draws]:
         # note: one draw for all, which takes as long as for one
@@ -161,7 +168,7 @@ class RandomCrops(Pixels):
         return pixels, record["label"]
 
     def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:
-        """Decode, cut and resize a box of an image: uint8 [view, view, 3]; raises UnreadableImage."""
+        """Decode, cut and resize a box of an image: [view, view, C]; raises UnreadableImage."""
         pixels, box = self.part(data, box_of, view if scaled else None)
         return cut(pixels, box, view, self.image.interpolation, self.resize)
 
@@ -181,9 +188,9 @@ class CentreCrops(Pixels):
     """
 
     def __init__(self, values: Mapping[str, Any], decoder: str = "auto"):
-        super().__init__(upright=values["exif_orientation"], decoder=decoder)
+        super().__init__(pixel_type_of(values), upright=values["exif_orientation"], decoder=decoder)
         self.short, self.interpolation = values["resize"], values["interpolation"]
-        self.resize = resize_of(self.decoder)
+        self.resize = self.resize_of_type()
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[np.ndarray, Any]:
         pixels = self.whole(record["image"])
@@ -193,11 +200,19 @@ class CentreCrops(Pixels):
 class ReadableImages(Records):
     """Images of which an unreadable one is black and its label is UNREADABLE."""
 
+    decoder: Pixels
+
     def sample(self, index: int, view: int, draws: Any) -> Sample:
         try:
             return super().sample(index, view, draws)
         except UserError:
-            return np.zeros((view, view, 3), np.uint8), np.int64(UNREADABLE), index
+            of_type = self.decoder.pixel_type
+            return np.zeros((view, view, of_type.channels), of_type.loaded), np.int64(UNREADABLE), index
+
+
+def pixel_type_of(values: Mapping[str, Any]) -> PixelType:
+    """Return the type of images by the `input` of a model card, where older ones have none."""
+    return PixelType(values.get("channels", 3), values.get("dtype", "uint8"))
 
 
 def evaluation_input(config: RunConfig) -> dict[str, Any]:
@@ -208,6 +223,8 @@ def evaluation_input(config: RunConfig) -> dict[str, Any]:
         "size": config.scaled_size(image.eval_size),
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
-        "mean": list(dataset.mean),
-        "std": list(dataset.std),
+        "channels": dataset.channels,
+        "dtype": dataset.dtype,
+        "mean": dataset.mean,
+        "std": dataset.std,
     }

@@ -16,6 +16,8 @@ from launcher.data.duplicates import duplicate_notes
 from launcher.data.folder import Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
+from launcher.data.normalization import check_types, normalization_problems, with_normalization
+from launcher.data.pixel_types import PixelType
 from launcher.data.shapes import check_built_in
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
@@ -65,7 +67,13 @@ def inspect_data(
     folder = loader.reads_from(config) if loader.reads and dataset.kind == "folder" else None
     # note: counts in the config do not replace those of an existing folder
     must_exist = must_exist or (folder is not None and _exists(folder))
+    by_channel = "image" in config.task.needs
+    if problems := [*normalization_problems(dataset)] if by_channel else ():
+        raise UserError(*problems)
     inspection = loader.inspect(config, must_exist, skipped, report)
+    if by_channel:
+        check_types(config, inspection.splits)
+        inspection = replace(inspection, config=with_normalization(inspection.config, inspection.splits, report))
     if not must_exist and folder is not None:
         used = f"using the counts of dataset={dataset.name}, {count_of(dataset.train_samples or 0, 'training image')}"
         inspection.notes.append(f"{folder} is not on this machine; {used}")
@@ -77,6 +85,7 @@ def inspect_data(
         raise UserError(Problem(message, "dataset.test_path", test_path))
     if test_path is not None and inspection.seen and (must_exist or Path(test_path).exists()):
         test, notes = held_out(config, inspection.classes, report)
+        check_types(config, [test])
         inspection.notes.extend(f"dataset.test_path: {note}" for note in notes)
         inspection = replace(inspection, splits=[*inspection.splits, test] if inspection.splits else ())
     if skipped is None:
@@ -112,7 +121,7 @@ def match_images(
     Raises UserError if the images are missing, or have no class or other numbers than the run.
     """
     images = evaluation_images(path, config, classes, report)
-    bad = unreadable([images], report) if config.dataset.skip_bad else {}
+    bad = unreadable([images], PixelType.of(config.dataset), report) if config.dataset.skip_bad else {}
     images = without(images, bad)
     notes = _skip_notes(bad, [images])
     names, labels = read_labels(config, images.classes)

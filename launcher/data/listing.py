@@ -15,8 +15,10 @@ EXTENSIONS = (
 _IGNORED = ("__MACOSX", "@eaDir")
 
 
-def image_files(names: Iterable[str]) -> tuple[list[str], Drops]:
+def image_files(names: Iterable[str], more: tuple[str, ...] = ()) -> tuple[list[str], Drops]:
     """Return files by name and, for folders, the images in and below them, sorted; and what these hold besides.
+
+    more: extensions of images besides the usual ones.
 
     Raises UserError if a folder cannot be read, or contains no images.
     """
@@ -30,12 +32,12 @@ def image_files(names: Iterable[str]) -> tuple[list[str], Drops]:
             files = files_below(Path(), name.rstrip("/") or "/", None, drops)
         except OSError as error:
             raise UserError(unreadable_path(error)) from None
-        inside = [*filter(is_image, files)]
+        inside = [file for file in files if is_image(file, more)]
         if not inside:
-            raise UserError(f"{name} contains no images ({' '.join(EXTENSIONS)}); type another folder")
+            raise UserError(f"{name} contains no images ({' '.join((*EXTENSIONS, *more))}); type another folder")
         images += inside
         for file in files:
-            if not is_image(file):
+            if not is_image(file, more):
                 drop(drops, NO_IMAGE, file)
     return images, drops
 
@@ -105,6 +107,6 @@ def is_ignored(name: str) -> bool:
     return name.startswith(".") or name in _IGNORED
 
 
-def is_image(name: str) -> bool:
-    """Return whether a path ends in an image's extension."""
-    return name.lower().endswith(EXTENSIONS) and not os.path.basename(name).startswith(".")  # noqa: PTH119
+def is_image(name: str, more: tuple[str, ...] = ()) -> bool:
+    """Return whether a path ends in an image's extension, or one of `more`."""
+    return name.lower().endswith((*EXTENSIONS, *more)) and not os.path.basename(name).startswith(".")  # noqa: PTH119

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher import atomic
 from launcher.config.schema import Dataset
-from launcher.data.decode import UnreadableImage, decode
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
+from launcher.data.pixel_types import PixelType
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.data.workers import Report, in_workers
@@ -28,7 +30,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-def faults(splits: Sequence[Folder], report: Report) -> list[Fault]:
+def faults(splits: Sequence[Folder], pixel_type: PixelType, report: Report) -> list[Fault]:
     """Return the images that cannot be decoded; uses all cores.
 
     Raises UserError if a worker process was killed.
@@ -37,8 +39,9 @@ def faults(splits: Sequence[Folder], report: Report) -> list[Fault]:
     pieces = [split.piece(number) for split in splits for number in range(len(split.files))]
     # note: starting processes takes longer than reading a few files
     few = len(names) <= _IMAGES_A_TASK
-    several = in_workers(_reasons, pieces, _IMAGES_A_TASK, usable_cores())
-    reasons = _reasons(pieces) if few else (reason for _, reason in several)
+    work = partial(_reasons, pixel_type=pixel_type)
+    several = in_workers(work, pieces, _IMAGES_A_TASK, usable_cores())
+    reasons = work(pieces) if few else (reason for _, reason in several)
     bad: list[Fault] = []
     for number, (name, piece, why) in enumerate(zip(names, pieces, reasons, strict=True), 1):
         if why is not None:
@@ -47,9 +50,9 @@ def faults(splits: Sequence[Folder], report: Report) -> list[Fault]:
     return bad
 
 
-def unreadable(splits: Sequence[Folder], report: Report) -> dict[str, str]:
+def unreadable(splits: Sequence[Folder], pixel_type: PixelType, report: Report) -> dict[str, str]:
     """Return the names of `faults`, with reasons."""
-    return {fault.name: fault.reason for fault in faults(splits, report)}
+    return {fault.name: fault.reason for fault in faults(splits, pixel_type, report)}
 
 
 def write_skipped(file: Path, skipped: dict[str, str]) -> None:
@@ -71,14 +74,14 @@ def read_skipped(file: Path, dataset: Dataset) -> Mapping[str, str]:
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None
 
 
-def _reasons(pieces: Sequence[Piece]) -> list[str | None]:
-    return [*map(reason, pieces)]
+def _reasons(pieces: Sequence[Piece], pixel_type: PixelType) -> list[str | None]:
+    return [reason(piece, pixel_type) for piece in pieces]
 
 
-def reason(piece: Piece) -> str | None:
+def reason(piece: Piece, pixel_type: PixelType) -> str | None:
     """Return why an image cannot be decoded, or None."""
     try:
-        decode(read(piece), upright=False)
+        pixel_type.read(read(piece), upright=False)
     except UnreadableImage as error:
         return str(error)
     return None

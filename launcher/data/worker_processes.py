@@ -18,7 +18,6 @@ from torch.utils.data import DataLoader, get_worker_info
 from launcher.accelerator import has_streams
 from launcher.data.batch import Loaded
 from launcher.data.crops import Box
-from launcher.data.decode import decode
 from launcher.data.device_jpeg import Compressed, DeviceDecoder, Jpeg, pack
 from launcher.data.images import ImageReader, Pixels, RandomCrops
 from launcher.data.records import Records, Sample
@@ -95,7 +94,8 @@ class WorkerProcesses(ImageReader):
     def measure(self, index: int) -> tuple[int, int, int]:
         data, decoder = read(self.piece(index)), self._images.decoder
         assert isinstance(decoder, Pixels)
-        return *decode(data, upright=decoder.upright).image.size, len(data)
+        height, width = decoder.pixel_type.read(data, upright=decoder.upright).shape[:2]
+        return width, height, len(data)
 
     def stalled(self, seconds: float) -> Path | str | None:
         index = self._images.reading.stalled(seconds)

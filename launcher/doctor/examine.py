@@ -6,6 +6,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 import PIL
 
 from launcher.config.schema import RunConfig
@@ -15,6 +16,7 @@ from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
+from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, splits
 from launcher.data.sources.pieces import Piece
 from launcher.data.unreadable import faults
@@ -50,12 +52,13 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:
-    """Return the bytes of all workers' prefetched batches: uint8 images at the full training size; 0 if unknown."""
+    """Return the bytes of all workers' prefetched batches: images at the full training size; 0 if unknown."""
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
         return 0
-    size = Plan(config, ranks, 0).full_view
-    return config.batch_size * loader.worker_count(rank_cores(ranks)) * loader.prefetch * 3 * size**2
+    size, of_type = Plan(config, ranks, 0).full_view, PixelType.of(config.dataset)
+    bytes_of_pixel = of_type.channels * np.dtype(of_type.loaded).itemsize
+    return config.batch_size * loader.worker_count(rank_cores(ranks)) * loader.prefetch * bytes_of_pixel * size**2
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -101,11 +104,11 @@ def bad_images(config: RunConfig, report: Report = quiet) -> list[Piece]:
     images = [*splits(dataset, config.seed, "", report=report)]
     if dataset.test_path is not None:
         images.append(evaluation_images(dataset.test_path, config, report=report))
-    return [fault.piece for fault in faults(images, report)]
+    return [fault.piece for fault in faults(images, PixelType.of(dataset), report)]
 
 
 def _examine_images(config: RunConfig, what: str, splits: Sequence[Folder], report: Report) -> Iterator[Finding]:
-    bad = faults(splits, report)
+    bad = faults(splits, PixelType.of(config.dataset), report)
     total = sum(len(split.files) for split in splits)
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")

@@ -175,6 +175,7 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
     facts = {
         **{key: values[key] for key in ("model", "algorithms", "loss", "code_sha256")},
         "outputs": config.task.outputs(config.dataset),
+        "channels": config.dataset.channels,
         "sizes": [plan.view(steps[0]) for steps in plan.of_equal_view(range(plan.total_steps))],
         "other_sizes": [view for view, *_ in other_views(plan)],
         "one_image": plan.rank_batch == plan.accumulation,

@@ -13,8 +13,10 @@ from launcher.models.parameters import classifiers
 from launcher.randomness import key
 
 
-def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int) -> nn.Module:
+def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int, channels: int = 3) -> nn.Module:
     """Build a network of `classes` logits in float32 on the CPU, with the library's parameter names.
+
+    channels: of an image; other than 3 only of models with `any_channels`.
 
     Leaves the global generators unchanged. Initial weights depend only on the seed, the parameter's name and its own
     settings, so changing one setting redraws no other layer. Only timm's constructors draw all layers in order from one
@@ -24,7 +26,7 @@ def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int) -
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(key(seed, "initialization"))
-        network: nn.Module = model.network(classes, seed)
+        network: nn.Module = model.network(classes, seed, *([channels] if model.any_channels else []))
     loss.initialize(classifiers(network), classes)
     if model.checkpointing == "on":
         checkpoint_activations(network)

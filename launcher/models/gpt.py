@@ -47,11 +47,11 @@ class GPTModel(ModelConfig):
         """Whether the network is that of GPT-2, whatever its sizes."""
         return self.positions == "learned" and self.activation == "gelu" and not self.qk_norm
 
-    def keywords(self) -> dict[str, Setting]:
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
         common = {field.name for field in fields(ModelConfig)}
         return {key: value for key, value in vars(self).items() if key not in common}
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         from launcher.models.causal_transformer import CausalTransformer
 
         if self.width % (2 * self.heads):

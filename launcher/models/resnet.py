@@ -20,6 +20,7 @@ class TorchvisionModel(ModelConfig):
     """A ResNet; `gelu` is exact, `gelu_tanh` its approximation by tanh, as in JAX (Hendrycks & Gimpel 2016)."""
 
     library = "torchvision"
+    any_channels = True
 
     name: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
     architecture: Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
@@ -34,23 +35,26 @@ class TorchvisionModel(ModelConfig):
             message = f"model={self.name} has no other architecture; type model={self.architecture}"
             yield Problem(message, "model.architecture", self.architecture)
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         if self.initialization == "torchvision":
             network: nn.Module = library_network(self.architecture, num_classes=classes)
+            set_channels(network, channels=channels)
         else:
             # note: skips torchvision's initialization, which would draw all weights twice
             with torch.device("meta"):
                 network = library_network(self.architecture, num_classes=classes)
+                set_channels(network, channels=channels)
             _draw_kaiming_normal(network.to_empty(device=torch.get_default_device()), seed)
         _set_batchnorm(network, self, seed)
         if self.activation != "relu":
             replace_relu(network, activation=self.activation)
         return network
 
-    def surgeries(self) -> dict[str, Surgery]:
+    def surgeries(self, channels: int = 3) -> dict[str, Surgery]:
+        changed = {"channels": Surgery(set_channels, {"channels": channels})} if channels != 3 else {}
         if self.activation == "relu":
-            return {}
-        return {self.activation: Surgery(replace_relu, {"activation": self.activation})}
+            return changed
+        return changed | {self.activation: Surgery(replace_relu, {"activation": self.activation})}
 
 
 def library_network(architecture: str, *, num_classes: int) -> nn.Module:
@@ -85,6 +89,13 @@ def _set_batchnorm(network: nn.Module, model: TorchvisionModel, seed: int) -> No
             if isinstance(module, BasicBlock | Bottleneck):
                 last = module.bn3 if isinstance(module, Bottleneck) else module.bn2
                 last.weight.fill_(model.residual_batchnorm_weight)
+
+
+def set_channels(network: nn.Module, *, channels: int) -> None:
+    """Replace the first convolution of a ResNet by one for images of channels, drawn as torchvision does, in place."""
+    if channels != 3:
+        network.conv1 = nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
 
 
 def replace_relu(network: nn.Module, *, activation: str) -> None:

@@ -16,10 +16,11 @@ from launcher.models.timm import FORBIDDEN
 
 @dataclass(frozen=True, config=STRICT)
 class ModelTargetConfig(Called, ModelConfig):
-    """Calls the target with the number of outputs as `num_classes`, and its keywords."""
+    """Calls the target with the number of outputs as `num_classes`, and its keywords; timm's also with the channels."""
 
     library = "model.py"
     draws = True
+    any_channels = True
     takes = None
     libraries = ("torch.nn", "torchvision.models", "timm.models")
     filled = ("num_classes",)
@@ -28,12 +29,18 @@ class ModelTargetConfig(Called, ModelConfig):
     def defaults(cls, name: str) -> dict[str, Any]:
         return {"architecture": name, "weights": None, "weights_sha256": None, "checkpointing": "off"}
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def keywords(self, channels: int = 3) -> dict[str, Any]:
+        return {**self._channels(channels), **super().keywords()}
+
+    def _channels(self, channels: int) -> dict[str, int]:
+        return {"in_chans": channels} if channels != 3 and self.target.startswith("timm.") else {}
+
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         for name in FORBIDDEN.keys() & self.passed if self.target.startswith("timm.") else ():
             if getattr(self, name):
                 message = f"{FORBIDDEN[name]}; type model=timm model.architecture=NAME, and model.weights=timm"
                 raise UserError(Problem(message, f"model.{name}", getattr(self, name)))
-        network = self.built(num_classes=classes)
+        network = self.built(num_classes=classes, **self._channels(channels))
         if not isinstance(network, nn.Module):
             message = f"returns {type(network).__name__}; it must return an nn.Module"
             raise UserError(Problem(message, f"model.{KEY}", self.target))

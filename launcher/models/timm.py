@@ -82,6 +82,7 @@ class TimmModel(ModelConfig):
 
     library = "timm"
     draws = True
+    any_channels = True
 
     name: Literal["timm"]
     architecture: Annotated[str, AfterValidator(_known)]
@@ -91,9 +92,10 @@ class TimmModel(ModelConfig):
     global_pool: str | None
     arguments: dict[str, Setting]
 
-    def keywords(self) -> dict[str, Setting]:
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
         named = {key: getattr(self, key) for key in ("drop_rate", "drop_path_rate", "img_size", "global_pool")}
-        return {**{key: value for key, value in named.items() if value is not None}, **self.arguments}
+        own = {"in_chans": channels} if channels != 3 else {}
+        return {**own, **{key: value for key, value in named.items() if value is not None}, **self.arguments}
 
     def source(self) -> tuple[str, str]:
         if self.architecture.partition(".")[0] in timm_architectures():
@@ -107,7 +109,7 @@ class TimmModel(ModelConfig):
     def instead_of(cls, word: str) -> str | None:
         return f"type model=timm model.architecture={word}" if word in timm_architectures() else None
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         """Build a timm model with the initial weights of its constructor; downloads nothing.
 
         Raises UserError if the model rejects a keyword or its value.
@@ -119,18 +121,21 @@ class TimmModel(ModelConfig):
         # note: takes a second, and imports W&B's client if installed
         import timm
 
-        values: dict[str, Any] = self.keywords()
+        values: dict[str, Any] = self.keywords(channels)
         try:
             network: nn.Module = timm.create_model(self.architecture, pretrained=False, num_classes=classes, **values)
         except Exception as error:
-            raise UserError(_refused(self, classes, error)) from error
+            raise UserError(_refused(self, classes, channels, error)) from error
         return network
 
 
-def _refused(model: TimmModel, classes: int, error: Exception) -> Problem:
+def _refused(model: TimmModel, classes: int, channels: int, error: Exception) -> Problem:
     """Return what is wrong with a value, by its key, from timm's own error."""
     match = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     values = model.keywords()
+    if channels != 3 and match is not None and match[1] == "in_chans":
+        message = f"{model.architecture} takes images of three channels alone; set another model.architecture"
+        return Problem(message, "dataset.channels", channels)
     if match is None or match[1] not in values:
         listed = ", ".join(f"{name}={value}" for name, value in values.items()) or "no further values"
         reason = one_line(str(error)) or type(error).__name__

@@ -21,24 +21,24 @@ class UNetModel(ModelConfig):
 
     library = "model.py"
     takes = "mask"
+    any_channels = True
 
     name: Literal["unet"]
     architecture: Literal["unet"]
-    channels: Count
     filters: Count
     most_filters: Count
     levels: Annotated[int, Field(ge=2, le=8)]
     normalization: Literal["batch", "instance"]
     residual: bool
 
-    def keywords(self) -> dict[str, Setting]:
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
         common = {field.name for field in fields(ModelConfig)}
-        return {key: value for key, value in vars(self).items() if key not in common}
+        return {"channels": channels, **{key: value for key, value in vars(self).items() if key not in common}}
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         from launcher.models.residual_unet import SLOPE, ResidualUNet
 
-        sizes: dict[str, Any] = self.keywords()
+        sizes: dict[str, Any] = self.keywords(channels)
         network = ResidualUNet(classes, **sizes)
         for name, module in network.named_modules():
             if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):

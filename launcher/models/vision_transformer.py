@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class VisionTransformer(nn.Module):
-    """Compute logits of images [B, 3, H, W], whose size is a multiple of the patches'; initial weights are torch's.
+    """Compute logits of images [B, C, H, W], whose size is a multiple of the patches'; initial weights are torch's.
 
     pooling: `mean` of the tokens, or `attention` of one learned query. layer_norm: `pre`, before attention and
     perceptron and after the last block, or `post`, after each sum and nowhere else. glu: the perceptron's hidden values
@@ -28,9 +28,10 @@ class VisionTransformer(nn.Module):
         pooling: str,
         layer_norm: str,
         glu: bool,
+        channels: int = 3,
     ):
         super().__init__()
-        self.embedding = nn.Conv2d(3, width, patch_size, stride=patch_size)
+        self.embedding = nn.Conv2d(channels, width, patch_size, stride=patch_size)
         self.blocks = nn.ModuleList([Block(width, heads, mlp_width, layer_norm, glu) for _ in range(depth)])
         self.norm = norm(width) if layer_norm == "pre" else nn.Identity()
         self.pooling = AttentionPooling(width, heads, mlp_width) if pooling == "attention" else None

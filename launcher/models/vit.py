@@ -28,6 +28,7 @@ class VisionTransformerModel(ModelConfig):
 
     library = "model.py"
     has_batch_norm = False
+    any_channels = True
 
     name: Literal["vit"]
     architecture: Literal["vit"]
@@ -40,16 +41,17 @@ class VisionTransformerModel(ModelConfig):
     layer_norm: Literal["pre", "post"]
     glu: bool
 
-    def keywords(self) -> dict[str, Setting]:
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
         common = {field.name for field in fields(ModelConfig)}
-        return {key: value for key, value in vars(self).items() if key not in common}
+        own = {key: value for key, value in vars(self).items() if key not in common}
+        return own | ({"channels": channels} if channels != 3 else {})
 
-    def network(self, classes: int, seed: int) -> nn.Module:
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
         from launcher.models.vision_transformer import VisionTransformer
 
         if self.width % self.heads:
             raise UserError(Problem(f"must divide model.width={self.width}", "model.heads", self.heads))
-        sizes: dict[str, Any] = self.keywords()
+        sizes: dict[str, Any] = self.keywords(channels)
         network = VisionTransformer(classes, **sizes)
         for name, parameter in network.named_parameters():
             draw_weight(name, parameter.detach(), generator_of(seed, name))

@@ -32,7 +32,7 @@ def check(plan: Plan, origins: Mapping[str, str], device: Kind = "cuda") -> None
     Raises UserError that lists every broken rule.
     """
     rules = (
-        _complete, _batch, _folds, _task, _warmup, _weights, _class_weights, _checkpointing, _declared,
+        _complete, _batch, _folds, _task, _channels, _warmup, _weights, _class_weights, _checkpointing, _declared,
         _evaluation_crop,
     )  # fmt: skip
     problems = [problem for rule in rules for problem in rule(plan)]
@@ -121,6 +121,17 @@ def _task(plan: Plan) -> Iterator[Problem]:
     yield from problems
 
 
+def _channels(plan: Plan) -> Iterator[Problem]:
+    """Refuse models, weights and files that are for three channels."""
+    dataset, model = plan.config.dataset, plan.config.model
+    if dataset.channels != 3 and not model.any_channels:
+        message = f"model={model.name} takes images of three channels alone; set another model"
+        yield Problem(message, "dataset.channels", dataset.channels)
+    if dataset.channels != 3 and model.weights in LIBRARIES:
+        message = "has weights for images of three channels alone; set null, a file, a run folder or an export"
+        yield Problem(message, "model.weights", model.weights)
+
+
 def _warmup(plan: Plan) -> Iterator[Problem]:
     schedule = plan.config.schedule
     number, unit = parse_duration(schedule.warmup)
@@ -187,6 +198,10 @@ def _declared(plan: Plan) -> Iterator[Problem]:
             message = (
                 f"has no meaning with task={plan.config.task.name}: {values.needs_classes} (algorithms.{name}=off)"
             )
+            yield Problem(message, f"algorithms.{name}", "on")
+        if values.needs_rgb and not plan.config.dataset.is_rgb:
+            has = f"dataset.channels={plan.config.dataset.channels} dataset.dtype={plan.config.dataset.dtype}"
+            message = f"has no meaning with {has}: {values.needs_rgb} (algorithms.{name}=off)"
             yield Problem(message, f"algorithms.{name}", "on")
         if values.acts_on and (others := [part for part in plan.config.task.needs if part not in values.acts_on]):
             acts, task = " and ".join(values.acts_on), plan.config.task.name

@@ -16,6 +16,7 @@ from launcher.data.sampling import Request
 from launcher.errors import one_line
 from launcher.tasks import Details, Row, Task
 from launcher.tasks.calibration import Reliability, calibration_error, draw
+from launcher.tasks.images import displayed
 
 _MOST_DRAWN, _MOST_NUMBERED, _MOST_SHOWN = 40, 20, 24
 
@@ -103,12 +104,26 @@ class Confusion(Details):
         return page.section(
             "Most confident errors",
             f"{len(wrong):,} {of_all} another class; shown are those with the highest probability",
-            _figures(wrong[:_MOST_SHOWN], loader),
+            self._figures(wrong[:_MOST_SHOWN], loader),
         ) + page.section(
             "Least confident hits",
             f"{len(right):,} {of_all} their class; shown are those with the lowest probability",
-            _figures(right[:_MOST_SHOWN], loader),
+            self._figures(right[:_MOST_SHOWN], loader),
         )
+
+    def _figures(self, chosen: Sequence[Judged], loader: EvaluationLoader) -> str:
+        """Return the images as the network gets them, with file, label, prediction and probability."""
+        if not chosen:
+            return "<p>none</p>"
+        request = Request(START, np.array([one.number for one in chosen]), loader.view)
+        images, _, _ = next(iter(loader.reader.batches([request])))
+        assert self._task is not None
+        dataset, shown = self._task.config.dataset, []
+        for one, pixels in zip(chosen, displayed(images / dataset.largest, dataset), strict=True):
+            lines = (f"<b>{page.text(one.label)}</b>", f"predicted {page.text(one.prediction)}, {one.probability:.1%}")
+            caption = "<br>".join([*lines, f'<span class="hint">{page.text(loader.reader.name(one.number))}</span>'])
+            shown.append((pixels, f"{one.label}, predicted {one.prediction}", caption))
+        return page.figures(shown)
 
 
 def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[Row]:
@@ -172,17 +187,3 @@ def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str)
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=6, color=colour)
     # note: the temporary name has another suffix
     figure.savefig(path, format="png")
-
-
-def _figures(chosen: Sequence[Judged], loader: EvaluationLoader) -> str:
-    """Return the images as the network gets them, with file, label, prediction and probability."""
-    if not chosen:
-        return "<p>none</p>"
-    request = Request(START, np.array([one.number for one in chosen]), loader.view)
-    images, _, _ = next(iter(loader.reader.batches([request])))
-    shown = []
-    for one, pixels in zip(chosen, images.permute(0, 2, 3, 1).numpy(), strict=True):
-        lines = (f"<b>{page.text(one.label)}</b>", f"predicted {page.text(one.prediction)}, {one.probability:.1%}")
-        caption = "<br>".join([*lines, f'<span class="hint">{page.text(loader.reader.name(one.number))}</span>'])
-        shown.append((pixels, f"{one.label}, predicted {one.prediction}", caption))
-    return page.figures(shown)

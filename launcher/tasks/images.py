@@ -1,16 +1,18 @@
-"""What all tasks of images have in common: uint8 images as inputs, which the device normalizes."""
+"""What all tasks of images have in common: images as inputs, which the device normalizes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT
 from launcher.config.tasks import TaskConfig
 from launcher.data.batch import Batch, normalize
 from launcher.data.classes import blank_labels
+from launcher.data.pixel_types import PixelType
 from launcher.later import torch
 from launcher.tasks import Task
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from launcher.config.choices import LossConfig, Scores
-    from launcher.config.schema import RunConfig
+    from launcher.config.schema import Dataset, RunConfig
     from launcher.data.folder import Folder
     from launcher.data.images import ChangeImage
     from launcher.data.records import Decoder, Records
@@ -63,18 +65,38 @@ class ImageTaskConfig(TaskConfig):
         return Records(folder, decoder)
 
 
+def displayed(images: Tensor, dataset: Dataset) -> np.ndarray:
+    """Return images [B, C, H, W], divided by `dataset.largest`, as RGB to look at, uint8 [B, H, W, 3].
+
+    These are the first three channels, or the first one as gray; float32 shows two deviations around the mean.
+    """
+    shown = images[:, :3] if dataset.channels > 2 else images[:, :1].expand(-1, 3, -1, -1)
+    if dataset.dtype == "float32":
+        numbers = range(3) if dataset.channels > 2 else (0, 0, 0)
+        mean, std = (torch.tensor([one[n] for n in numbers]).view(1, 3, 1, 1) for one in dataset.normalization)
+        shown = (shown - mean) / (4 * std) + 0.5
+    pixels: np.ndarray = shown.mul(255).round().clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).numpy()
+    return pixels
+
+
 class ImageTask(Task):
-    """Has inputs uint8 [B, 3, H, W], which the network gets normalized by the data set's mean and deviation."""
+    """Has inputs [B, C, H, W], which the network gets normalized by the data set's mean and deviation."""
 
     def prepare(self, batch: Batch) -> Batch:
         dataset = self.config.dataset
-        return replace(batch, inputs=normalize(batch.inputs, dataset.mean, dataset.std, self.dtype))
+        return replace(batch, inputs=normalize(batch.inputs, *dataset.normalization, self.dtype, dataset.largest))
 
     def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return black images in the loaders' memory order, with the first label."""
-        images = torch.zeros(count, view, view, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+        images = self.blank_images(count, view, device)
         label = torch.from_numpy(blank_labels(self.values, self.values.outputs(self.config.dataset))[:1])
         return images, label.expand(count, *label.shape[1:]).contiguous().to(device)
+
+    def blank_images(self, count: int, view: int, device: torch.device) -> Tensor:
+        """Return black images as loaded."""
+        of_type = PixelType.of(self.config.dataset)
+        dtype = getattr(torch, of_type.loaded)
+        return torch.zeros(count, view, view, of_type.channels, dtype=dtype, device=device).permute(0, 3, 1, 2)
 
     def card_input(self) -> dict[str, Any]:
         from launcher.data.images import evaluation_input  # note: torch

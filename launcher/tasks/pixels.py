@@ -16,6 +16,7 @@ from launcher.data.masks.values import IGNORED, confusion
 from launcher.data.sampling import Request
 from launcher.tasks import Row, Task
 from launcher.tasks.confusion import Confusion
+from launcher.tasks.images import displayed
 
 _MOST_SHOWN = 24
 _STEPS = (0, 255, 128, 192, 64)
@@ -67,7 +68,9 @@ class PixelConfusion(Confusion):
         order = sorted(range(len(self._wrong)), key=lambda number: -self._wrong[number])[:_MOST_SHOWN]
         request = Request(START, np.array(order), loader.view)
         images, masks, _ = next(iter(loader.reader.batches([request])))
-        pairs = zip(order, images.permute(0, 2, 3, 1).numpy(), masks.numpy(), strict=True)
+        assert self._task is not None
+        dataset = self._task.config.dataset
+        pairs = zip(order, displayed(images / dataset.largest, dataset), masks.numpy(), strict=True)
         shown = []
         for number, pixels, mask in pairs:
             both = np.concatenate([pixels, overlaid(pixels, mask), overlaid(pixels, self._masks[number])], 1)

@@ -141,7 +141,7 @@ class Segmentation(ImageTask):
         }
 
     def blank(self, count: int, view: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        images = torch.zeros(count, view, view, 3, dtype=torch.uint8, device=device).permute(0, 3, 1, 2)
+        images = self.blank_images(count, view, device)
         return images, torch.zeros(count, view, view, dtype=torch.uint8, device=device)
 
     def output_shape(self, count: int, view: int) -> tuple[int, ...]:

@@ -31,7 +31,8 @@ def check_model(plan: Plan, origins: Mapping[str, str]) -> None:
     problems, task = Problems(), build_task(config)
     with problems.collected():
         with torch.device("meta"):
-            network = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed)
+            outputs, channels = config.task.outputs(config.dataset), config.dataset.channels
+            network = build_model(config.model, outputs, config.loss, config.seed, channels)
         problems += [
             *_algorithms(plan, network),
             *_sizes(plan, task, network.eval()),

@@ -26,9 +26,9 @@ def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
     config = plan.config
     outputs = config.task.outputs(config.dataset)
     engine = Engine(Context(plan, outputs))
-    network = build_model(config.model, outputs, config.loss, config.seed)
+    network = build_model(config.model, outputs, config.loss, config.seed, config.dataset.channels)
     engine.change_model(network)
-    return network, config.model.surgeries() | engine.surgeries()
+    return network, config.model.surgeries(config.dataset.channels) | engine.surgeries()
 
 
 def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -> Teacher:
@@ -37,7 +37,7 @@ def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -
     network, _ = initial_network(plan)
     if weights is not None:
         network.load_state_dict(dict(weights))
-    return Teacher(network.eval().requires_grad_(False), plan.full_view, config.dataset.mean, config.dataset.std)
+    return Teacher(network.eval().requires_grad_(False), plan.full_view, *config.dataset.normalization)
 
 
 def teacher_file(config: RunConfig, weights: Mapping[str, Tensor]) -> bytes:

@@ -272,7 +272,8 @@ def build_step(
         loss: Loss = task.loss
     else:
         loss = partial(task.loss, weights=torch.tensor(class_weights, dtype=torch.float32, device=ranks.device))
-    model = build_model(config.model, config.task.outputs(config.dataset), config.loss, config.seed).to(ranks.device)
+    outputs, channels = config.task.outputs(config.dataset), config.dataset.channels
+    model = build_model(config.model, outputs, config.loss, config.seed, channels).to(ranks.device)
     engine.change_model(model, initial)
     model.train()
     optimizer, launch = build_optimizer(config.optimizer, model, plan.peak_lr), config.launch

@@ -61,12 +61,12 @@ class Classifier:
 
     @torch.inference_mode()
     def outputs(self, pixels: Tensor) -> Tensor:
-        """Return the network's outputs for pixels uint8 [B, 3, H, W] on the device, float32."""
+        """Return the network's outputs for pixels [B, C, H, W] on the device, float32."""
         with self.precision.autocast():
             return self.task.forward(self.network, self.task.prepare(outside_steps(pixels)).inputs)
 
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
-        """Return the task's predictions of images uint8 [B, 3, H, W]: names with probabilities or numbers."""
+        """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
         return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
 
 
@@ -94,7 +94,8 @@ def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[
 def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
     """Return the values of each surgery of the run's network by name; the config has its number of classes."""
     engine = Engine(Context(plan_for(config, 1), config.task.outputs(config.dataset)))
-    return {name: surgery.values for name, surgery in (config.model.surgeries() | engine.surgeries()).items()}
+    surgeries = config.model.surgeries(config.dataset.channels) | engine.surgeries()
+    return {name: surgery.values for name, surgery in surgeries.items()}
 
 
 def model_card(
@@ -113,7 +114,7 @@ def model_card(
         CALIBRATED: temperature.FACT in facts,
     }
     return {
-        **network_card(config.model, dataset.classes or 0, changed=bool(surgeries)),
+        **network_card(config.model, dataset.classes or 0, dataset.channels, changed=bool(surgeries)),
         "surgery": {name: surgery.values for name, surgery in surgeries.items()},
         "classes": state.get("classes") or classes or ([] if of_text else [*map(str, range(dataset.classes or 0))]),
         "input": build_task(config, facts=state.get("task")).card_input(),
@@ -179,7 +180,7 @@ def classifier_of_export(folder: Path, kind: str) -> Classifier:
 def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
     folder = Folder("", "val", [], files, np.zeros(len(files), np.int64), Listed(Paths(files)))
-    images = ReadableImages(folder, CentreCrops(classifier.card["input"]))
+    images = ReadableImages(folder, decoder := CentreCrops(classifier.card["input"]))
     workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _PREFETCH, classifier.device)
     loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])
@@ -189,7 +190,9 @@ def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Itera
             for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
                 file = files[index]
                 if label == UNREADABLE:
-                    yield ClassifiedImage(file, [], reason(Piece(file, file)) or "it has changed since")
+                    yield ClassifiedImage(
+                        file, [], reason(Piece(file, file), decoder.pixel_type) or "it has changed since"
+                    )
                 else:
                     yield ClassifiedImage(file, classes)
     finally:

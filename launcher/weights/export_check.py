@@ -21,6 +21,7 @@ from launcher.config.code import loaded
 from launcher.counts import count_of
 from launcher.data.batch import Loaded
 from launcher.data.loading import EvaluationLoader
+from launcher.data.pixel_types import ARRAYS, PixelType
 from launcher.errors import UserError
 from launcher.plan.plan import Plan
 from launcher.tasks import Task
@@ -57,7 +58,7 @@ while True:
     except EOFError:
         break
     logits = np.asarray(model.predict(network, getattr(model, "normalize", np.asarray)(inputs)))
-    images = np.stack([model.transform(model.Image.open(file)) for file in files]) if files else np.empty(0)
+    images = np.stack([model.transform(model.read(file)) for file in files]) if files else np.empty(0)
     pickle.dump((logits, images), sys.stdout.buffer)
     sys.stdout.buffer.flush()
 """
@@ -136,7 +137,8 @@ def check_export(
     with _exported_model(path, blocked) as compute:
         for pixels, labels, indices in loader if loader else [_noise(plan, task)]:
             if not images:
-                _compare(compute, network.eval(), plan, task, pixels, own_files(loader, indices), exact=not onnx)
+                files = own_files(loader, indices, PixelType.of(plan.config.dataset))
+                _compare(compute, network.eval(), plan, task, pixels, files, exact=not onnx)
             outputs, _ = compute(pixels)
             if loader is not None:
                 totals.add(task.raw(outputs), task.targets(labels))
@@ -161,10 +163,11 @@ def check_export(
     return ExportCheck(f"validation {sample}s", images, value)
 
 
-def own_files(loader: EvaluationLoader | None, indices: np.ndarray) -> list[Path]:
-    """Return the files of samples, none of those in archives."""
+def own_files(loader: EvaluationLoader | None, indices: np.ndarray, pixel_type: PixelType) -> list[Path]:
+    """Return the files of the first samples that Pillow and NumPy alone read, none of those in archives."""
     pieces = [loader.reader.piece(int(index)) for index in indices] if loader else []
-    return [Path(piece.file) for piece in pieces if piece is not None and piece.size is None]
+    files = [Path(piece.file) for piece in pieces if piece is not None and piece.size is None]
+    return files if pixel_type.is_rgb or all(file.suffix in ARRAYS for file in files) else []
 
 
 def _compare(
@@ -187,7 +190,9 @@ def _compare(
                 "the exported model's logits differ from the run's; no file was written; report this as a bug"
             )
     # note: Pillow rounds its resize otherwise than torch, which prepares the run's images
-    most = _ROUNDING_OF_RESIZE / 255 / min(plan.config.dataset.std)
+    of_float = float(images.abs().max()) / 255
+    rounding = 1 / 255 / min(plan.config.dataset.normalization[1]) if plan.config.dataset.dtype == "uint8" else of_float
+    most = _ROUNDING_OF_RESIZE * rounding
     if files and (inputs - images[: len(files)]).abs().max() > most:
         raise UserError("the exported model prepares images differently; no file was written; report this as a bug")
 
@@ -204,6 +209,6 @@ def agrees(outputs: Tensor, expected: Tensor, rounding: float) -> bool:
 def _noise(plan: Plan, task: Task) -> Loaded:
     """Return random pixels, or tokens."""
     inputs, labels = task.blank(_NOISE, plan.evaluation_view, torch.device("cpu"))
-    most = 256 if inputs.dtype == torch.uint8 else task.values.outputs(plan.config.dataset)
+    most = 256 if task.values.axes == 2 else task.values.outputs(plan.config.dataset)
     random = randomness.generator(plan.config.seed, "export").integers(0, most, inputs.shape)
     return torch.from_numpy(random).to(inputs.dtype), labels, np.arange(_NOISE)

@@ -70,10 +70,10 @@ def write_card(folder: Path, card: Mapping[str, Any]) -> None:
     (folder / CARD).write_text(json.dumps(dict(card), indent=2) + "\n", encoding="utf-8")
 
 
-def network_card(model: ModelConfig, classes: int, *, changed: bool) -> dict[str, Any]:
+def network_card(model: ModelConfig, classes: int, channels: int = 3, *, changed: bool) -> dict[str, Any]:
     """Return the card's values that describe the network and how to load it; `changed` if there are surgeries."""
     # note: dropout and stochastic depth only act in training
-    arguments = {name: value for name, value in model.keywords().items() if "drop" not in name}
+    arguments = {name: value for name, value in model.keywords(channels).items() if "drop" not in name}
     keywords = ", ".join(f"{name}={value!r}" for name, value in {"num_classes": classes, **arguments}.items())
     constructors = {
         "timm": f"timm.create_model({model.architecture!r}, {keywords})",

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 from launcher import atomic
 from launcher.data.crops import resize_by_torch
-from launcher.data.decode import UnreadableImage, decode
+from launcher.data.decode import UnreadableImage
+from launcher.data.images import pixel_type_of
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
@@ -68,7 +69,7 @@ def _written(classifier: Classifier, file: str, path: Path, top: int) -> MaskedI
 def predicted_mask(classifier: Classifier, data: bytes) -> np.ndarray:
     """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
     values = classifier.card["input"]
-    pixels = np.array(decode(data, upright=values["exif_orientation"]).image)
+    pixels = pixel_type_of(values).read(data, upright=values["exif_orientation"])
     scale = values["resize"] / min(pixels.shape[:2])
     height, width = (max(1, round(edge * scale)) for edge in pixels.shape[:2])
     resized = resize_by_torch(pixels, height, width, values["interpolation"])

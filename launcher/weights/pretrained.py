@@ -66,7 +66,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     config = replace(config, model=replace(config.model, weights_sha256=digest))
     dataset, trained = config.dataset, source.config.dataset if source.config else source
     mean, std = trained.mean, trained.std
-    if mean and std and (mean, std) != (dataset.mean, dataset.std):
+    if mean and std and len(mean) == dataset.channels and (mean, std) != (dataset.mean, dataset.std):
         normalization = f"dataset.mean={mean} dataset.std={std}"
         if not {"dataset.mean", "dataset.std"}.isdisjoint(typed):
             notes.append(f"the weights were trained with {normalization}")

@@ -13,16 +13,43 @@ from PIL import Image, ImageOps
 from launcher.weights.standalone_card import CARD, CLASSES
 
 
-def prepare(image: Image.Image) -> np.ndarray:
-    """Return an image as the network's input, float32 [3, size, size]; raises Pillow's error if it is damaged."""
+def read(path: str) -> Image.Image | np.ndarray:
+    """Open an image's file, or an array .npy [H, W, C] if the images are no 8-bit RGB."""
+    return np.load(path) if str(path).endswith(".npy") and not _is_rgb() else Image.open(path)
+
+
+def prepare(image: Image.Image | np.ndarray) -> np.ndarray:
+    """Return an image as the network's input, float32 [C, size, size]; an array [H, W, C] if it is no 8-bit RGB.
+
+    Raises Pillow's error if it is damaged, and ValueError if it has not the channels of the training images.
+    """
+    if isinstance(image, Image.Image):
+        # note: decode first, since errors of the metadata below are ignored
+        image.load()
+        with suppress(Exception):
+            image = ImageOps.exif_transpose(image) if CARD["input"]["exif_orientation"] else image
+        if _is_rgb():
+            if image.mode.startswith("I"):
+                # note: Pillow would clip 16 bits at 255
+                image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
+            return normalize(_centre(image, "RGB").transpose(2, 0, 1))
+    pixels = np.asarray(image)
+    pixels = pixels[..., None] if pixels.ndim == 2 else pixels
+    channels, dtype = CARD["input"]["channels"], CARD["input"]["dtype"]
+    if pixels.ndim != 3 or (pixels.shape[2], pixels.dtype.name) != (channels, dtype):
+        raise ValueError(f"{pixels.dtype} {pixels.shape} instead of {dtype} [H, W, {channels}]; pass such an array")
+    pixels = pixels if dtype == "uint8" else pixels.astype(np.float32)
+    planes = [Image.fromarray(np.ascontiguousarray(pixels[..., channel])) for channel in range(channels)]
+    return normalize(np.stack([_centre(plane, plane.mode) for plane in planes]))
+
+
+def _is_rgb() -> bool:
+    return (CARD["input"].get("channels", 3), CARD["input"].get("dtype", "uint8")) == (3, "uint8")
+
+
+def _centre(image: Image.Image, mode: str) -> np.ndarray:
+    """Return the centre of an image that the network gets, converted to a mode."""
     values = CARD["input"]
-    # note: decode first, since errors of the metadata below are ignored
-    image.load()
-    with suppress(Exception):
-        image = ImageOps.exif_transpose(image) if values["exif_orientation"] else image
-    if image.mode.startswith("I"):
-        # note: Pillow would clip 16 bits at 255
-        image = Image.fromarray((np.asarray(image) >> 8).astype("uint8"))
     # note: the middle of an image more than 50 times as long as wide, as in training: all of it would take gigabytes
     least = min(image.size)
     left, top = (max(0, edge - 50 * least) // (4 * least) * 2 * least for edge in image.size)
@@ -35,15 +62,16 @@ def prepare(image: Image.Image) -> np.ndarray:
         left, top, short = (width - least) // 2, (height - least) // 2, size
         image, (width, height) = image.crop((left, top, left + least, top + least)), (least, least)
     shape = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
-    resized = image.convert("RGB").resize(shape, Image.Resampling[values["interpolation"].upper()])
+    resized = image.convert(mode).resize(shape, Image.Resampling[values["interpolation"].upper()])
     left, top = (max(int((edge - size) / 2), round((edge - size) / 2)) for edge in shape)
-    return normalize(np.asarray(resized.crop((left, top, left + size, top + size))).transpose(2, 0, 1))
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
 
 
 def normalize(pixels: np.ndarray) -> np.ndarray:
-    """Normalize pixels uint8 [..., 3, H, W] by the mean and standard deviation of the training; returns float32."""
+    """Normalize pixels [..., C, H, W] by the mean and standard deviation of the training; returns float32."""
     mean, std = (np.array(CARD["input"][name], np.float32)[:, None, None] for name in ("mean", "std"))
-    return (pixels.astype(np.float32) / 255 - mean) / std
+    largest = {"uint8": 255, "uint16": 65535, "float32": 1}[CARD["input"].get("dtype", "uint8")]
+    return (pixels.astype(np.float32) / largest - mean) / std
 
 
 def converted(outputs: np.ndarray) -> np.ndarray:
@@ -63,9 +91,8 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
         sys.exit("usage: python model.py IMAGE ...")
     for path in sys.argv[1:]:
         try:
-            with Image.open(path) as file:
-                image = prepare(file)
-        except OSError as error:
+            image = prepare(read(path))
+        except (OSError, ValueError) as error:
             sys.exit(f"{path} cannot be read: {error}")
         logits = logits_of(image[None])[0].astype(np.float64)
         print(path)

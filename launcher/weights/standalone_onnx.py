@@ -26,7 +26,7 @@ def load() -> Any:
 
 
 def predict(network: Any, images: np.ndarray) -> np.ndarray:
-    """Return logits [B, classes, ...] or numbers [B, K] of images [B, 3, H, W], with mirror images as the run."""
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], with mirror images as the run."""
     logits: np.ndarray = network.run(["logits"], {"images": images})[0]
     if CARD["flip_average"]:
         mirrored = network.run(["logits"], {"images": images[..., ::-1]})[0]

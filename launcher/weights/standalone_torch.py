@@ -19,14 +19,14 @@ from launcher.weights.standalone_card import CARD
 from launcher.weights.standalone_network import load
 
 
-def transform(image: Image.Image) -> Tensor:
-    """Return an image as the network's input, float32 [3, size, size]."""
+def transform(image: Image.Image | np.ndarray) -> Tensor:
+    """Return an image, or an array [H, W, C] if it is no 8-bit RGB, as the network's input, float32 [C, size, size]."""
     return torch.from_numpy(prepare(image))
 
 
 @torch.inference_mode()
 def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
-    """Return logits [B, classes, ...] or numbers [B, K] of images [B, 3, H, W], with mirror images as the run."""
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], with mirror images as the run."""
     images = torch.as_tensor(images)
     logits: Tensor = network(images)
     if CARD["flip_average"]:

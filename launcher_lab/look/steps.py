@@ -21,6 +21,7 @@ from launcher.data.sampling import Request, Shard, train_requests
 from launcher.plan.plan import Plan
 from launcher.rank.group import single_rank
 from launcher.tasks import build_task
+from launcher.tasks.images import displayed
 from launcher.tasks.pixels import overlaid
 
 LOADED, ALL = "as loaded", "all together"
@@ -174,10 +175,8 @@ class _Run:
 
     def _pixels(self, batch: Batch) -> np.ndarray:
         """Return normalized images as uint8 [B, H, W, 3], under the colours of their masks if they have some."""
-        dataset = self._plan.config.dataset
-        mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (dataset.mean, dataset.std))
-        images = (batch.inputs * std + mean).mul(255).round().clamp(0, 255).to(torch.uint8)
-        pixels: np.ndarray = images.permute(0, 2, 3, 1).numpy()
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in self._plan.config.dataset.normalization)
+        pixels = displayed(batch.inputs * std + mean, self._plan.config.dataset)
         if self._task.values.labelled != "pixels":
             return pixels
         return np.stack([overlaid(*pair) for pair in zip(pixels, batch.targets.byte().numpy(), strict=True)])
@@ -191,7 +190,7 @@ def _whole(
     The batch has one sample number, so that of all arrays only such an order has its length.
     """
     one, everything = np.zeros(1, np.int64), np.arange(count)
-    images, labels = torch.empty(1).expand(count, 3, *size), torch.zeros(count, dtype=torch.int64)
+    images, labels = torch.empty(1).expand(count, 1, *size), torch.zeros(count, dtype=torch.int64)
     transform = algorithm.change_batch(Batch(images, labels, one, moment), size)
     arrays = transform.arrays if transform and count > 1 else ()
     orders = (array for array in arrays if array.shape == (count,) and np.array_equal(np.sort(array), everything))

@@ -1,5 +1,6 @@
 """Masks as people have them: in several layouts and formats, with missing, damaged and unusual ones."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
+from launcher.data.batch import Moment
 from launcher.data.identity import identity
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.masks.pairs import read_pairs
@@ -15,6 +17,7 @@ from launcher.data.masks.values import IGNORED, Masks
 from launcher.errors import UserError
 
 SHAPE = (6, 8)
+COMPUTED = ("dataset.mean=null", "dataset.std=null")
 COLOURS = {"a": "#000000", "b": "#0a0b0c"}
 
 
@@ -85,6 +88,35 @@ def test_a_mask_without_classes_is_refused(
 ) -> None:
     with pytest.raises(Exception, match=reason.replace("(", r"\(")):
         masks_of(**task).read(write(tmp_path / "mask", array, ".npy").read_bytes())
+
+
+def test_images_of_any_channels_have_masks_and_are_cut_with_them(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for number in range(6):
+        mask = random.integers(0, 2, SHAPE).astype(np.uint8)
+        write(tmp_path / "masks" / f"{number}", mask)
+        # the first channel has the mask, the last one what no 8 bits hold
+        slices = np.stack([mask, random.random(SHAPE), mask * 1e-6], 2).astype(np.float32)[..., [0, 1, 1, 2]]
+        write(tmp_path / "images" / f"{number}", slices, ".npy")
+    words = ["dataset.val_split=0.2", "dataset.channels=4", "dataset.dtype=float32", *COMPUTED]
+    config = inspected(tmp_path, *words, "dataset.native_size=8", "image.flip=0.5").config
+    assert (config.dataset.mean or [])[3] == pytest.approx((config.dataset.mean or [])[0] * 1e-6, rel=1e-4)
+    train, _ = read_pairs(config)
+    decoder = config.task.decoder(config, None)
+    records = config.task.records(train, decoder)
+    draws = decoder.draws(Moment(1, 0, 0, 1), np.arange(len(train.files)))
+    # note: crops of single pixels of the same value, which no resize mixes
+    for number, one in enumerate(draws):
+        box = replace(one, box_of=lambda *_: (2, 3, 1, 1, 0))
+        image, mask, _ = records.sample(number, 8, box)
+        assert image.shape == (8, 8, 4)
+        assert image.dtype == np.float32
+        assert np.array_equal(image[..., 0], mask)
+        assert np.array_equal(image[..., 3], mask * np.float32(1e-6))
+    write(tmp_path / "images" / "6", np.zeros((*SHAPE, 3), np.float32), ".npy")
+    write(tmp_path / "masks" / "6", mask)
+    with pytest.raises(UserError, match=r"images/6.npy \(it has dataset.channels=3 dataset.dtype=float32, not 4"):
+        inspected(tmp_path, *words)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from launcher.config.compose import compose
 from launcher.data import decode
 from launcher.data import unreadable as module
 from launcher.data.inspection import inspect_data
+from launcher.data.pixel_types import RGB
 from launcher.data.sources.find import splits
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.data.workers import quiet
@@ -41,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 def reasons(folder: Path) -> dict[str, str]:
     dataset = compose(words_for(folder)).config.dataset
-    return unreadable(splits(dataset, 0, "class"), quiet)
+    return unreadable(splits(dataset, 0, "class"), RGB, quiet)
 
 
 @pytest.mark.parametrize("at_once", [2, 64])

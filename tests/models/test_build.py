@@ -47,6 +47,33 @@ def test_weights_are_a_function_of_the_seed_alone(initialization):
     assert not torch.equal(first["layer1.0.conv1.weight"], first["layer1.0.conv2.weight"])
 
 
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["model=resnet50"], "conv1.weight"),
+        (["model=resnet18", "model.initialization=torchvision"], "conv1.weight"),
+        (["model=timm", "model.architecture=convnext_atto"], "stem.0.weight"),
+        (["model=vit"], "embedding.weight"),
+        (["model=unet", "model.levels=2"], "downsamples.0.conv1.conv.weight"),
+    ],
+)
+def test_only_the_first_layer_depends_on_the_channels_of_images(words, first):
+    model = compose(words).config.model
+    three, default, five = (
+        build_model(model, 4, CROSS_ENTROPY, 1, *channels).state_dict() for channels in ([3], [], [5])
+    )
+    assert all(torch.equal(weight, default[name]) for name, weight in three.items())
+    assert five[first].shape[1] == 5
+    shapes = {name for name, weight in five.items() if weight.shape != three[name].shape}
+    # note: the shortcut of a U-Net has the input too
+    assert first in shapes
+    assert shapes <= {first, "downsamples.0.downsample.conv.weight"}
+    # the scale of the library, whose fan-in or fan-out has the new channels
+    fan_in = words[0] not in ("model=resnet18", "model=timm")
+    expected = three[first].std().item() * (3 / 5 if fan_in else 1) ** 0.5
+    assert five[first].std().item() == pytest.approx(expected, rel=0.1)
+
+
 def test_a_changed_setting_redraws_no_other_layer():
     base = build_model(settings(), 10, CROSS_ENTROPY, 42).state_dict()
     changed = build_model(settings(batchnorm_weight="ones"), 20, CROSS_ENTROPY, 42).state_dict()

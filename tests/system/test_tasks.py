@@ -1,4 +1,4 @@
-"""Several labels and numbers an image: from a run by the command line to predictions without this project."""
+"""Several labels, numbers or channels an image: from a run of the command to predictions without this project."""
 
 import csv
 import json
@@ -9,6 +9,7 @@ from PIL import Image
 
 from launcher.records.metrics import read_metrics
 from tests.forked import MODEL_MAIN, python
+from tests.images import write_arrays
 from tests.runs import Train, draw_nothing, fork_checks
 
 pytestmark = pytest.mark.system
@@ -73,3 +74,39 @@ def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tm
         shown = {label: float(number.rstrip("%")) for number, label in (line.split(maxsplit=1) for line in printed)}
         # note: printed with two decimals, of sums in another order
         assert shown == pytest.approx(expected, rel=1e-3, abs=0.02)
+
+
+CHANNELS = {
+    "uint16": ["recipe=small", "dataset.channels=4", "algorithms=[cutmix,cutout,progressive_resizing,ema]"],
+    "float32": ["recipe=small", "model=vit", "model.patch_size=8", "model.width=16", "dataset.channels=2"],
+}
+
+
+@pytest.mark.parametrize("dtype", CHANNELS)
+def test_arrays_of_other_channels_train_and_predict_as_in_the_export(dtype: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path / "data", dtype, 4 if dtype == "uint16" else 2)
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    words = [
+        *CHANNELS[dtype], "dataset=image_folder", "dataset.path=data", f"dataset.dtype={dtype}", "dataset.mean=null",
+        "dataset.std=null", "dataset.native_size=24", "image.train_size=224", "image.eval_size=224", "batch_size=4",
+        "launch=cpu", "launch.nproc=1", "epochs=2", "dataloader.workers=0", "logger.tensorboard=false",
+    ]  # fmt: skip
+    refused = train(*words, "algorithms.randaugment=on", code=2).stderr
+    assert refused == train("plan", *words, "algorithms.randaugment=on", code=2).stderr
+    assert "its operations change colours of 8-bit RGB (algorithms.randaugment=off)" in refused
+    train(*words, "run_name=a")
+    files = [f"data/val/{name}/{number}.npy" for name in ("cat", "dog") for number in range(2)]
+    evaluated = json.loads(train("eval", "runs/a", "--by-class", "--json", "-o", "by").stdout)
+    other = json.loads(train("eval", "runs/a", "dataset.path=data", "--json").stdout)
+    assert other["metrics"] == evaluated["metrics"]
+    assert "Least confident hits" in (tmp_path / "by" / "gallery.html").read_text()
+    ours = train("predict", "runs/a", "data/val", "--json").stdout
+    for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
+        assert "on 4 validation images" in train("export", "runs/a", *flags, "-o", name).stderr
+    assert train("predict", "export", *files, "--json").stdout == ours
+    expected = {row["class"]: 100 * row["probability"] for row in json.loads(ours.splitlines()[0])["classes"]}
+    for where in ("export", "onnx"):
+        printed = python(MODEL_MAIN, f"{where}/model.py", files[0], folder=tmp_path).splitlines()[1:]
+        shown = {label: float(number.rstrip("%")) for number, label in (line.split(maxsplit=1) for line in printed)}
+        assert shown == pytest.approx(expected, abs=0.02)
+    train("look", *words, "-o", "look.html")

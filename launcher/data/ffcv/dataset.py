@@ -31,8 +31,14 @@ class FFCVDataset:
 
     @classmethod
     def of(cls, config: RunConfig) -> Self:
-        """Return the files of a config with `dataloader=ffcv`."""
+        """Return the files of a config with `dataloader=ffcv`.
+
+        Raises UserError if images are other than 8-bit RGB.
+        """
         assert isinstance(config.dataloader, FFCVValues)
+        if not config.dataset.is_rgb:
+            message = f"has 8-bit RGB alone, not {config.dataset.channels} channels of {config.dataset.dtype}"
+            raise UserError(Problem(f"{message}; set dataloader=torchvision", "dataloader", "ffcv"))
         return cls(config.dataloader, config.dataset, config.seed, config.task.labelled)
 
     def path(self, split: str) -> Path:

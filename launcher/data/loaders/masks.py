@@ -66,7 +66,7 @@ class MaskLoader(Loader):
     def other(self, path: str, plan: Plan) -> Folder:
         from launcher.data.masks.pairs import evaluation_pairs
 
-        return evaluation_pairs(path, plan.config.dataset.links)
+        return evaluation_pairs(path, plan.config.dataset)
 
     def worker_count(self, cores: int) -> int:
         return min(MOST_PROCESSES, cores) if self.workers == "auto" else self.workers

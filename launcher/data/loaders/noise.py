@@ -9,6 +9,7 @@ from launcher import randomness
 from launcher.data.batch import Loaded
 from launcher.data.classes import blank_labels
 from launcher.data.images import Reader
+from launcher.data.pixel_types import PixelType
 from launcher.data.sampling import Request, Shard
 from launcher.plan.plan import Plan
 
@@ -19,10 +20,12 @@ class Noise(Reader):
     def __init__(self, plan: Plan, shard: Shard, samples: int, numbers: Iterable[int], count: int, size: int):
         blank = blank_labels(plan.config.task, plan.config.dataset.classes or 1)
         self.labels = blank[np.arange(samples) % len(blank)]
+        of_type = PixelType.of(plan.config.dataset)
         self._batches = []
         for number in numbers:
             random = randomness.generator(plan.config.seed, "synthetic", shard.rank, number)
-            pixels = torch.from_numpy(random.integers(0, 256, (count, size, size, 3), dtype=np.uint8))
+            shape = (count, size, size, of_type.channels)
+            pixels = torch.from_numpy(random.integers(0, 256, shape, dtype=np.uint8).astype(of_type.loaded, copy=False))
             labels = torch.from_numpy(blank[random.integers(0, len(blank), count)])
             self._batches.append((pixels.permute(0, 3, 1, 2).to(shard.device), labels.to(shard.device)))
 

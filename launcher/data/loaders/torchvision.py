@@ -72,7 +72,11 @@ class TorchvisionLoader(DecodingLoader):
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """Yield what cannot be combined with `decode=gpu`."""
+        """Yield what is for 8-bit RGB alone, and what cannot be combined with `decode=gpu`."""
+        for key, value, usual in (("decode", self.decode, "cpu"), ("dct_scaling", self.dct_scaling, False)):
+            if value != usual and not plan.config.dataset.is_rgb:
+                message = f"decodes JPEGs as 8-bit RGB alone; set dataloader.{key}={str(usual).lower()}"
+                yield Problem(message, f"dataloader.{key}", value)
         if self.decode != "gpu":
             return
         reasons = {

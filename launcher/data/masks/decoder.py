@@ -12,6 +12,7 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.images import Draws, Pixels, evaluation_input
 from launcher.data.masks.inspection import mismatch
 from launcher.data.masks.values import Masks
+from launcher.data.pixel_types import PixelType
 from launcher.data.records import Record, Records
 from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
@@ -34,11 +35,11 @@ class PairDecoder(Pixels):
     """Decodes images and masks of the same size."""
 
     def __init__(self, config: RunConfig):
-        super().__init__(upright=config.dataset.exif_orientation)
+        super().__init__(PixelType.of(config.dataset), upright=config.dataset.exif_orientation)
         self.image, self.seed, self.masks = config.image, config.seed, Masks.of(config.task, config.dataset.classes)  # type: ignore[arg-type]
 
     def pair(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
-        """Return image and mask, uint8 [H, W, C] and [H, W, 1]; raises UnreadableImage if their sizes differ."""
+        """Return image and mask, [H, W, C] and uint8 [H, W, 1]; raises UnreadableImage if their sizes differ."""
         pixels, mask = self.whole(record["image"]), self.masks.read(record["mask"])
         if reason := mismatch(pixels.shape, mask):
             raise UnreadableImage(reason)

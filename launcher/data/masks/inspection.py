@@ -12,14 +12,14 @@ import numpy as np
 
 from launcher.cache import cached
 from launcher.counts import count_of
-from launcher.data import decode
-from launcher.data.decode import UnreadableImage
+from launcher.data.decode import UnreadableImage, size
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.folder import Folder, without
 from launcher.data.identity import fingerprint, listed, of_splits
 from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import read_pairs
 from launcher.data.masks.values import Masks, MaskTask
+from launcher.data.pixel_types import PixelType
 from launcher.data.shapes import check_built_in, drawn_as
 from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
@@ -52,7 +52,7 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
         raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     splits = read_pairs(config, skipped or ())
     task: MaskTask = config.task  # type: ignore[assignment]
-    checked = [check_pairs(split, task, report) for split in splits]
+    checked = [check_pairs(split, task, PixelType.of(dataset), report) for split in splits]
     results = zip(splits, checked, strict=True)
     bad = {split.files[number]: why for split, one in results for number, why in one.bad.items()}
     if bad and not dataset.skip_bad:
@@ -77,16 +77,16 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
     return replace(inspection, skipped=bad, classes=names, splits=(train, val))
 
 
-def check_pairs(split: Folder, task: MaskTask, report: Report) -> Checked:
+def check_pairs(split: Folder, task: MaskTask, pixel_type: PixelType, report: Report) -> Checked:
     """Read all masks, and the sizes of their images, on all cores; once for equal files."""
     assert isinstance(split.stored, Paired)
     pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
-    facts = [1, files, str(task)]
+    facts = [1, files, str(task), *([] if pixel_type.is_rgb else [str(pixel_type)])]
 
     def compute() -> Checked:
         pixels, bad = np.zeros(256, np.int64), {}
-        work = partial(_examined, masks=Masks.of(task))
+        work = partial(_examined, masks=Masks.of(task), pixel_type=pixel_type)
         few = len(pairs) <= _PAIRS_A_TASK
         several = in_workers(work, pairs, _PAIRS_A_TASK, usable_cores())
         results = work(pairs) if few else (result for _, result in several)
@@ -100,13 +100,18 @@ def check_pairs(split: Folder, task: MaskTask, report: Report) -> Checked:
     return cached("masks", facts, Checked, compute)
 
 
-def _examined(pairs: Sequence[tuple[str, str]], masks: Masks) -> list[tuple[str | None, list[int]]]:
+def _examined(
+    pairs: Sequence[tuple[str, str]], masks: Masks, pixel_type: PixelType
+) -> list[tuple[str | None, list[int]]]:
     """Return for each image with its mask why it cannot be used, or None, and the pixels of each index."""
     results: list[tuple[str | None, list[int]]] = []
     for image, mask in pairs:
         try:
             indices = masks.read(read(Piece(mask, mask)))
-            reason = mismatch(decode.size(read(Piece(image, image)))[::-1], indices)
+            data = read(Piece(image, image))
+            # note: the head of a file has its size, and all of it the channels
+            shape = size(data)[::-1] if pixel_type.is_rgb else pixel_type.read(data, upright=False).shape
+            reason = mismatch(shape, indices)
             counts = np.bincount(indices.reshape(-1), minlength=256)
         except UnreadableImage as error:
             reason, counts = str(error), np.zeros(256, np.int64)

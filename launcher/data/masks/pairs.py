@@ -14,13 +14,14 @@ from launcher.data.dropped import NO_IMAGE, Drops, drop
 from launcher.data.folder import Folder, divided, without
 from launcher.data.listing import files_below, is_folder, is_image, unreadable_path
 from launcher.data.masks.values import MaskTask
+from launcher.data.pixel_types import ARRAYS, PixelType
 from launcher.data.shapes import OF_MASKS, ensure_folder
 from launcher.data.sources.layout import VAL, problem
 from launcher.data.sources.pieces import Paired, Paths
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
-    from launcher.config.schema import RunConfig
+    from launcher.config.schema import Dataset, RunConfig
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")
 _SPLITS = {"train": ("train", "training"), "val": VAL}
@@ -40,11 +41,11 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Folder
     if not is_folder(root):
         raise UserError(Problem(f"not a folder; set {_HINT}", "dataset.path", dataset.path))
     if dataset.val_split is not None:
-        whole = replace(without(_whole(root, dataset.links), skipped), classes=class_names(config))
+        whole = replace(without(_whole(root, dataset), skipped), classes=class_names(config))
         return divided(whole, dataset.val_split, config.seed, by_class=False)
     if "" in _folders(root):
         raise problem(root, "is not divided into training and validation; set dataset.val_split=0.1")
-    train, val = (without(split_of(root, split, dataset.links), skipped) for split in ("train", "val"))
+    train, val = (without(split_of(root, split, dataset), skipped) for split in ("train", "val"))
     return replace(train, classes=class_names(config)), replace(val, classes=class_names(config))
 
 
@@ -56,26 +57,26 @@ def class_names(config: RunConfig) -> list[str]:
     return [*task.classes] if task.classes else [*map(str, range(config.dataset.classes or 0))]
 
 
-def evaluation_pairs(path: str, links: str) -> Folder:
+def evaluation_pairs(path: str, dataset: Dataset) -> Folder:
     """Return the images with masks of a path to evaluate: its validation images, or all if it is not divided."""
     root = Path(path)
-    return split_of(root, "val", links) if "val" in _folders(root) else replace(_whole(root, links), split="val")
+    return split_of(root, "val", dataset) if "val" in _folders(root) else replace(_whole(root, dataset), split="val")
 
 
-def split_of(root: Path, split: str, links: str) -> Folder:
+def split_of(root: Path, split: str, dataset: Dataset) -> Folder:
     """Return the pairs of a split; raises as `read_pairs`."""
     folders = _folders(root).get(split)
     if folders is None:
         raise problem(root, f"has no {split} images with masks; set {_HINT}")
-    return _pairs(root, split, folders, links)
+    return _pairs(root, split, folders, dataset)
 
 
-def _whole(root: Path, links: str) -> Folder:
+def _whole(root: Path, dataset: Dataset) -> Folder:
     """Return the pairs of a folder that is not divided; raises UserError if it is."""
     folders = _folders(root).get("")
     if folders is None:
         raise problem(root, "has no folders images and masks; remove dataset.val_split if it is divided")
-    return _pairs(root, "train", folders, links)
+    return _pairs(root, "train", folders, dataset)
 
 
 def _folders(root: Path) -> dict[str, tuple[str, str]]:
@@ -92,11 +93,11 @@ def _folders(root: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _pairs(root: Path, split: str, folders: tuple[str, str], links: str) -> Folder:
+def _pairs(root: Path, split: str, folders: tuple[str, str], dataset: Dataset) -> Folder:
     """Match the files of two folders by their paths without extension; a mask may end in `_mask`."""
     drops: Drops = {}
-    pixels = _by_stem(root, folders[0], links, drops, ())
-    annotated = _by_stem(root, folders[1], links, drops, (".npy",))
+    pixels = _by_stem(root, folders[0], dataset.links, drops, PixelType.of(dataset).extensions)
+    annotated = _by_stem(root, folders[1], dataset.links, drops, ARRAYS)
     annotated = {stem.removesuffix("_mask") if stem not in pixels else stem: one for stem, one in annotated.items()}
     for reason, ours, theirs in ((_NO_MASK, pixels, annotated), (_NO_PARTNER, annotated, pixels)):
         if lonely := [file for stem, file in ours.items() if stem not in theirs]:
@@ -122,7 +123,7 @@ def _by_stem(root: Path, folder: str, links: str, drops: Drops, more: tuple[str,
         raise problem(root, unreadable_path(error)) from None
     stems: dict[str, str] = {}
     for file in files:
-        if not is_image(file) and not file.endswith(more):
+        if not is_image(file, more):
             drop(drops, NO_IMAGE, file)
             continue
         stem = os.path.splitext(file.removeprefix(f"{folder}/"))[0]  # noqa: PTH122 - of a million files

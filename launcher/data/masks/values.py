@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from launcher.data.decode import UnreadableImage, samples
+from launcher.data.pixel_types import array_of, is_array
 from launcher.later import torch
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # The index of pixels that are no part of loss and metrics; classes have those below `MOST_CLASSES`.
 IGNORED, MOST_CLASSES = 255, 254
-_NUMPY = b"\x93NUMPY"
 
 
 class MaskTask(Protocol):
@@ -41,23 +40,6 @@ class MaskTask(Protocol):
 
     def names_of(self, train: Sequence[int], val: Sequence[int], classes: int | None) -> list[str]:
         """Return the names of the classes, given the pixels of each index, and their number, if it is set."""
-
-
-def is_array(data: bytes) -> bool:
-    """Return whether a file's bytes are an array of NumPy."""
-    return data.startswith(_NUMPY)
-
-
-def array_of(data: bytes) -> np.ndarray:
-    """Return the array of a file's bytes; raises UnreadableImage."""
-    try:
-        array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    # note: any error of a damaged file
-    except Exception as error:
-        raise UnreadableImage(f"no array of numbers ({error})") from None
-    if not array.size or not np.issubdtype(array.dtype, np.number) or np.iscomplexobj(array):
-        raise UnreadableImage(f"an array of {array.dtype} of shape {array.shape}, not of numbers")
-    return array
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,9 @@ Place = int | tuple[int, ...]
 class Rows:
     """The rows of one split: images by class and CLASS/NAME, with their places, and what is dropped."""
 
-    def __init__(self, wanted: Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, wanted: Wanted, extensions: tuple[str, ...] = ()) -> None:
+        """extensions: of images besides the usual ones."""
+        self.wanted, self._extensions = wanted, (*EXTENSIONS, *extensions)
         # note: there may be millions, so most have one Python object as their name and class
         self._places: dict[str | tuple[str, str], Place] = {}
         self._dropped: Drops = {}
@@ -76,7 +77,7 @@ class Rows:
         parts = path.split("/")
         if any(map(is_ignored, parts)):
             return
-        if not path.lower().endswith(EXTENSIONS):
+        if not path.lower().endswith(self._extensions):
             if len(parts) > 1 and parts[-1]:
                 self.drop(NO_IMAGE, path)
         elif len(parts) == 1:
@@ -112,7 +113,9 @@ class Rows:
         if not self._places:
             where = ".../CLASS/NAME" if self.wanted in ("all", "evaluation") else f".../{self.wanted}/CLASS/NAME"
             notes = "".join(f"; {note}" for note in notes_on(self._dropped))
-            raise problem(path, f"contains no images ({' '.join(EXTENSIONS)}) at {where}; set other images{notes}")
+            raise problem(
+                path, f"contains no images ({' '.join(self._extensions)}) at {where}; set other images{notes}"
+            )
         classes = [*order, *in_order({*map(_label, self._places)}.difference(order))]
         numbers = {name: number for number, name in enumerate(classes)}
         keys = sorted(self._places, key=_name)

@@ -12,6 +12,7 @@ from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folder import Folder, divided, part, same_classes, sizes, without
 from launcher.data.folds import held_out_fold
 from launcher.data.listing import is_file, is_folder
+from launcher.data.pixel_types import PixelType
 from launcher.data.shapes import ensure_folder
 from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
@@ -77,7 +78,7 @@ def splits(
     """
     path, fraction, by_class = images_path(dataset), dataset.val_split, labelled == "class"
     column = dataset.groups if isinstance(dataset.groups, str) else None
-    options = SourceOptions(dataset.columns, dataset.links, labelled, groups=column)
+    options = SourceOptions(dataset.columns, dataset.links, labelled, (), column, PixelType.of(dataset).extensions)
     if dataset.folds is not None:
         with _keyed("dataset.folds", dataset.folds):
             whole = open_source(path, "all", report, options, is_prepared=is_prepared)
@@ -130,7 +131,8 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
     Raises UserError if no images exist, or they cannot be listed.
     """
     dataset = config.dataset
-    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled, classes)
+    extensions = PixelType.of(dataset).extensions
+    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled, classes, extensions=extensions)
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
@@ -138,7 +140,7 @@ def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
     """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
     if not dataset.skip_bad or dataset.kind != "folder":
         return {}
-    return unreadable(splits(dataset, seed, "", report=report), report)
+    return unreadable(splits(dataset, seed, "", report=report), PixelType.of(dataset), report)
 
 
 def is_in_class_folders(path: str) -> bool:

@@ -49,6 +49,7 @@ class SourceOptions:
 
     It is a `class` or `numbers`, and may be missing otherwise. `classes` are those of a run whose images are evaluated.
     `groups` is the column of `dataset.groups`.
+    `extensions` are those of images besides the usual ones, in class folders.
     """
 
     columns: Columns = NO_COLUMNS
@@ -56,6 +57,7 @@ class SourceOptions:
     labelled: str = ""
     classes: Sequence[str] = ()
     groups: str | None = None
+    extensions: tuple[str, ...] = ()
 
     def check_label(self, text: str, file: str, entry: str, labels: str = "label", remove: str = "row") -> None:
         """Raise a UserError about an entry of a file if the text of its label is empty, or that of a number of it."""

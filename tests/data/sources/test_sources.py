@@ -11,6 +11,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.beton import read_manifest
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
+from launcher.data.pixel_types import RGB
 from launcher.doctor.examine import examine_data
 from launcher.weights.export_check import own_files
 
@@ -52,7 +53,7 @@ def test_batches_are_those_of_the_class_folders_for_any_number_of_workers(source
     loaders = [make_loaders(path, "dataloader.workers=0").evaluate for path in (source, image_folder)]
     assert same(*map(list, loaders))
     # an export is compared with the run by files that Pillow opens alone
-    assert all(Image.open(file) for loader in loaders for file in own_files(loader, np.arange(2)))
+    assert all(Image.open(file) for loader in loaders for file in own_files(loader, np.arange(2), RGB))
 
 
 def test_ffcv_files_have_the_bytes_of_those_of_the_class_folders(

@@ -1,0 +1,156 @@
+"""Mean and standard deviation of the training images by channel, where a config has none; imports no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from launcher.cache import cached
+from launcher.counts import count_of
+from launcher.data.decode import UnreadableImage
+from launcher.data.folder import Folder
+from launcher.data.pixel_types import OtherType, PixelType
+from launcher.data.sources.pieces import Piece, Remote
+from launcher.data.sources.reading import read
+from launcher.data.workers import Report, in_workers
+from launcher.errors import Problem, UserError, first_few
+from launcher.probe import usable_cores
+
+if TYPE_CHECKING:
+    from launcher.config.schema import Dataset, RunConfig
+
+_IMAGES_A_TASK = 32
+_DIGITS = 6
+
+
+class Moments(NamedTuple):
+    """Mean and standard deviation by channel."""
+
+    mean: list[float]
+    std: list[float]
+
+
+class _Sums(NamedTuple):
+    """Pixels of an image, and sums of values and squares by channel; or why it cannot be read."""
+
+    pixels: int
+    values: list[float]
+    squares: list[float]
+    reason: str | None = None
+
+
+def normalization_problems(dataset: Dataset) -> Iterator[Problem]:
+    """Yield what is wrong with the channels of built-in images, or the numbers of `dataset.mean` and `dataset.std`."""
+    if not dataset.is_rgb and dataset.kind != "folder":
+        message = f"dataset={dataset.name} is built in, as 8-bit RGB; set dataset.channels=3 dataset.dtype=uint8"
+        yield Problem(message, "dataset.channels", dataset.channels)
+        return
+    for key, values in (("dataset.mean", dataset.mean), ("dataset.std", dataset.std)):
+        if values is not None and len(values) != dataset.channels:
+            computed = "or dataset.mean=null dataset.std=null to compute them"
+            message = (
+                f"has {count_of(len(values), 'number')} for dataset.channels={dataset.channels}; set one per channel"
+            )
+            yield Problem(f"{message}, {computed}", key, values)
+
+
+def check_types(config: RunConfig, splits: Sequence[Folder]) -> None:
+    """Check the channels of the first image of each split, unless all are converted to 8-bit RGB.
+
+    Raises UserError if it has others.
+    """
+    pixel_type = PixelType.of(config.dataset)
+    for split in () if pixel_type.is_rgb else splits:
+        if not len(split.files):
+            continue
+        try:
+            pixel_type.read(read(split.piece(0)), upright=False)
+        except OtherType as error:
+            message = f"{split.piece(0)}: {error}; set these, or other images"
+            raise UserError(Problem(message, "dataset.channels", config.dataset.channels)) from None
+        # note: a run reports damaged images
+        except UnreadableImage:
+            continue
+
+
+def with_normalization(config: RunConfig, splits: Sequence[Folder], report: Report) -> RunConfig:
+    """Return the config with mean and deviation of the images of the first split, training, where it has none.
+
+    Raises UserError if an image cannot be read, or no images are listed.
+    """
+    dataset = config.dataset
+    if None not in (dataset.mean, dataset.std):
+        return config
+    if not splits:
+        key = "dataset.mean" if dataset.mean is None else "dataset.std"
+        message = (
+            "is computed only from images in folders, archives or tables on this machine; set one number per channel"
+        )
+        raise UserError(Problem(message, key, None))
+    moments = _moments(dataset, splits[0], report)
+    mean, std = dataset.mean or moments.mean, dataset.std or moments.std
+    return replace(config, dataset=replace(dataset, mean=mean, std=std))
+
+
+def _moments(dataset: Dataset, train: Folder, report: Report) -> Moments:
+    """Return those of all pixels, once for equal files on this machine."""
+    pieces = [train.piece(number) for number in range(len(train.files))]
+
+    def compute() -> Moments:
+        work = partial(_sums, pixel_type=PixelType.of(dataset))
+        few = len(pieces) <= _IMAGES_A_TASK
+        several = in_workers(work, pieces, _IMAGES_A_TASK, usable_cores())
+        sums: list[_Sums] = []
+        for result in work(pieces) if few else (one for _, one in several):
+            sums.append(result)
+            report("computing mean and deviation", len(sums), len(pieces))
+        return _of_sums(sums, pieces, dataset)
+
+    if isinstance(train.stored, Remote):
+        return compute()
+    files = {piece.file: os.stat(piece.file) for piece in pieces if "://" not in piece.file}  # noqa: PTH116
+    stamps = [[name, one.st_size, one.st_mtime_ns] for name, one in files.items()]
+    # note: of an archive, the parts of the split differ
+    places = [[piece.name, piece.start] for piece in pieces]
+    facts = [1, stamps, places, dataset.channels, dataset.dtype, dataset.exif_orientation]
+    return cached("normalization", facts, Moments, compute)
+
+
+def _sums(pieces: Sequence[Piece], pixel_type: PixelType) -> list[_Sums]:
+    return [_sums_of(piece, pixel_type) for piece in pieces]
+
+
+def _sums_of(piece: Piece, pixel_type: PixelType) -> _Sums:
+    try:
+        pixels = pixel_type.read(read(piece), upright=False)
+    except UnreadableImage as error:
+        return _Sums(0, [], [], str(error))
+    # note: integers are exact; sums of float32 are in float64
+    values = pixels.reshape(-1, pixel_type.channels).astype(np.float64)
+    return _Sums(len(values), values.sum(0).tolist(), np.square(values).sum(0).tolist())
+
+
+def _of_sums(sums: Sequence[_Sums], pieces: Sequence[Piece], dataset: Dataset) -> Moments:
+    """Return the moments of all images, which do not depend on the number of workers."""
+    if bad := [f"{piece} ({one.reason})" for piece, one in zip(pieces, sums, strict=True) if one.reason]:
+        message = f"{len(bad):,} of {count_of(len(pieces), 'training image')} cannot be read: {first_few(bad)}; repair "
+        raise UserError(Problem(f"{message}them, or set dataset.skip_bad=true", "dataset.path", dataset.path))
+    count = sum(one.pixels for one in sums)
+    means, squares = ([math.fsum(channel) / count for channel in zip(*of, strict=True)] for of in _columns(sums))
+    deviations = [math.sqrt(max(0.0, square - mean**2)) for mean, square in zip(means, squares, strict=True)]
+    # note: a channel of one value stays as it is
+    return Moments(_rounded(means, dataset), [one or 1.0 for one in _rounded(deviations, dataset)])
+
+
+def _columns(sums: Sequence[_Sums]) -> tuple[list[list[float]], list[list[float]]]:
+    return [one.values for one in sums], [one.squares for one in sums]
+
+
+def _rounded(values: Sequence[float], dataset: Dataset) -> list[float]:
+    return [float(f"{value / dataset.largest:.{_DIGITS}g}") for value in values]
