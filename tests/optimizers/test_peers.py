@@ -28,6 +28,7 @@ def test_lars_follows_its_paper() -> None:
 
 
 LARS = {"trust_coefficient": 0.02}, {"momentum": 0.9, "trust_coeff": 0.02, "eps": 0.0}
+AT_95 = {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)}
 # Names here and in the other library, the values of both, and the values under their own names.
 PEERS: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     *(
@@ -37,6 +38,10 @@ PEERS: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ),
     ("adamw", torch.optim.AdamW, {"weight_decay": 0.05}, {"beta1": 0.9, "beta2": 0.99}, {"betas": (0.9, 0.99)}),
     ("nadamw", timm.optim.NAdamW, {"weight_decay": 0.3}, {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)}),
+    *(
+        ("radam", torch.optim.RAdam, {"weight_decay": 0.1, "decoupled_weight_decay": decoupled}, *AT_95)
+        for decoupled in (False, True)
+    ),
     ("lars", timm.optim.Lars, {"weight_decay": 0.01}, *LARS),
     *(
         ("lion", timm.optim.Lion, {"weight_decay": decay}, {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)})
@@ -52,7 +57,8 @@ def test_an_optimizer_computes_the_same_as_another_library(
     model, reference = small_model(), small_model()
     ours = build_optimizer(packaged(name, no_decay="none", **values, **own), model, PEAK)
     theirs = peer(reference.parameters(), PEAK, **values, **others)
-    for step in range(4):
+    # note: RAdam has Adam's denominator from its sixth step on
+    for step in range(8):
         for network, one in ((model, ours), (reference, theirs)):
             set_gradients(network, step)
             set_lr(one, PEAK / (step + 1))
