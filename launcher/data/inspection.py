@@ -94,15 +94,13 @@ def inspect_data(
 
 
 def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
-    """Return the images of `dataset.test_path`, as `match_images` does.
+    """Return the images of `dataset.test_path`, and notes.
 
     Raises UserError if they are missing, or have no class of the run.
     """
-    path = config.dataset.test_path
-    assert path is not None
     assert classes is not None
     try:
-        images, notes, _ = match_images(path, config, classes, report)
+        images, notes = loader_of(config).held_out(config, classes, report)
         _check_files(config, [images])
         return replace(images, split="test"), notes
     except UserError as error:

@@ -122,7 +122,7 @@ def _needs_tifffile(data: bytes) -> bool:
     except Exception as error:
         raise UnreadableImage(f"no TIFF that can be read ({type(error).__name__} {error})") from None
     if width * length * channels > 4 * MOST_PIXELS:
-        raise UnreadableImage(f"more than {4 * MOST_PIXELS // 10**6} million samples")
+        raise UnreadableImage(f"more than {4 * MOST_PIXELS // 10**6} million values")
     has_plain_alpha = tags.get(_EXTRA) == _ALPHA
     return bool(channels > 1 and (max(tags.get(_BITS, (1,))) > 8 or (channels != 3 and not has_plain_alpha)))
 

@@ -28,6 +28,7 @@ WITHOUT_ACCURACY = (
     "gpt2_",
     "small_gpt",
     "small_segmentation",
+    "unet_brats",
     *OWN,
 )
 # Recipes of other tasks than classes of images, with their data set and model.
@@ -35,7 +36,9 @@ LANGUAGE = {"gpt2_125m": "openwebtext", "gpt2_125m_mosaic": "openwebtext", "smal
 OTHER = {
     **{name: (dataset, "gpt") for name, dataset in LANGUAGE.items()},
     "small_segmentation": ("shape_masks", "unet"),
+    "unet_brats": ("image_folder", "unet"),
 }
+SEGMENTATIONS = ("small_segmentation", "unet_brats")
 # Samples of the data set of the arithmetic in a header.
 SAMPLES = {"openwebtext": 7_168_000}
 
@@ -98,7 +101,7 @@ def test_the_header_has_results_source_command_and_correct_arithmetic(name: str)
     assert "Source: " in text
     steps = samples // config.batch_size
     stated = re.findall(r"(\d+) epochs? -> ([\d,]+) steps", text)
-    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", "small_gpt", "small_segmentation", *OWN)
+    assert stated or name in ("ffcv_rn18", "ffcv_rn50", "nvidia_v1_5", "small_gpt", *SEGMENTATIONS, *OWN)
     for epochs, total in stated:
         assert int(total.replace(",", "")) == int(epochs) * steps
         assert int(epochs) == config.epochs

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from launcher.records.metrics import read_metrics
 from tests.forked import MODEL_MAIN, python
 from tests.runs import Train, draw_nothing, fork_checks
 
@@ -70,3 +71,37 @@ def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Pat
             Image.new("L", (8, 8)).save(tmp_path / "data" / split / part / "0.png")
     refused = train("recipe=small", "dataset.path=data", "batch_size=1", "launch=cpu", code=2)
     assert "has folders of images and masks; set recipe=small_segmentation" in refused.stderr
+
+
+def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    for number in range(18):
+        place, mask = "train" if number < 12 else "val" if number < 15 else "test", np.zeros((24, 24))
+        mask[random.integers(0, 12) :, :12] = number % 4
+        slices = random.normal(size=(24, 24, 4)) + mask[..., None] * [1, -1, 0.5, 0]
+        for part in ("images", "masks"):
+            (tmp_path / "data" / place / part).mkdir(parents=True, exist_ok=True)
+        np.save(tmp_path / "data" / place / "images" / f"{number}.npy", slices.astype(np.float32))
+        Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "data" / place / "masks" / f"{number}.png")
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    words = [
+        "recipe=unet_brats", "dataset.path=data", "dataset.native_size=24", "model.filters=4", "model.levels=3",
+        "batch_size=4", "epochs=4", "launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.tensorboard=false",
+        "dataset.test_path=data/test",
+    ]  # fmt: skip
+    assert "12 training images" in train("plan", *words).stdout
+    train(*words, "run_name=brats")
+    rows = read_metrics(tmp_path / "runs" / "brats" / "metrics.jsonl")
+    losses = [row["loss"] for row in rows if row["kind"] == "epoch"]
+    assert losses[-1] < losses[0]
+    (tested,) = [row for row in rows if row["kind"] == "test"]
+    again = json.loads(train("eval", "runs/brats", "dataset.path=data/test", "--json").stdout)
+    assert again["metrics"] == pytest.approx(tested["metrics"])
+    file = "data/val/images/12.npy"
+    train("predict", "runs/brats", file, "--masks", "masks")
+    mask = np.asarray(Image.open(tmp_path / "masks" / "12.png"))
+    for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
+        train("export", "runs/brats", *flags, "-o", name)
+        python(MODEL_MAIN, f"{name}/model.py", file, folder=tmp_path)
+        assert np.array_equal(np.asarray(Image.open(tmp_path / "12_mask.png")), mask)
+    train("look", *words, "-o", "look.html")

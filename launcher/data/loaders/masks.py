@@ -63,6 +63,11 @@ class MaskLoader(Loader):
         reader = WorkerProcesses(task.records(train, task.decoder(config, opening.change_image)), opening.shard)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), opening.shard)
 
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
+        from launcher.data.masks.inspection import held_out_pairs
+
+        return held_out_pairs(config, classes, report)
+
     def other(self, path: str, plan: Plan) -> Folder:
         from launcher.data.masks.pairs import evaluation_pairs
 

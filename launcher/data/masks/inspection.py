@@ -17,7 +17,7 @@ from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.folder import Folder, without
 from launcher.data.identity import fingerprint, listed, of_splits
 from launcher.data.inspection import Inspection, check_counted, counted
-from launcher.data.masks.pairs import read_pairs
+from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
 from launcher.data.shapes import check_built_in, drawn_as
@@ -28,7 +28,7 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
 if TYPE_CHECKING:
-    from launcher.config.schema import RunConfig
+    from launcher.config.schema import Dataset, RunConfig
 
 _PAIRS_A_TASK = 32
 
@@ -47,28 +47,11 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
         check_counted(dataset)
         names, notes = check_built_in(config)
         return Inspection(config, notes, classes=names)
-    if dataset.test_path is not None:
-        message = "has no meaning with masks; remove it, then evaluate the run by train eval RUN dataset.path=FOLDER"
-        raise UserError(Problem(message, "dataset.test_path", dataset.test_path))
     splits = read_pairs(config, skipped or ())
     task: MaskTask = config.task  # type: ignore[assignment]
-    checked = [check_pairs(split, task, PixelType.of(dataset), report) for split in splits]
-    results = zip(splits, checked, strict=True)
-    bad = {split.files[number]: why for split, one in results for number, why in one.bad.items()}
-    if bad and not dataset.skip_bad:
-        total, shown = sum(len(split.files) for split in splits), first_few([f"{f} ({why})" for f, why in bad.items()])
-        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; repair them, or set "
-        raise UserError(Problem(f"{message}dataset.skip_bad=true", "dataset.path", dataset.path))
-    train, val = (without(split, bad) for split in splits)
-    for split in (train, val):
-        if not split.files:
-            message = f"has no {split.split} image with a mask that can be read; repair some"
-            raise UserError(Problem(message, "dataset.path", dataset.path))
+    checked = [check_pairs(split, task, None, PixelType.of(dataset), report) for split in splits]
+    (train, val), bad, notes = _usable(splits, checked, dataset, "dataset.path")
     names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
-    notes = notes_on(*({k: v for k, v in one.dropped.items() if k != UNREADABLE or not bad} for one in (train, val)))
-    if bad:
-        shown = first_few([f"{file} ({why})" for file, why in bad.items()])
-        notes.append(f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be used: {shown}")
     for title, result in zip(("training", "validation"), checked, strict=True):
         if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
             notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
@@ -77,16 +60,61 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
     return replace(inspection, skipped=bad, classes=names, splits=(train, val))
 
 
-def check_pairs(split: Folder, task: MaskTask, pixel_type: PixelType, report: Report) -> Checked:
-    """Read all masks, and the sizes of their images, on all cores; once for equal files."""
+def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
+    """Return the images with masks of `dataset.test_path`, and notes; raises UserError if one cannot be used."""
+    dataset, task = config.dataset, config.task
+    assert dataset.test_path is not None
+    pairs = evaluation_pairs(dataset.test_path, dataset)
+    checked = check_pairs(pairs, task, len(classes), PixelType.of(dataset), report)  # type: ignore[arg-type]
+    (images,), _, notes = _usable([pairs], [checked], dataset, "dataset.test_path")
+    return replace(images, classes=[*classes]), notes
+
+
+def _usable(
+    splits: Sequence[Folder], checked: Sequence[Checked], dataset: Dataset, key: str
+) -> tuple[list[Folder], dict[str, str], list[str]]:
+    """Return the splits without pairs that cannot be used, these with their reasons, and notes.
+
+    Raises UserError about the key of their path if there are some, unless `dataset.skip_bad`, or no others.
+    """
+    path = getattr(dataset, key.rpartition(".")[2])
+    results = zip(splits, checked, strict=True)
+    bad = {split.files[number]: why for split, one in results for number, why in one.bad.items()}
+    shown = first_few([f"{file} ({why})" for file, why in bad.items()])
+    if bad and not dataset.skip_bad:
+        total = sum(len(split.files) for split in splits)
+        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; repair them, or set "
+        raise UserError(Problem(f"{message}dataset.skip_bad=true", key, path))
+    usable = [without(split, bad) for split in splits]
+    for split in usable:
+        if not split.files:
+            message = f"has no {split.split} image with a mask that can be read; repair some"
+            raise UserError(Problem(message, key, path))
+    notes = notes_on(*({k: v for k, v in one.dropped.items() if k != UNREADABLE or not bad} for one in usable))
+    if bad:
+        notes.append(f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be used: {shown}")
+    return usable, bad, notes
+
+
+def check_pairs(split: Folder, task: MaskTask, classes: int | None, pixel_type: PixelType, report: Report) -> Checked:
+    """Read all masks, and the sizes of their images, on all cores; once for equal files.
+
+    classes: their number, if it is known.
+    """
     assert isinstance(split.stored, Paired)
     pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
-    facts = [1, files, str(task), *([] if pixel_type.is_rgb else [str(pixel_type)])]
+    facts = [
+        1,
+        files,
+        str(task),
+        *([] if classes is None else [classes]),
+        *([] if pixel_type.is_rgb else [str(pixel_type)]),
+    ]
 
     def compute() -> Checked:
         pixels, bad = np.zeros(256, np.int64), {}
-        work = partial(_examined, masks=Masks.of(task), pixel_type=pixel_type)
+        work = partial(_examined, masks=Masks.of(task, classes), pixel_type=pixel_type)
         few = len(pairs) <= _PAIRS_A_TASK
         several = in_workers(work, pairs, _PAIRS_A_TASK, usable_cores())
         results = work(pairs) if few else (result for _, result in several)
