@@ -134,7 +134,7 @@ def _refused(model: TimmModel, classes: int, channels: int, error: Exception) ->
     match = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
     values = model.keywords()
     if channels != 3 and match is not None and match[1] == "in_chans":
-        message = f"{model.architecture} takes images of three channels alone; set another model.architecture"
+        message = f"is for three channels alone; set another model.architecture than {model.architecture}"
         return Problem(message, "dataset.channels", channels)
     if match is None or match[1] not in values:
         listed = ", ".join(f"{name}={value}" for name, value in values.items()) or "no further values"
