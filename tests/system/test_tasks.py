@@ -79,12 +79,8 @@ def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tm
 CHANNELS = {
     "uint16": ["recipe=small", "dataset.channels=4", "algorithms=[cutmix,cutout,progressive_resizing,ema]"],
     "float32": [
-        "recipe=small",
-        "model=vit",
-        "model.patch_size=8",
-        "model.width=16",
-        "model.heads=2",
-        "dataset.channels=2",
+        *("recipe=small", "model=vit", "model.patch_size=8", "model.width=16", "model.heads=2", "dataset.channels=2"),
+        "algorithms=[ema]",
     ],
 }
 
