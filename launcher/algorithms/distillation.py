@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, config=STRICT)
 class DistillationConfig(TeachingConfig, change_batch=95, change_loss=10, acts_on=("image", "label")):
-    needs_rgb = "teachers have learnt such images"
+    needs_rgb = "teachers were trained on such images"
 
     form: Literal["soft", "hard"]
     temperature: Positive

@@ -210,7 +210,7 @@ def test_loaded_and_normalized_values_lose_nothing(dtype: str, largest: int, tmp
             (f"algorithms=[{name}]", "changes? colours of 8-bit RGB")
             for name in ("randaugment", "trivialaugment", "augmix")
         ),
-        ("algorithms=[distillation]", "teachers have learnt such images"),
+        ("algorithms=[distillation]", "teachers were trained on such images"),
         ("dataloader.decode=gpu", "decodes JPEGs as 8-bit RGB alone; set dataloader.decode=cpu"),
         ("dataloader.dct_scaling=true", "set dataloader.dct_scaling=false"),
         ("model.weights=torchvision", "for images of three channels alone"),
