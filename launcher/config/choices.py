@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
@@ -214,6 +214,15 @@ class LoaderConfig(Complete, Declaration, ABC):
     gives: ClassVar[str] = "label"
 
     name: str
+
+    def choose(
+        self, typed: Collection[str], config_with: Callable[[str], RunConfig]
+    ) -> tuple[str, str | None] | None:
+        """Return the option that takes the place of this one, and a note for the user; None if this one is used.
+
+        typed: its keys that are not defaults. config_with: returns the run config with another option.
+        """
+        return None
 
 
 @dataclass(frozen=True, config=STRICT)

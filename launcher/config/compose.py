@@ -13,6 +13,7 @@ from launcher import paths
 from launcher.config import code, recipes
 from launcher.config.fields import expanded
 from launcher.config.groups import files
+from launcher.config.groups import values as group_values
 from launcher.config.keys import takes_target
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer, get, leaves, put, resolve, without
 from launcher.config.overrides import SEARCH_PATH, Assignment, parse, quoted, sort_words
@@ -95,12 +96,28 @@ class Composition:
         with problems.collected():
             values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
-            config = _with_installed(validate(values, self.origin))
+            values, config = self._with_loader(values, validate(values, self.origin))
+            config = _with_installed(config)
         problems.settle()
         hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
         origins = {key: self.origin(key) for key, _ in leaves(values)}
         origins |= dict.fromkeys(self.switched, COMMAND_LINE)
         return Composed(config, origins, [*self.notes, *([hint] if hint else [])])
+
+    def _with_loader(self, values: dict[str, Any], config: RunConfig) -> tuple[dict[str, Any], RunConfig]:
+        """Return the values and the config with the data loader that takes the place of the chosen one."""
+        group = "dataloader"
+        typed = {key: value for key, value in values[group].items() if self.origin(f"{group}.{key}") != DEFAULTS}
+
+        def values_with(option: str) -> dict[str, Any]:
+            return {**values, group: {**group_values(group, option), **typed, "name": option}}
+
+        chosen = config.dataloader.choose(typed, lambda option: validate(values_with(option), self.origin))
+        if chosen is None:
+            return values, config
+        option, note = chosen
+        self.notes += [note] if note else []
+        return (new := values_with(option)), validate(new, self.origin)
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Set values by dotted key as if they were typed, after a config was composed without them."""

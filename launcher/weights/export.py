@@ -2,7 +2,7 @@
 
 import io
 import math
-import tempfile
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, redirect_stdout, suppress
@@ -116,14 +116,19 @@ def _staged(output: Path) -> Iterator[Path]:
     Raises UserError if `output` cannot be written.
     """
     created = [path for path in (output, *output.parents) if not path.exists()]
+    staged = output / ".export"
     try:
         output.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".export-", dir=output) as staged:
-            yield Path(staged)
-            for path in Path(staged).iterdir():
-                if path.is_file():
-                    path.replace(output / path.name)
+        # note: an export that was killed, or whose disk failed, leaves its folder
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir()
+        yield staged
+        for path in staged.iterdir():
+            if path.is_file():
+                path.replace(output / path.name)
+        shutil.rmtree(staged, ignore_errors=True)
     except BaseException as error:
+        shutil.rmtree(staged, ignore_errors=True)
         for path in created:
             with suppress(OSError):
                 path.rmdir()

@@ -83,6 +83,14 @@ def assert_no_place(export: Path) -> None:
         assert not [place for place in places if str(place).encode() in path.read_bytes()], path.name
 
 
+def test_an_export_removes_what_a_killed_one_left(tmp_path: Path, tiny_networks: None) -> None:
+    output = tmp_path / "out"
+    (output / ".export").mkdir(parents=True)
+    (output / ".export" / "model.safetensors").write_bytes(b"half")
+    export(finished(tmp_path), output)
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
+
+
 def test_an_export_contains_no_place_and_no_account_of_the_run(tmp_path: Path, tiny_networks: None) -> None:
     place = f"{tmp_path}/SECRET"
     words = ["logger=wandb", "logger.project=SECRET", "logger.entity=SECRET", "launch.rdzv=SECRET:1"]

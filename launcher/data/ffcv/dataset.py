@@ -9,10 +9,11 @@ import numpy as np
 from launcher import paths
 from launcher.config.schema import Dataset, RunConfig
 from launcher.config.yaml_file import read_mapping
-from launcher.data.ffcv.beton import Beton, open_beton
+from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
 from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
 from launcher.data.shapes import shapes_folder
 from launcher.data.sources.layout import FFCV, is_no_folder
+from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
@@ -62,6 +63,27 @@ class FFCVDataset:
             message = f"{path} was written with {written}; set it, or another dataloader.folder and run train prepare"
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
+
+    def are_beside_images(self) -> bool:
+        """Return whether all files that `train prepare` writes are in the folder of the images; raises as `written`."""
+        if self.dataset.kind != "folder" or self.dataset.path is None or is_no_folder(self.dataset.path):
+            return False
+        return all(is_there(path) and is_there(manifest_path(path)) for _, path, _ in self.written())
+
+    def are_of_images(self, config: RunConfig) -> bool:
+        """Return whether the files are of the images that are in the folder now; raises UserError if that has none.
+
+        Lists these only if one of their folders has changed since.
+        """
+        written = min(manifest_path(path).stat().st_mtime for _, path, _ in self.written())
+        root = Path(str(self.dataset.path))
+        folders = [one for depth in ("*/", "*/*/") for one in root.glob(depth) if FFCV not in one.parts]
+        if all(folder.stat().st_mtime <= written for folder in folders):
+            return True
+        from launcher.data.ffcv.inspection import identity_of_files
+        from launcher.data.identity import of_source
+
+        return of_source(config, (), ()) == identity_of_files(config)
 
     def written(self) -> list[tuple[str, Path, FFCVFile]]:
         """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""

@@ -1,0 +1,63 @@
+"""FFCV files of the images where they exist, otherwise the images: one of the other loaders takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import LoaderConfig
+from launcher.config.fields import STRICT, AnyPath, Count
+from launcher.data.ffcv.values import FFCVFiles
+from launcher.errors import UserError
+
+if TYPE_CHECKING:
+    from launcher.config.schema import RunConfig
+
+_FILES, _IMAGES = "ffcv", "torchvision"
+_KEYS_OF_FILES = ("folder", "train", "val", "os_cache", "files")
+_DECODES = {"whole": _FILES, "crop": _FILES, "cpu": _IMAGES, "gpu": _IMAGES}
+
+
+@dataclass(frozen=True, config=STRICT)
+class AutoLoader(LoaderConfig):
+    """Values of both loaders; those that are set are the values of the one that takes its place."""
+
+    name: Literal["auto"]
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"]
+    prefetch: Count
+    shuffle_buffer: Count
+    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
+    decode: Literal["whole", "crop", "cpu", "gpu"] | None
+    dct_scaling: bool
+    folder: AnyPath | None
+    train: AnyPath | None
+    val: AnyPath | None
+    os_cache: bool | Literal["auto"]
+    files: FFCVFiles
+
+    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str | None]:
+        """Choose the files that `train prepare` writes beside the images, if they are of the images of today."""
+        if option := self._only(typed):
+            return option, None
+        from launcher.data.ffcv.dataset import FFCVDataset  # note: every command reads the values in this file
+
+        with suppress(UserError):
+            files = FFCVDataset.of(config_with(_FILES))
+            if files.are_beside_images():
+                folder = files.path("train").parent
+                if files.are_of_images(config_with(_FILES)):
+                    return _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
+                return _IMAGES, f"the images have changed since {folder} was written; remove it to run train prepare"
+        return _IMAGES, None
+
+    def _only(self, typed: Collection[str]) -> str | None:
+        """Return the loader that alone has the keys that are set, or accepts their values."""
+        if self.decode is not None:
+            return _DECODES[self.decode]
+        if self.decoder == "ffcv" or any(key in typed for key in _KEYS_OF_FILES):
+            return _FILES
+        return _IMAGES if "shuffle_buffer" in typed or self.workers == 0 else None
