@@ -215,9 +215,7 @@ class LoaderConfig(Complete, Declaration, ABC):
 
     name: str
 
-    def choose(
-        self, typed: Collection[str], config_with: Callable[[str], RunConfig]
-    ) -> tuple[str, str | None] | None:
+    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str | None] | None:
         """Return the option that takes the place of this one, and a note for the user; None if this one is used.
 
         typed: its keys that are not defaults. config_with: returns the run config with another option.
