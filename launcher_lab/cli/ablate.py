@@ -15,7 +15,8 @@ from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
-from launcher_lab.cli.curve import Cell, as_started, check_all, expand, train_all
+from launcher_lab.cli.curve import as_started, check_all, expand
+from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
 from launcher_lab.study.runs import read_run, title_of
@@ -36,6 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     more = "add a row: all algorithms and this one, or this key=value; several values make several rows"
     parser.add_argument("--with", dest="more", action="append", default=[], metavar="WORDS", help=more)
     parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=f"with --run: {PARALLEL}")
     parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
     parser.add_argument(
         "--seconds", type=seconds, default=1.0, metavar="S", help="seconds per kind of step (default: 1)"
@@ -49,7 +51,9 @@ def main(arguments: argparse.Namespace) -> int:
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     ordered = [cell for row in cells.values() for cell in row]
-    if arguments.run and (code := _train_missing(ordered, is_json=arguments.json)) != 0:
+    if arguments.parallel != 1 and not arguments.run:
+        raise UserError(Problem("needs --run, which trains the missing runs", "--parallel", arguments.parallel))
+    if arguments.run and (code := _train_missing(ordered, arguments.parallel, is_json=arguments.json)) != 0:
         return code
     rows = _rows(cells, must_exist=not arguments.grid)
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
@@ -84,14 +88,14 @@ def _check_several(words: Sequence[str]) -> None:
         raise UserError(*wrong)
 
 
-def _train_missing(cells: Sequence[Cell], *, is_json: bool) -> int:
-    """Train the unfinished runs, the first seed of every row first; return the exit code."""
+def _train_missing(cells: Sequence[Cell], parallel: int, *, is_json: bool) -> int:
+    """Train the unfinished runs, so many at once, the first seed of every row first; return the exit code."""
     seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
     ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
-    check_all(ordered, here=True)
-    outcomes: dict[Path, str] = {}
+    training = Training(ordered, parts(parallel, cells[0].composed.config.launch.device))
+    check_all(ordered, here=True, gpus=training.machine[0].count)
     with only_json(is_json):
-        return train_all(ordered, outcomes) or int("failed" in outcomes.values())
+        return training.run() or int("failed" in training.outcomes.values())
 
 
 def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[Row]:

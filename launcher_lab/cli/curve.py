@@ -5,38 +5,33 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 import re
-import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import atomic
-from launcher.config.compose import Composed, compose
+from launcher.config.compose import compose
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
-from launcher.console import console, for_programs, only_json, print_json, verbatim
+from launcher.console import console, only_json, print_json, verbatim
 from launcher.data.identity import COUNTS, identity_if_present
 from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
-from launcher.errors import INTERRUPTED, TERMINATED, Problem, Problems, UserError
+from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.plan.plan import dilated_epochs
-from launcher.rank.main import die_with
 from launcher.records.run_folder import RunFolder
-from launcher.stopping import stop_signals
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
+from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study.ablation import alternatives
-from launcher_lab.study.runs import State, data_path, read_run
+from launcher_lab.study.runs import data_path, read_run
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -56,6 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
     )
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
     values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume"
@@ -65,14 +61,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     job_words = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
     cells = expand([word for word in arguments.overrides if word not in job_words])
-    check_all(cells, here=not arguments.slurm)
+    if arguments.slurm and arguments.parallel != 1:
+        message = "is for runs on this machine; omit it, since Slurm starts as many jobs as fit"
+        raise UserError(Problem(message, "--parallel", arguments.parallel))
+    machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
+    check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
     outcomes: dict[Path, str] = {}
     with only_json(arguments.json):
         code = None
         if arguments.slurm:
             _submit_all(cells, job_words, outcomes)
         else:
-            code = train_all(cells, outcomes)
+            code = Training(cells, machine, outcomes).run()
         if code is None:
             out = console()
             counts = Counter(outcomes.values())
@@ -83,24 +83,6 @@ def main(arguments: argparse.Namespace) -> int:
         runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]
         print_json({"runs": runs})
     return code
-
-
-def train_all(cells: Sequence[Cell], outcomes: dict[Path, str]) -> int | None:
-    """Start or resume the runs one after another, and note their outcomes; return the exit code if stopped."""
-    out = console()
-    for number, cell in enumerate(cells, 1):
-        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}")
-        state = cell.state
-        if state in ("finished", "running"):
-            outcomes[cell.folder] = "already finished" if state == "finished" else "running elsewhere"
-            out.print(f"  {state}: skipped")
-            continue
-        code = _train(["run", *cell.words] if state is None else ["resume", str(cell.folder)])
-        if code in (INTERRUPTED, TERMINATED):
-            out.print("stopped; run the same command to continue")
-            return code
-        outcomes[cell.folder] = "finished" if code == 0 else "failed"
-    return None
 
 
 def _submit_all(cells: list[Cell], words: list[str], outcomes: dict[Path, str]) -> None:
@@ -146,15 +128,15 @@ def _output(command: list[str], script: str | None = None) -> str:
     return done.stdout
 
 
-def check_all(cells: Sequence[Cell], *, here: bool) -> list[Prepared]:
-    """Prepare every run before the first one starts; the data must exist only if it starts `here`.
+def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:
+    """Prepare every run before the first one starts; the data must exist only if it starts `here`, on so many GPUs.
 
     Raises UserError with each distinct error of the runs, once.
     """
     prepared, problems = [], Problems()
     for cell in cells:
         with problems.collected():
-            run = as_started(cell, here=here, must_exist=here)
+            run = as_started(cell, here=here, must_exist=here, gpus=gpus)
             check_existing(cell.folder, run.plan.config, here=here)
             if here:
                 run.plan.config.logger.check()
@@ -163,55 +145,20 @@ def check_all(cells: Sequence[Cell], *, here: bool) -> list[Prepared]:
     return prepared
 
 
-def as_started(cell: Cell, *, here: bool, must_exist: bool) -> Prepared:
+def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = None) -> Prepared:
     """Prepare a run as its start does, so that its config equals the one in its folder.
 
-    Not `here`, on a node of a cluster, `auto` stays. Without `must_exist` images, and weights of libraries, may be
-    missing.
+    It has `gpus` of this machine, or all if None. Not `here`, on a node of a cluster, `auto` stays. Without
+    `must_exist` images, and weights of libraries, may be missing.
 
     Raises UserError if a value cannot work.
     """
     config = cell.composed.config
-    devices = planned(config.launch, None if here else gpus_of_node(config))
+    devices = planned(config.launch, gpus if here else gpus_of_node(config))
     run = prepare_run(cell.composed, devices=devices, must_exist=must_exist, with_weights=True)
     if here and not must_exist:
         run = replace(run, plan=replace(run.plan, config=with_decoder(run.plan.config)))
     return run
-
-
-def _train(words: list[str]) -> int:
-    """Train one run in its own process, forwarding stop signals; return its exit code."""
-    # note: if this process is killed, the run also gets SIGTERM, saves a checkpoint and stops
-    die_together = partial(die_with, os.getpid(), signal.SIGTERM)
-    command = [sys.executable, "-m", "launcher", *words]
-    process = subprocess.Popen(command, stdout=for_programs(), preexec_fn=die_together)
-
-    def forward(number: int) -> None:
-        # note: the terminal also sends Ctrl-C to the run, which saves a checkpoint and exits; this process waits for it
-        if number != signal.SIGINT:
-            process.send_signal(number)
-
-    with stop_signals(forward):
-        return process.wait()
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of a grid: the words of its command line, their composition, and its folder, which may not exist yet."""
-
-    words: tuple[str, ...]
-    composed: Composed
-    folder: Path
-
-    @property
-    def state(self) -> State | None:
-        """Return the run's state; None before it starts."""
-        return read_run(self.folder).state if self.folder.exists() else None
-
-    @property
-    def epochs(self) -> int:
-        """Return the length after dilation."""
-        return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
 
 
 def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:

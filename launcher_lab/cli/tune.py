@@ -28,7 +28,8 @@ from launcher.errors import Problem, UserError
 from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.curve import MOST_RUNS, Cell, as_started, check_all, check_existing, train_all
+from launcher_lab.cli.curve import MOST_RUNS, as_started, check_all, check_existing
+from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study.runs import quality
 
 EXAMPLES = [
@@ -45,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="values for all trials")
     parser.add_argument("--trials", type=int, default=5, metavar="N", help="trials per study (default: 5)")
     parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
+    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--list", action="store_true", help="print the trials and start none")
     instead.add_argument("--json", action="store_true", help="print the results so far as JSON and start no trial")
@@ -67,12 +69,13 @@ def main(arguments: argparse.Namespace) -> int:
     for trial in all_trials:
         command = (*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}")
         cells[trial.name] = Cell(command, compose(command), runs / trial.name)
-    _check(list(cells.values()), starts=not (arguments.list or arguments.json))
+    training = Training([*cells.values()], parts(arguments.parallel, common.launch.device))
+    _check(training, starts=not (arguments.list or arguments.json))
     if arguments.list:
         for cell in cells.values():
             print(shlex.join(["train", *cell.words]))
         return 0
-    if not arguments.json and (code := train_all([*cells.values()], {})) is not None:
+    if not arguments.json and (code := training.run()) is not None:
         return code
     goal = common.task.goal(common.target) if common.target else None
     ordered = results(all_trials, runs, goal, common.task.primary)
@@ -83,15 +86,15 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(cells: Sequence[Cell], *, starts: bool) -> None:
+def _check(training: Training, *, starts: bool) -> None:
     """Report values out of bounds and folders of other runs before the first trial.
 
     Raises UserError with each distinct error of the trials, once.
     """
     if starts:
-        check_all(cells, here=True)
+        check_all(training.cells, here=True, gpus=training.machine[0].count)
         return
-    for cell in cells:
+    for cell in training.cells:
         if cell.folder.exists():
             check_existing(cell.folder, as_started(cell, here=True, must_exist=False).plan.config, here=True)
 

@@ -81,7 +81,7 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "launcher.launch.start.replay",
         "launcher.measure.launch.measure_steps",
         "launcher.cli.prepare._prepare",
-        "launcher_lab.cli.curve.train_all",
+        "launcher_lab.cli.training.Training.run",
     ):
         monkeypatch.setattr(name, stop)
     for name in ("measure.launch.prepare_here", "launch.start.start"):

@@ -226,7 +226,7 @@ def test_a_page_holds_any_image(longest: int, size: int) -> None:
 @pytest.fixture
 def images(tmp_path: Path) -> Path:
     """Two classes of four training and two validation images."""
-    return write_images(tmp_path / "images", {"train": 4, "val": 2})
+    return write_images(tmp_path / "ffcv" / "images", {"train": 4, "val": 2})
 
 
 def chosen(folder: Path, *words: str) -> tuple[str, list[str]]:

@@ -77,7 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(ROOT / "tests" / "records" / "format1" / "run", tmp_path / "runs" / "a")
     for name in ("launch.start.replay", "measure.launch.measure_steps", "cli.prepare._prepare"):
         monkeypatch.setattr(f"launcher.{name}", start)
-    monkeypatch.setattr("launcher_lab.cli.curve.train_all", start)
+    monkeypatch.setattr("launcher_lab.cli.training.Training.run", start)
     monkeypatch.setattr("launcher.weights.export.export_run", start)
     monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, report: [])
     monkeypatch.setattr(

@@ -32,15 +32,18 @@ for line in lines:
 assert not any(name.partition(".")[0] in ("launcher", "launcher_lab") for name in sys.modules)
 print(json.dumps(composed))
 """
+# What dataloader=auto is without files of the images.
+IMAGES = "dataloader=torchvision"
 # Command lines, and Hydra's own words for them.
 OTHERS = {
-    "recipe=hot fidelity=published": "hot +published=hot fidelity=published",
-    "recipe=ffcv_rn50 epochs=32": "ffcv_rn50 +lengths/ffcv_rn50='32' epochs=32",
-    "recipe=mild dataset=shapes epochs=3": "mild dataset=shapes epochs=3",
+    "recipe=hot fidelity=published": f"hot +published=hot fidelity=published {IMAGES}",
+    "recipe=ffcv_rn50 epochs=32": f"ffcv_rn50 +lengths/ffcv_rn50='32' epochs=32 {IMAGES}",
+    "recipe=mild dataset=shapes epochs=3": f"mild dataset=shapes epochs=3 {IMAGES}",
     "algorithms=[ema,blurpool] epochs=7": "train algorithms=[ema,blurpool] epochs=7",
-    "recipe=mild algorithms.ema=off": "mild ++algorithms.ema=null",
+    "recipe=mild algorithms.ema=off": f"mild ++algorithms.ema=null {IMAGES}",
 }
-LINES = {**{f"recipe={name}": name for name in recipes.names()}, **OTHERS}
+AUTO = [name for name in recipes.names() if recipes.load(name).options["dataloader"] == "auto"]
+LINES = {**{f"recipe={name}": f"{name} {IMAGES if name in AUTO else ''}" for name in recipes.names()}, **OTHERS}
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,23 @@
 import json
-import os
 import signal
 import statistics
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from launcher.errors import UserError
+from launcher.launch import start
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli import curve
+from launcher_lab.cli import training
 from tests.forked import Command
 from tests.images import write_images
-from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, slow_down, steps_done, use_tiny, wait_for
+from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, same, slow_down, steps_done, use_tiny, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -30,13 +33,27 @@ def train(train: Train) -> Train:
     return replace(train, before=(*train.before, slow_down))
 
 
+def refuse(*_: object) -> None:
+    raise UserError("the disk is full")
+
+
+def refuse_to_start() -> None:
+    start.start = refuse  # type: ignore[assignment]
+
+
+def have_two_cores() -> None:
+    training.usable_cores = lambda: 2
+
+
 def fork_runs() -> None:
-    """Start the runs of a grid as forks, in place of new interpreters."""
+    """Start the runs of a grid as forks, in place of new interpreters; those of seed 7 fail."""
 
-    def start(words: list[str], **_: object) -> Command:
-        return Command(words[2:], Path.cwd(), os.environ, 1, 2, before=(use_tiny, draw_nothing, slow_down))
+    def fork(words: list[str], stdout: Any, stderr: Any, env: dict[str, str], **_: object) -> Command:
+        streams = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
+        before = (use_tiny, draw_nothing, slow_down, *([refuse_to_start] if "seed=7" in words else []))
+        return Command(words[2:], Path.cwd(), env, *streams, before=before)
 
-    curve.subprocess = SimpleNamespace(Popen=start)  # type: ignore[assignment]
+    training.subprocess = SimpleNamespace(Popen=fork, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
 
 
 def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None:
@@ -62,6 +79,33 @@ def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None
     shown = train("compare", "runs").stdout
     assert shown.count("mild ") >= 2
     assert "excluded runs" not in shown
+
+
+def test_runs_at_once_stop_together_resume_and_compute_what_they_compute_one_after_another(train: Train) -> None:
+    words = [word.replace("epochs=3,4", "epochs=4") for word in GRID] + ["seed=0,1"]
+    train = replace(train, around=(fork_runs, have_two_cores))
+    process = train.start(*words, "--parallel", "2", "runs=at_once")
+    at_once, after = (
+        [train.folder / name / f"mild-shapes-4ep-seed{seed}" for seed in (0, 1)] for name in ("at_once", "after")
+    )
+    wait_for(lambda: all(map(steps_done, at_once)))
+    process.send_signal(signal.SIGTERM)
+    output, _ = ended(process, 143)
+    assert output.count(" on core ") == 2
+    assert "run the same command to continue" in output
+    assert [bool(RunFolder(run).newest_step()) for run in at_once] == [True, True]
+    assert "2 finished" in train(*words, "--parallel", "2", "runs=at_once").stdout
+    assert "2 finished" in train(*words, "runs=after").stdout
+    for first, second in zip(at_once, after, strict=True):
+        assert same(train.decided(first), train.decided(second))
+
+
+def test_the_error_of_a_run_at_once_is_printed_and_others_go_on(train: Train) -> None:
+    words = [word.replace("epochs=3,4", "epochs=1") for word in GRID]
+    train = replace(train, around=(fork_runs, have_two_cores))
+    output = train(*words, "schedule.warmup=0ba", "seed=7,0,1", "--parallel", "2", code=1).stdout
+    assert "seed7 failed\n    error: the disk is full\n" in output
+    assert sorted(output.splitlines()[-2].split(", ")) == ["1 failed", "2 finished"]
 
 
 def test_a_killed_grid_makes_its_run_save_and_stop(train: Train) -> None:

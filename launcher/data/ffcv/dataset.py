@@ -70,21 +70,6 @@ class FFCVDataset:
             return False
         return all(is_there(path) and is_there(manifest_path(path)) for _, path, _ in self.written())
 
-    def are_of_images(self, config: RunConfig) -> bool:
-        """Return whether the files are of the images that are in the folder now; raises UserError if that has none.
-
-        Lists these only if one of their folders has changed since.
-        """
-        written = min(manifest_path(path).stat().st_mtime for _, path, _ in self.written())
-        root = Path(str(self.dataset.path))
-        folders = [one for depth in ("*/", "*/*/") for one in root.glob(depth) if FFCV not in one.parts]
-        if all(folder.stat().st_mtime <= written for folder in folders):
-            return True
-        from launcher.data.ffcv.inspection import identity_of_files
-        from launcher.data.identity import of_source
-
-        return of_source(config, (), ()) == identity_of_files(config)
-
     def written(self) -> list[tuple[str, Path, FFCVFile]]:
         """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""
         full, small = full_values(self.loader.files), small_values(self.loader.files)

@@ -2,15 +2,17 @@
 
 import hashlib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.data.classes import check_labels, read_labels
-from launcher.data.ffcv.beton import Beton
+from launcher.data.ffcv.beton import Beton, manifest_path
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
-from launcher.data.identity import of_splits
+from launcher.data.identity import of_source, of_splits
 from launcher.data.inspection import Inspection, counted, has_counts
+from launcher.data.sources.layout import FFCV
 from launcher.errors import Problem, UserError, first_few
 
 
@@ -47,6 +49,19 @@ def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
 def identity_of_files(config: RunConfig) -> str:
     """Return the identity of the images that the files were written from; raises UserError if one is missing."""
     return of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in SPLITS))
+
+
+def are_of_images(config: RunConfig) -> bool:
+    """Return whether the files beside the images are of the images that are there now; raises UserError if none are.
+
+    Lists these only if one of their folders has changed since.
+    """
+    written = min(manifest_path(path).stat().st_mtime for _, path, _ in FFCVDataset.of(config).written())
+    root = Path(str(config.dataset.path))
+    folders = [one for depth in ("*/", "*/*/") for one in root.glob(depth) if FFCV not in one.relative_to(root).parts]
+    if all(folder.stat().st_mtime <= written for folder in folders):
+        return True
+    return of_source(config, (), ()) == identity_of_files(config)
 
 
 def _of_file(file: Beton) -> str:

@@ -46,10 +46,13 @@ class AutoLoader(LoaderConfig):
         from launcher.data.ffcv.dataset import FFCVDataset  # note: every command reads the values in this file
 
         with suppress(UserError):
-            files = FFCVDataset.of(config_with(_FILES))
+            config = config_with(_FILES)
+            files = FFCVDataset.of(config)
             if files.are_beside_images():
+                from launcher.data.ffcv.inspection import are_of_images
+
                 folder = files.path("train").parent
-                if files.are_of_images(config_with(_FILES)):
+                if are_of_images(config):
                     return _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
                 return _IMAGES, f"the images have changed since {folder} was written; remove it to run train prepare"
         return _IMAGES, None

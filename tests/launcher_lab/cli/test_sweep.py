@@ -1,7 +1,10 @@
 """The grid of a tradeoff curve: its runs, their order and names, and which are skipped, resumed or refused."""
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,13 +17,23 @@ from launcher.launch import devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import create, note_dataset
-from launcher_lab.cli import curve
-from launcher_lab.cli.curve import check_existing, expand
+from launcher_lab.cli import training
+from launcher_lab.cli.curve import check_all, check_existing, expand
 from tests.commands import execute, refused
 from tests.images import write_images
 from tests.runs import SMALL, Here
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
+
+
+def train_by(train: Callable[[list[str]], int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train each run of a grid by a function instead of a process."""
+
+    def started(cell: training.Cell, part: training.Part, words: list[str], **_: bool) -> training._Started:
+        code = train(words)
+        return training._Started(cell, part, SimpleNamespace(poll=lambda: code, returncode=code), None)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(training, "_started", started)
 
 
 def test_all_combinations_have_their_own_names_with_seeds_outermost() -> None:
@@ -74,7 +87,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     codes = iter([1, 0, 0, 0])
-    monkeypatch.setattr(curve, "_train", lambda words: next(codes))
+    train_by(lambda words: next(codes), monkeypatch)
     assert cli.main(["curve", *GRID]) == 1
     assert "1 failed, 3 finished" in capsys.readouterr().out
     assert "dataset.path=null" in refused("curve", *GRID, "dataset=imagenet")
@@ -133,7 +146,7 @@ def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, m
 
 def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The launcher shortens the schedule, reads the surgery and digest of the weights, and makes paths absolute."""
-    monkeypatch.setattr(curve, "_train", lambda words: cli.main(words))
+    train_by(cli.main, monkeypatch)
     write_images(here.folder / "images", {"train": 8, "val": 2}, size=(32, 32))
     here.small("source", "algorithms=[blurpool,squeeze_excite]", "epochs=1", "schedule.warmup=0ba")
     words = ["recipe=mild", "model=resnet18", "epochs=1,2", "batch_size=4", "schedule.warmup=8ep", "schedule.fit=on"]
@@ -148,7 +161,7 @@ def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkey
 def test_an_ablation_trains_its_grid_and_compares_the_runs(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs have the values that `auto` stands for, on a processor with AMX."""
     trained: list[str] = []
-    monkeypatch.setattr(curve, "_train", lambda words: trained.append(words[-1].partition("=")[2]) or cli.main(words))
+    train_by(lambda words: trained.append(words[-1].partition("=")[2]) or cli.main(words), monkeypatch)
     monkeypatch.setattr(devices, "processor_features", lambda: ["amx_bf16"])
     own = ("epochs=", "schedule.", "algorithms.", "dataset.native_size", "dataset.train_samples", "dataset.val_samples")
     words = ["ablate", "--grid", *(word for word in SMALL if not word.startswith(own)), "schedule.warmup=0ba"]
@@ -183,3 +196,61 @@ def test_an_ablation_trains_its_grid_and_compares_the_runs(here: Here, monkeypat
 def test_an_ablation_accepts_several_values_only_of_lengths_and_seeds(words: list[str], message: str) -> None:
     code, _, errors = execute("ablate", "--grid", "recipe=small", *SHAPES, "algorithms=[]", *words)
     assert (code, message in errors) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("visible", "count", "gpus"),
+    [
+        (None, 4, [("0", "1"), ("2", "3"), ("4", "5"), ("6", "7")]),
+        ("3,5,GPU-1a", 3, [("3",), ("5",), ("GPU-1a",)]),
+        (None, 1, [None]),
+    ],
+)
+def test_gpus_are_divided_equally(
+    visible: str | None, count: int, gpus: list[tuple[str, ...] | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "visible_gpus", lambda: 3 if visible else 8)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(20, 36)}, raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    divided = training.parts(count, "auto")
+    assert [part.gpus for part in divided] == gpus
+    if count > 1:
+        assert sorted(core for part in divided for core in part.cores or ()) == [*range(20, 36)]
+
+
+def test_a_machine_that_cannot_be_divided_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "visible_gpus", lambda: 8)
+    monkeypatch.setattr(training, "usable_cores", lambda: 3)
+    for count, device, remedy in (
+        (3, "auto", "8 GPUs in equal parts; set 1, 2, 4, 8"),
+        (4, "cpu", "3 cores; set 1, 2, 3"),
+    ):
+        with pytest.raises(UserError, match=f"--parallel.*{remedy}"):
+            training.parts(count, device)
+
+
+def test_a_run_of_more_processes_than_its_part_has_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = expand(["recipe=mild", "dataset=shapes", "seed=0,1", "launch.nproc=2"])
+    with pytest.raises(UserError, match=r"set launch\.nproc=1"):
+        check_all(cells, here=True, gpus=1)
+
+
+def test_a_part_restricts_the_process_to_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    if (child := os.fork()) == 0:
+        training.Part(cores=frozenset([core])).enter()
+        os._exit(os.sched_getaffinity(0) != {core})
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_run_sees_the_gpus_of_its_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    fake = SimpleNamespace(Popen=lambda command, **values: seen.update(values), DEVNULL=-3)
+    monkeypatch.setattr(training, "subprocess", fake)
+    cell = expand(["recipe=mild", *SHAPES])[0]
+    training._started(cell, training.Part(("3", "GPU-1a")), ["run"], is_alone=False)
+    assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "3,GPU-1a"
+    training._started(cell, training.Part(), ["run"], is_alone=True)
+    assert seen["env"] == dict(os.environ)
