@@ -241,7 +241,8 @@ def test_files_beside_the_images_are_read_by_default_while_they_are_of_these(ima
         "ffcv",
         [f"reading the FFCV files in {train.parent}; dataloader=torchvision reads the images instead"],
     )
-    assert chosen(images, "dataloader=torchvision") == ("torchvision", [])
+    for words in (["dataloader=torchvision"], ["dataset.folds=2", "dataset.fold=1"], ["dataset.channels=4"]):
+        assert chosen(images, *words) == ("torchvision", [])
     # note: a copy of the folder has newer folders of the same images
     first = sorted((images / "train").glob("*/*"))[0]
     later = manifest_path(train).stat().st_mtime + 10

@@ -66,7 +66,8 @@ class FFCVDataset:
 
     def are_beside_images(self) -> bool:
         """Return whether all files that `train prepare` writes are in the folder of the images; raises as `written`."""
-        if self.dataset.kind != "folder" or self.dataset.path is None or is_no_folder(self.dataset.path):
+        dataset = self.dataset
+        if dataset.kind != "folder" or dataset.folds or dataset.path is None or is_no_folder(dataset.path):
             return False
         return all(is_there(path) and is_there(manifest_path(path)) for _, path, _ in self.written())
 
