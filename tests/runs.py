@@ -6,12 +6,13 @@ import itertools
 import os
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -243,6 +244,25 @@ def results(run: Path) -> list[tuple[object, ...]]:
     keys = ("kind", "step", "loss", "metrics", "samples", "lr", "view")
     rows = read_metrics(run / "metrics.jsonl")
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
+
+
+def killed_and_resumed(train: Train, words: Sequence[str], step: int) -> tuple[Path, Path]:
+    """Return a whole run, and one of the same words whose processes were all killed after a step, and that resumed."""
+    whole, run = (train.folder / "runs" / name for name in ("whole", "killed"))
+    for old in (whole, run):
+        shutil.rmtree(old, ignore_errors=True)
+    train(*words, "run_name=whole")
+    process = replace(train, before=(draw_nothing, slow_down)).start(*words, "run_name=killed")
+    wait_for(lambda: steps_done(run) >= step)
+    process.kill()
+    for one in processes_of(run):
+        with suppress(psutil.Error):
+            if one.pid != os.getpid():
+                one.kill()
+    ended(process, -9)
+    assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))
+    train("resume", str(run))
+    return whole, run
 
 
 def processes_of(run: Path) -> list[psutil.Process]:

@@ -184,3 +184,20 @@ def test_the_identity_is_that_of_images_and_masks_in_any_folder(tmp_path: Path) 
     assert identity(one) == identity(two)
     write(tmp_path / "b" / "masks" / "1", np.arange(48, dtype=np.uint8).reshape(SHAPE) % 2)
     assert identity(one) != identity(two)
+
+
+def test_other_pairs_are_evaluated_with_the_classes_of_the_run(tmp_path: Path) -> None:
+    data, test = pairs(tmp_path / "data"), pairs(tmp_path / "test", 3)
+    words = ["dataset.val_split=0.2", f"dataset.test_path={test}"]
+    result = inspected(data, *words)
+    assert [(split.split, len(split.files)) for split in result.splits] == [("train", 5), ("val", 1), ("test", 3)]
+    assert result.splits[2].classes == result.classes == ["0", "1"]
+    write(test / "masks" / "2", np.full(SHAPE, 2, np.uint8))
+    with pytest.raises(UserError) as refused:
+        inspected(data, *words)
+    (problem,) = refused.value.problems
+    assert problem.key == "dataset.test_path"
+    assert (
+        "1 of 3 images with masks cannot be used: images/2.jpg (48 pixels of the mask have no class" in problem.message
+    )
+    assert len(inspected(data, *words, "dataset.skip_bad=true").splits[2].files) == 2

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
-from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from tests.forked import MODEL_MAIN, python
 from tests.language import RUN, text_in
-from tests.runs import (
-    Train,
-    draw_nothing,
-    ended,
-    fork_checks,
-    processes_of,
-    results,
-    same,
-    slow_down,
-    steps_done,
-    wait_for,
-)
+from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
 
 pytestmark = pytest.mark.system
 
@@ -191,19 +176,7 @@ def test_a_killed_language_model_resumes_to_the_same_bits(ranks: int, train: Tra
     words = [*words_of(train), "algorithms=[alibi,sequence_length_warmup]", "algorithms.alibi.length_scaling=0.5"]
     words += [f"{WARMUP}.initial=2", f"{WARMUP}.increment=2", f"{WARMUP}.duration=0.8", "epochs=3"]
     words += [f"launch.nproc={ranks}", "checkpoint.every=4ba"]
-    slow = Train(train.folder, before=(draw_nothing, slow_down))
-    train(*words, f"run_name=whole{ranks}")
-    process = slow.start(*words, f"run_name=killed{ranks}")
-    whole, run = (train.folder / "runs" / f"{name}{ranks}" for name in ("whole", "killed"))
-    wait_for(lambda: steps_done(run) >= 7)
-    process.kill()
-    for one in processes_of(run):
-        with suppress(psutil.Error):
-            if one.pid != os.getpid():
-                one.kill()
-    ended(process, -9)
-    assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))
-    train("resume", str(run))
+    whole, run = killed_and_resumed(train, words, 7)
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-8:] == results(whole)[-8:]
     assert len({row[6] for row in results(whole) if row[0] == "train"}) == 4

@@ -10,7 +10,7 @@ from PIL import Image
 
 from launcher.records.metrics import read_metrics
 from tests.forked import MODEL_MAIN, python
-from tests.runs import Train, draw_nothing, fork_checks
+from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
 
 pytestmark = pytest.mark.system
 
@@ -73,22 +73,29 @@ def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Pat
     assert "has folders of images and masks; set recipe=small_segmentation" in refused.stderr
 
 
-def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) -> None:
+COMPUTED = ("dataset.mean=null", "dataset.std=null")
+BRATS = [
+    *("recipe=unet_brats", "dataset.path=data", "dataset.native_size=24", "model.filters=4", "model.levels=3"),
+    *("batch_size=4", "epochs=4", "launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.tensorboard=false"),
+]
+
+
+def write_slices(folder: Path) -> None:
+    """Write slices [24, 24, 4] of noise with masks of four classes: 12 for training, and three and three others."""
     random = np.random.default_rng(0)
     for number in range(18):
         place, mask = "train" if number < 12 else "val" if number < 15 else "test", np.zeros((24, 24))
         mask[random.integers(0, 12) :, :12] = number % 4
         slices = random.normal(size=(24, 24, 4)) + mask[..., None] * [1, -1, 0.5, 0]
         for part in ("images", "masks"):
-            (tmp_path / "data" / place / part).mkdir(parents=True, exist_ok=True)
-        np.save(tmp_path / "data" / place / "images" / f"{number}.npy", slices.astype(np.float32))
-        Image.fromarray(mask.astype(np.uint8)).save(tmp_path / "data" / place / "masks" / f"{number}.png")
-    train = Train(tmp_path, before=(draw_nothing, fork_checks))
-    words = [
-        "recipe=unet_brats", "dataset.path=data", "dataset.native_size=24", "model.filters=4", "model.levels=3",
-        "batch_size=4", "epochs=4", "launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.tensorboard=false",
-        "dataset.test_path=data/test",
-    ]  # fmt: skip
+            (folder / place / part).mkdir(parents=True, exist_ok=True)
+        np.save(folder / place / "images" / f"{number}.npy", slices.astype(np.float32))
+        Image.fromarray(mask.astype(np.uint8)).save(folder / place / "masks" / f"{number}.png")
+
+
+def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) -> None:
+    write_slices(tmp_path / "data")
+    train, words = Train(tmp_path, before=(draw_nothing, fork_checks)), [*BRATS, "dataset.test_path=data/test"]
     assert "12 training images" in train("plan", *words).stdout
     train(*words, "run_name=brats")
     rows = read_metrics(tmp_path / "runs" / "brats" / "metrics.jsonl")
@@ -105,3 +112,15 @@ def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) ->
         python(MODEL_MAIN, f"{name}/model.py", file, folder=tmp_path)
         assert np.array_equal(np.asarray(Image.open(tmp_path / "12_mask.png")), mask)
     train("look", *words, "-o", "look.html")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_killed_segmentation_resumes_to_the_same_bits(ranks: int, tmp_path: Path) -> None:
+    write_slices(tmp_path / "data")
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    words = [*BRATS, "algorithms=[cutmix,progressive_resizing,ema]", f"launch.nproc={ranks}", "checkpoint.every=2ba"]
+    words += [*COMPUTED, "logger.interval=1ba"]
+    whole, run = killed_and_resumed(train, words, 5)
+    assert same(train.decided(run), train.decided(whole))
+    assert results(run)[-6:] == results(whole)[-6:]
+    assert len({row[6] for row in results(whole) if row[0] == "train"}) > 1
