@@ -9,5 +9,6 @@ VERBS = {
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
     "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),
     "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
+    "card": ("launcher_lab.cli.card", "print the model card of a run in Markdown, with metadata"),
     "mlperf": ("launcher_lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
 }

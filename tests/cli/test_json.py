@@ -49,6 +49,7 @@ TYPED = {
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
+    "card RUN": ["card", "runs/a"],
     "mlperf RUN": ["mlperf", "runs/a"],
 }
 

@@ -48,11 +48,19 @@ FILLED = {
     "resume RUN": "runs/a",
     "show": "",
 }
-# Those that other tests run: test_calibrate, test_callbacks, test_budget, test_watch, test_look, test_formats,
-# test_segmentation_runs.
+# Those that other tests run: test_calibrate, test_card, test_callbacks, test_budget, test_watch, test_look,
+# test_formats, test_segmentation_runs.
 ELSEWHERE = {
     *("resume ... callbacks....=off", "plan ... --on ...", "watch runs/mild-imagenet-1120-1", "look"),
-    *("calibrate ...", "eval ......", "export ...", "predict ... ...", "report ...", "eval RUN dataset.path=FOLDER"),
+    *(
+        "calibrate ...",
+        "eval ......",
+        "export ...",
+        "predict ... ...",
+        "predict ... IMAGES",
+        "report ...",
+        "eval RUN dataset.path=FOLDER",
+    ),
 }
 # Words that follow a command in a sentence.
 PROSE = re.compile(

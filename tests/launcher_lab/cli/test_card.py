@@ -1,0 +1,48 @@
+"""`train card RUN`: its metadata, read by Hugging Face's library, and its text."""
+
+import json
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+
+from launcher.records.metrics import read_metrics
+from tests.commands import execute, output_of, refused
+from tests.runs import Here
+
+
+def test_the_card_has_metrics_recipe_versions_and_the_command_without_paths(here: Here) -> None:
+    run = here.small("a", "epochs=2", "hardware=this_machine", "hardware.price_per_hour=3600")
+    facts = json.loads((run / "environment.json").read_text())
+    facts["command"] = ["/bin/train", "recipe=mild", f"runs={here.folder}/runs", "--data", f"{here.folder}/images"]
+    (run / "environment.json").write_text(json.dumps(facts))
+    text = output_of("card", str(run))
+    rows = read_metrics(run / "metrics.jsonl")
+    last = [row for row in rows if row["kind"] == "eval"][-1]
+    card = ModelCard(text, ignore_metadata_errors=False)
+    results = {result.metric_name: result for result in card.data.eval_results}
+    assert results["top-1"].metric_type == "accuracy"
+    assert {result.metric_value for result in results.values()} == {*last["metrics"].values()}
+    assert (results["top-1"].dataset_name, results["top-1"].dataset_split) == ("shapes", "validation")
+    assert (card.data.model_name, card.data.pipeline_tag) == ("a", "image-classification")
+    assert card.data.license is None
+    assert f"| top-1 | {last['metrics']['top1']:.2%} | validation | 50 |" in text
+    rows_of_tables = ("recipe | mild", "epochs | 2 of 2", "seed | 42", "training | 96 images", "torch | ", "cost | ")
+    for expected in (*rows_of_tables, "    train recipe=mild runs=PATH --data PATH\n"):
+        assert expected in text, expected
+    assert str(here.folder) not in text
+    file = here.folder / "README.md"
+    assert output_of("card", str(run), "-o", str(file)) == f"{file}\n"
+    assert file.read_text() == text
+    document = json.loads(output_of("card", str(run), "--json"))
+    assert document["text"] in text
+    (run / "environment.json").write_text("[]")
+    assert "| environment | unknown |" in output_of("card", str(run))
+
+
+def test_a_run_without_an_evaluation_is_refused(here: Here, tmp_path: Path) -> None:
+    run = here.small("a", "epochs=2")
+    lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if '"kind": "eval"' not in line]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    assert "has no evaluation yet; type train resume" in refused("card", str(run))
+    assert "--output=" in refused("card", str(run), "-o", str(tmp_path / "no" / "a.md"))
+    assert "did you mean train card" in execute("model_card", str(run))[2]
