@@ -17,10 +17,17 @@ from launcher.installation import page
 from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
-from launcher.plan.plan import plan_for
+from launcher.plan.plan import Plan, plan_for
 from launcher.records.progress import duration
 from launcher_lab.predict.machines import gpu_of, machine_named
-from launcher_lab.predict.offers import Offer, memory_problem, offers, with_front
+from launcher_lab.predict.offers import (
+    Offer,
+    best_interval,
+    between_checkpoints,
+    memory_problem,
+    offers,
+    with_front,
+)
 from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies, main_bound
 from launcher_lab.predict.profiles import correction, read_profiles
 
@@ -60,6 +67,7 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
         if len(chosen) == 1:
             remedies += _faster_loader(predictor, prediction, gpu, corrected.factor)
             remedies += _without_launches(predictor, prediction, gpu, corrected.factor)
+            notes = [*notes, *_checkpoints(plan, prediction)]
     return Offered(with_front(candidates), notes, remedies)
 
 
@@ -91,6 +99,17 @@ def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, co
     return [
         f"launches are the bottleneck up to {max(sizes)} {unit}; cuda_graphs=on would take {duration(after)} "
         f"instead of {duration(before)} there ({page('performance')})"
+    ]
+
+
+def _checkpoints(plan: Plan, prediction: Prediction) -> list[str]:
+    """Return a note if a spot machine would lose less time with more checkpoints."""
+    best, now = max(60.0, best_interval(prediction)), between_checkpoints(plan, prediction)
+    if prediction.machine.spot_per_hour is None or now < 1.5 * best:
+        return []
+    return [
+        f"spot: checkpoints are {duration(now)} apart; checkpoint.every_minutes={round(best / 60)} loses less time (Young "
+        "and Daly's formula)"
     ]
 
 

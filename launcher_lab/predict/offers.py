@@ -98,9 +98,25 @@ def _times(span: Span, factor: float) -> Span:
 def _interrupted(plan: Plan, prediction: Prediction) -> float:
     """Return the factor for assumed preemptions: each costs the restart and half a checkpoint interval."""
     assumed = efficiencies()["spot"]
-    between = plan.every(plan.config.checkpoint.every) * prediction.estimate.training.seconds / plan.total_steps
-    lost = 60 * float(assumed["minutes_until_restart"]) + between / 2
+    lost = 60 * float(assumed["minutes_until_restart"]) + between_checkpoints(plan, prediction) / 2
     return 1 + float(assumed["interruptions_an_hour"]) * lost / 3600
+
+
+def between_checkpoints(plan: Plan, prediction: Prediction) -> float:
+    """Return the predicted seconds of training between checkpoints, by steps or by the clock."""
+    values, training = plan.config.checkpoint, prediction.estimate.training.seconds
+    by_steps = plan.every(values.every) * training / plan.total_steps
+    return min(by_steps, training, 60 * values.every_minutes if values.every_minutes else math.inf)
+
+
+def best_interval(prediction: Prediction) -> float:
+    """Return the seconds between checkpoints that lose the least time to them and to the assumed preemptions.
+
+    Source: Young 1974; Daly 2006, first order.
+    """
+    estimate = prediction.estimate
+    save = estimate.saving.seconds / max(1, estimate.checkpoints)
+    return math.sqrt(2 * save * 3600 / float(efficiencies()["spot"]["interruptions_an_hour"]))
 
 
 def with_front(offers: Sequence[Offer]) -> list[Offer]:

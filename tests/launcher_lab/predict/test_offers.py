@@ -1,10 +1,15 @@
 """Machines by name, lengths for a quality, and the Pareto front of offers."""
 
+import numpy as np
 import pytest
 
+from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher_lab.predict.machines import machine_named
-from launcher_lab.predict.offers import length_for
+from launcher.measure.estimate import Estimate, Span
+from launcher.plan.plan import Plan, plan_for
+from launcher_lab.predict.machines import machine_named, rented
+from launcher_lab.predict.offers import best_interval, length_for, offers
+from launcher_lab.predict.prediction import Prediction, efficiencies
 from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 from launcher_lab.study.published import published_curves
 
@@ -77,3 +82,46 @@ def test_published_minutes_are_used_where_no_length_is_printed() -> None:
 def test_a_quality_that_no_curve_spans_is_refused(recipe: str, quality: float) -> None:
     with pytest.raises(UserError, match=r"reach 75.9 to 78.1 %|no published point"):
         length_for(quality, recipe, published_curves())
+
+
+def spot_run(hours: float, save: float, interval: float) -> tuple[Plan, Prediction]:
+    """A run of so many hours of training, with checkpoints of so many seconds, so many seconds apart."""
+    every = (f"checkpoint.every_minutes={interval / 60}", "checkpoint.every=1000000ba")
+    plan = plan_for(compose(["recipe=mild", "dataset=imagenet", *every]).config, 8)
+    training, checkpoints = 3600 * hours, max(1, int(3600 * hours / interval))
+    spans = [Span(seconds, seconds, seconds) for seconds in (training, 0.0, save * checkpoints)]
+    wall = training + save * checkpoints
+    estimate = Estimate(*spans, Span(wall, wall, wall), 0.0, 1, checkpoints, [], 1000.0)
+    return plan, Prediction(rented()["p4d_24xlarge"], estimate, [], 8.0, True, "")
+
+
+def simulated(hours: float, save: float, interval: float, runs: int) -> float:
+    """Return the mean seconds of runs whose machine is preempted at random."""
+    random = np.random.default_rng(3)
+    assumed = efficiencies()["spot"]
+    mean, restart = 3600 / assumed["interruptions_an_hour"], 60 * assumed["minutes_until_restart"]
+    total = 0.0
+    for _ in range(runs):
+        done, ahead = 0.0, random.exponential(mean)
+        while done < 3600 * hours:
+            step = min(interval, 3600 * hours - done) + save
+            if ahead < step:
+                total += ahead + restart
+                ahead = random.exponential(mean)
+            else:
+                total, ahead, done = total + step, ahead - step, done + step - save
+    return total / runs
+
+
+@pytest.mark.parametrize(("save", "interval"), [(5, 300), (5, 3600), (60, 900), (60, 7200)])
+def test_the_time_of_a_spot_machine_is_that_of_simulated_preemptions(save: float, interval: float) -> None:
+    _, spot = offers(*spot_run(24, save, interval), "")
+    assert spot.wall.seconds == pytest.approx(simulated(24, save, interval, 3000), rel=0.015)
+
+
+@pytest.mark.parametrize("save", [2.0, 30.0, 120.0])
+def test_the_best_interval_of_checkpoints_loses_the_least_in_simulated_preemptions(save: float) -> None:
+    _, prediction = spot_run(24, save, 600)
+    best = best_interval(prediction)
+    lost = {factor: simulated(24, save, factor * best, 4000) for factor in (0.25, 1.0, 4.0)}
+    assert min(lost, key=lost.__getitem__) == 1.0
