@@ -108,8 +108,8 @@ def _checkpoints(plan: Plan, prediction: Prediction) -> list[str]:
     if prediction.machine.spot_per_hour is None or now < 1.5 * best:
         return []
     return [
-        f"spot: checkpoints are {duration(now)} apart; checkpoint.every_minutes={round(best / 60)} loses less time (Young "
-        "and Daly's formula)"
+        f"spot: checkpoints are {duration(now)} apart; by Young and Daly's formula, "
+        f"checkpoint.every_minutes={round(best / 60)} loses less time"
     ]
 
 
