@@ -200,3 +200,36 @@ def test_a_job_shows_no_credential(kind: str) -> None:
         shown = refused("submit", "--kubernetes", *words, "submit.container={env: [{name: HF_TOKEN, value: hush}]}")
         assert "submit.container.env=***" in shown
         assert "shows the credential HF_TOKEN in the job" in shown
+
+
+@pytest.mark.parametrize("kind", ["Job", "JobSet", "TrainJob"])
+def test_a_pod_has_the_volumes_and_the_time_to_save(submit: Submit, kind: str) -> None:
+    words = ["submit.data=photos", "submit.runs=kept", "submit.shared_memory=8Gi", "submit.grace=45"]
+    documents = list(yaml.safe_load_all(submit("kubernetes", "recipe=mild", f"submit.kind={kind}", *words)))
+    spec = documents[-1]["spec"]
+    if kind == "TrainJob":
+        (patch,) = spec["runtimePatches"]
+        (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+        (node,) = documents[0]["spec"]["template"]["spec"]["replicatedJobs"]
+        pods = [one["template"]["spec"]["template"]["spec"] for one in (patched, node)]
+    elif kind == "JobSet":
+        pods = [spec["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]]
+    else:
+        pods = [spec["template"]["spec"]]
+    assert pods[0]["volumes"] == [
+        {"name": "data", "persistentVolumeClaim": {"claimName": "photos"}},
+        {"name": "runs", "persistentVolumeClaim": {"claimName": "kept"}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}},
+    ]
+    assert pods[-1]["terminationGracePeriodSeconds"] == 45
+
+
+def test_a_sky_task_has_the_values_that_are_set(submit: Submit) -> None:
+    words = ["submit.restarts=7", "submit.disk=900", "submit.runs=s3://mine/kept", "submit.data=gs://mine/photos"]
+    named = ["submit.gpus={A100 40GB: A100-SXM}", "hardware.gpu=A100 40GB"]
+    task = yaml.safe_load(submit("sky", "recipe=hot", *words, *named))
+    resources = task["resources"]
+    assert (resources["job_recovery"]["max_restarts_on_errors"], resources["disk_size"]) == (7, 900)
+    assert resources["accelerators"] == "A100-SXM:8"
+    assert task["file_mounts"]["/data"] == {"source": "gs://mine/photos", "mode": "COPY"}
+    assert task["file_mounts"]["/runs"]["source"] == "s3://mine/kept"
