@@ -28,8 +28,11 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert "requeue" in sbatch
     assert "account" not in sbatch
     more = ["submit.mem=256G", "submit.constraint=a100", "submit.env={A: 'b c'}", "submit.lines=['module load cuda']"]
+    more += ["submit.account=lab", "submit.save_before_end=240", "submit.program=/opt/bin/train"]
     script = submit("slurm", *words, *more)
     assert (options(script)["mem"], options(script)["constraint"]) == ("256G", "a100")
+    assert (options(script)["account"], options(script)["signal"]) == ("lab", "B:USR1@240")
+    assert ' /opt/bin/train "${words[@]}"' in script
     assert "\nexport A='b c'\nmodule load cuda\nset -uo pipefail\n" in script
     assert "gpus-per-node" not in options(submit("slurm", "launch=cpu"))
 
