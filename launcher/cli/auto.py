@@ -21,9 +21,10 @@ from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.console import console, progress_bars
 from launcher.counts import count_of
-from launcher.data.decode import UnreadableImage, size
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.inspection import Inspection, inspect_data
+from launcher.data.pixel_types import PixelType
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, Problems, UserError, one_line
@@ -239,7 +240,7 @@ def _median_size(images: Folder, config: RunConfig) -> int | None:
     edges = []
     for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images.files))[:count].tolist():
         with suppress(UnreadableImage):
-            edges.append(min(size(read(images.piece(number)))))
+            edges.append(min(PixelType.of(config.dataset).edges(read(images.piece(number)))))
     return int(np.median(edges)) if edges else None
 
 
@@ -247,7 +248,7 @@ def _reasons(choice: _Choice) -> list[str]:
     """Return the chosen values, each with its reason."""
     name, chosen, facts = choice.recipe, choice.values, choice.facts
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
-    why = {"epochs": f"{count_of(facts.images * length, 'image')} in all", **_OF_IMAGES}
+    why = {**_OF_IMAGES, "epochs": f"{count_of(facts.images * length, 'image')} in all"}
     own = [f"{count_of(length, 'epoch')}, the length that {name} is for"] if name in recipes.BANDED else []
     if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in why]:
         own.append(f"{' '.join(of_task)} (for task={facts.task})")

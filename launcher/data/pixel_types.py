@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from PIL import TiffImagePlugin
 
-from launcher.data.decode import MOST_PIXELS, UnreadableImage, decode, stored
+from launcher.data.decode import MOST_PIXELS, UnreadableImage, decode, size, stored
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset
@@ -54,6 +54,14 @@ class PixelType:
     def extensions(self) -> tuple[str, ...]:
         """The extensions of images besides the usual ones."""
         return () if self.is_rgb else ARRAYS
+
+    def edges(self, data: bytes) -> tuple[int, int]:
+        """Return height and width of an image as it is stored; raises UnreadableImage as far as this reads the file."""
+        if self.is_rgb:
+            width, height = size(data)
+            return height, width
+        height, width, _ = self.read(data, upright=False).shape
+        return height, width
 
     def read(self, data: bytes, *, upright: bool) -> np.ndarray:
         """Decode an image's file to [H, W, channels] of the type `loaded`; `upright` applies its EXIF rotation.

@@ -12,11 +12,12 @@ import psutil
 from launcher.config.algorithms import declarations
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
-from launcher.data.decode import UnreadableImage, size
+from launcher.data.decode import UnreadableImage
 from launcher.data.folder import Folder
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.loaders.torchvision import TorchvisionLoader
+from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import splits
 from launcher.data.sources.reading import read
 from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
@@ -133,7 +134,7 @@ def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
     for number in numbers:
         with suppress(UnreadableImage):
             data = read(folder.piece(number))
-            shorter.append(min(size(data)))
+            shorter.append(min(PixelType.of(config.dataset).edges(data)))
             file_sizes.append(len(data))
     if not file_sizes:
         return

@@ -98,6 +98,7 @@ def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
     else:
         assert len(lines) == 3
         assert "120 training images of 2 classes" in lines[0]
+        assert "()" not in lines[1]
         command = shlex.split(lines[2].removeprefix("auto: the same: "))
         assert command[:2] == ["train", "show"]
         assert output_of(*command[1:]) == shown

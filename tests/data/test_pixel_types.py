@@ -92,6 +92,7 @@ def test_values_are_read_as_they_are_stored(dtype: str, channels: int) -> None:
         read = pixel_type.read(write(pixels), upright=True)
         assert read.dtype == ("uint8" if dtype == "uint8" else "float32"), kind
         assert np.array_equal(read.astype(np.float64), pixels.astype(np.float64)), kind
+        assert pixel_type.edges(write(pixels)) == (6, 8)
 
 
 def test_planes_alpha_and_other_orders_of_bytes_are_read() -> None:

@@ -27,6 +27,7 @@ CASES = [
 # What is refused, by its key.
 REFUSED = {
     "optimizer=lamb": "optimizer=lamb: needs a fused AdamW that scales gradients",
+    "optimizer=radam": "optimizer=radam: needs float64",
     "algorithms=[randaugment]": "algorithms.randaugment=on: needs float64",
     "algorithms=[trivialaugment]": "algorithms.trivialaugment=on: needs float64",
     "algorithms=[augmix]": "algorithms.augmix=on: needs float64",

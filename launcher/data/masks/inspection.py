@@ -12,7 +12,7 @@ import numpy as np
 
 from launcher.cache import cached
 from launcher.counts import count_of
-from launcher.data.decode import UnreadableImage, size
+from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.folder import Folder, without
 from launcher.data.identity import fingerprint, listed, of_splits
@@ -136,10 +136,7 @@ def _examined(
     for image, mask in pairs:
         try:
             indices = masks.read(read(Piece(mask, mask)))
-            data = read(Piece(image, image))
-            # note: the head of a file has its size, and all of it the channels
-            shape = size(data)[::-1] if pixel_type.is_rgb else pixel_type.read(data, upright=False).shape
-            reason = mismatch(shape, indices)
+            reason = mismatch(pixel_type.edges(read(Piece(image, image))), indices)
             counts = np.bincount(indices.reshape(-1), minlength=256)
         except UnreadableImage as error:
             reason, counts = str(error), np.zeros(256, np.int64)
