@@ -14,7 +14,7 @@ from launcher.errors import UserError
 from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
-from launcher.records.metrics import read_last
+from launcher.records.metrics import read_last, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, loop
 from launcher.training.evaluation import Evaluation
@@ -76,6 +76,7 @@ def test_the_best_checkpoint_is_saved_after_an_interrupted_evaluation(
 
 
 SILENT = ["algorithms=[]", "logger.tensorboard=false"]
+OFTEN = ["interval=0.5ep", "tensorboard=false"]
 
 
 def test_checkpoints_and_evaluations_follow_their_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +93,16 @@ def test_checkpoints_and_evaluations_follow_their_keys(tmp_path: Path, monkeypat
     assert trained(run, folder, StopFlag(), resumed=False)
     assert evaluated == [5, 10, 12]
     assert sorted(file.name for file in folder.checkpoints.iterdir()) == [f"step-{n:08d}.pt" for n in (6, 9, 12)]
+
+
+def test_steps_are_recorded_at_the_interval_and_tensorboard_only_if_it_is_on(tmp_path: Path) -> None:
+    for name, words, noted in (("a", ["interval=5ba", "tensorboard=true"], [5, 10]), ("b", OFTEN, [2, 4, 6])):
+        run, folder = build("algorithms=[]", *(f"logger.{word}" for word in words)), RunFolder(tmp_path / name)
+        folder.checkpoints.mkdir(parents=True)
+        assert trained(run, folder, StopFlag(), resumed=False)
+        done = [row["step"] for row in read_metrics(folder.metrics) if row["kind"] == "train"]
+        assert done[: len(noted)] == noted
+        assert folder.tensorboard.exists() == (name == "a")
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,22 @@
 """A tracking server must never end a run, delay it, or repeat a warning."""
 
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
 from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
+from launcher.records.run_folder import create
 from launcher.tasks.classification import ClassificationConfig
 from launcher_lab.loggers import remote
+from launcher_lab.loggers.mlflow import MlflowTracker
 from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars
+from launcher_lab.loggers.wandb import WandbTracker
 from tests.commands import refused
 from tests.made_runs import end, evaluation
 
@@ -136,3 +141,25 @@ def test_mlflow_without_a_server_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     assert "no server; set logger.uri=http://HOST:5000" in refused("logger=mlflow", "launch=cpu")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")
     compose(["logger=mlflow"]).config.logger.check()
+
+
+def test_each_value_of_mlflow_reaches_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = MagicMock()
+    client.return_value.get_experiment_by_name.return_value = None
+    monkeypatch.setitem(sys.modules, "mlflow", MagicMock(MlflowClient=client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", MagicMock())
+    words = ["logger=mlflow", "logger.uri=http://here:5000", "logger.experiment=mine"]
+    config = compose(words).config
+    MlflowTracker(create(tmp_path, "run"), config, config.logger).open()
+    client.assert_called_once_with("http://here:5000")
+    client.return_value.create_experiment.assert_called_once_with("mine")
+
+
+def test_each_value_of_wandb_reaches_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = MagicMock(Error=OSError)
+    monkeypatch.setitem(sys.modules, "wandb", library)
+    words = ["logger=wandb", "logger.project=mine", "logger.entity=team", "logger.mode=offline"]
+    config = compose(words).config
+    WandbTracker(create(tmp_path, "run"), config, config.logger).open()
+    given = library.init.call_args.kwargs
+    assert (given["project"], given["entity"], given["mode"]) == ("mine", "team", "offline")
