@@ -22,7 +22,7 @@ Open = Callable[..., Rendezvous]
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Return a function that connects one of two nodes at a free port of this machine."""
     host = getattr(request, "param", "127.0.0.1")
-    for name, seconds in {"_SECONDS_BETWEEN_POLLS": 0.02, "_SECONDS_OF_A_POLL": 0.5, "_SECONDS_TO_LIVE": 1.0}.items():
+    for name, seconds in {"_SECONDS_BETWEEN_POLLS": 0.02, "_SECONDS_OF_A_POLL": 0.5, "_SECONDS_TO_LIVE": 4.0}.items():
         monkeypatch.setattr(rendezvous, name, seconds)
     monkeypatch.setenv(rendezvous.INTERFACE, "")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
