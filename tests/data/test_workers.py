@@ -64,7 +64,7 @@ class Silent:
     def __init__(self, marks):
         self.marks = marks
 
-    labels, folder, decoder = np.zeros(8, np.int64), SimpleNamespace(classes=["a"], stored=None), None
+    labels, folder, decoder = np.zeros(8, np.int64), SimpleNamespace(classes=["a"], stored=None, place=""), None
 
     def __getitems__(self, keys):
         (self.marks / str(os.getpid())).touch()

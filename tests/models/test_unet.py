@@ -9,9 +9,9 @@ from launcher.losses.dice_cross_entropy import dice_loss
 from launcher.models.build import build_model
 
 
-def unet(*words: str, classes: int = 4) -> nn.Module:
+def unet(*words: str, classes: int = 4, channels: int = 3) -> nn.Module:
     config = compose(["model=unet", "loss=dice_cross_entropy", "task=segmentation", *words]).config
-    return build_model(config.model, classes, config.loss, 3)
+    return build_model(config.model, classes, config.loss, 3, channels)
 
 
 def parameters_of_composers(channels: int, classes: int, widths: list[int], *, residual: bool) -> int:
@@ -32,7 +32,7 @@ def parameters_of_composers(channels: int, classes: int, widths: list[int], *, r
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_the_parameters_are_as_many_as_composers(residual: bool) -> None:
-    network = unet("model.channels=4", f"model.residual={str(residual).lower()}")
+    network = unet(f"model.residual={str(residual).lower()}", channels=4)
     expected = parameters_of_composers(4, 4, [32, 64, 128, 256, 512, 512], residual=residual)
     assert sum(parameter.numel() for parameter in network.parameters()) == expected
 

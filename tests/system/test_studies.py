@@ -6,7 +6,7 @@ import pytest
 
 from launcher.cli import main as cli
 from launcher.records.metrics import read_metrics
-from launcher_lab.cli import curve
+from tests.grids import train_by
 from tests.runs import SMALL, Here, Train, same
 
 pytestmark = pytest.mark.system
@@ -81,7 +81,7 @@ def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
 
 
 def test_tuning_runs_each_trial_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve, "_train", lambda words: cli.main(words))
+    train_by(cli.main, monkeypatch)
     (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
     words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
     here(*words)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,20 +20,11 @@ from launcher.records.run_folder import create, note_dataset
 from launcher_lab.cli import training
 from launcher_lab.cli.curve import check_all, check_existing, expand
 from tests.commands import execute, refused
+from tests.grids import train_by
 from tests.images import write_images
 from tests.runs import SMALL, Here
 
 SHAPES = ["dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
-
-
-def train_by(train: Callable[[list[str]], int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train each run of a grid by a function instead of a process."""
-
-    def started(cell: training.Cell, part: training.Part, words: list[str], **_: bool) -> training._Started:
-        code = train(words)
-        return training._Started(cell, part, SimpleNamespace(poll=lambda: code, returncode=code), None)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(training, "_started", started)
 
 
 def test_all_combinations_have_their_own_names_with_seeds_outermost() -> None:
@@ -237,11 +228,16 @@ def test_a_run_of_more_processes_than_its_part_has_gpus_is_refused(monkeypatch: 
         check_all(cells, here=True, gpus=1)
 
 
+def allowed_cores() -> str:
+    """Return the cores of this process, also where others are simulated."""
+    return re.findall(r"Cpus_allowed_list:\s*(\S+)", Path("/proc/self/status").read_text())[0]
+
+
 def test_a_part_restricts_the_process_to_its_cores() -> None:
-    core = min(os.sched_getaffinity(0))
+    core = int(re.match(r"\d+", allowed_cores())[0])  # type: ignore[index]
     if (child := os.fork()) == 0:
         training.Part(cores=frozenset([core])).enter()
-        os._exit(os.sched_getaffinity(0) != {core})
+        os._exit(allowed_cores() != str(core))
     assert os.waitpid(child, 0)[1] == 0
 
 
