@@ -98,9 +98,9 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
 
     Raises UserError if they are missing, or have no class of the run.
     """
-    assert classes is not None
     try:
-        images, notes = loader_of(config).held_out(config, classes, report)
+        found = loader_of(config).held_out(config, classes or [], report)
+        images, notes = found or match_images(str(config.dataset.test_path), config, classes or [], report)[:2]
         _check_files(config, [images])
         return replace(images, split="test"), notes
     except UserError as error:

@@ -65,13 +65,12 @@ class Loader(LoaderConfig):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
-    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
-        """Return the images of `dataset.test_path` with the run's classes, and notes; raises UserError as it lists."""
-        from launcher.data.inspection import match_images
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]] | None:
+        """Return the records of `dataset.test_path`, and notes; None for images, which match by their labels.
 
-        assert config.dataset.test_path is not None
-        images, notes, _ = match_images(config.dataset.test_path, config, classes, report)
-        return images, notes
+        Raises UserError as it lists.
+        """
+        return None
 
     def other(self, path: str, plan: Plan) -> Reader | Folder | None:
         """Return other records to evaluate a run on, or their reader; None for images, which match by their labels."""
