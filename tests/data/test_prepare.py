@@ -1,11 +1,7 @@
 """FFCV files: their contents, errors, and resuming after an interruption."""
 
 import dataclasses
-import os
-import shutil
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +11,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.config.layers import get
 from launcher.data.ffcv import prepare
 from launcher.data.ffcv import writer as beton_writer
 from launcher.data.ffcv.beton import manifest_path, open_beton, read_manifest
@@ -23,7 +18,6 @@ from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
 from launcher.data.ffcv.writer import aligned_interval
 from launcher.errors import UserError
 from tests.commands import refused
-from tests.images import write_images
 
 from .conftest import make_loaders, needs_ffcv, stream, words_for, write_files
 
@@ -221,82 +215,3 @@ def test_restart_intervals_divide_rows(width: int, most: int) -> None:
 @pytest.mark.parametrize(("longest", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
 def test_a_page_holds_any_image(longest: int, size: int) -> None:
     assert beton_writer.page_size(longest) == size >= 3 * longest**2
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Path:
-    """Two classes of four training and two validation images."""
-    return write_images(tmp_path / "ffcv" / "images", {"train": 4, "val": 2})
-
-
-def chosen(folder: Path, *words: str) -> tuple[str, list[str]]:
-    composed = compose(words_for(folder, "recipe=mild", *words))
-    return composed.config.dataloader.name, [note for note in composed.notes if "FFCV" in note or "prepare" in note]
-
-
-def test_files_beside_the_images_are_read_by_default_while_they_are_of_these(images: Path) -> None:
-    assert chosen(images) == ("torchvision", [])
-    train, val = write_files(images)
-    assert chosen(images) == (
-        "ffcv",
-        [f"reading the FFCV files in {train.parent}; dataloader=torchvision reads the images instead"],
-    )
-    for words in (["dataloader=torchvision"], ["dataset.folds=2", "dataset.fold=1"], ["dataset.channels=4"]):
-        assert chosen(images, *words) == ("torchvision", [])
-    # note: a copy of the folder has newer folders of the same images
-    first = sorted((images / "train").glob("*/*"))[0]
-    later = manifest_path(train).stat().st_mtime + 10
-    os.utime(first.parent, (later, later))
-    assert chosen(images)[0] == "ffcv"
-    first.rename(first.with_name(f"new_{first.name}"))
-    os.utime(first.parent, (later, later))
-    assert chosen(images) == (
-        "torchvision",
-        [f"the images have changed since {train.parent} was written; remove it to run train prepare"],
-    )
-    first.with_name(f"new_{first.name}").rename(first)
-    os.utime(first.parent, (later, later))
-    assert chosen(images)[0] == "ffcv"
-    manifest_path(val).unlink()
-    assert chosen(images) == ("torchvision", [])
-
-
-def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -> None:
-    shutil.rmtree(images / "val")
-    drawn = ("dataset.val_split=0.25", "seed=3")
-    write_files(images, *drawn)
-    assert [chosen(images, *words)[0] for words in (drawn, (drawn[0], "seed=4"))] == ["ffcv", "torchvision"]
-    later = time.time() + 10
-    os.utime(next((images / "train").iterdir()), (later, later))
-    assert chosen(images, *drawn)[0] == "ffcv"
-
-
-@pytest.mark.parametrize(
-    ("word", "option"),
-    [
-        ("folder=/nvme", "ffcv"),
-        ("files.max_side=400", "ffcv"),
-        ("os_cache=true", "ffcv"),
-        ("decode=crop", "ffcv"),
-        ("decoder=ffcv", "ffcv"),
-        ("decode=cpu", "torchvision"),
-        ("shuffle_buffer=8", "torchvision"),
-        ("workers=0", "torchvision"),
-    ],
-)
-def test_a_key_of_one_loader_chooses_it_and_keeps_its_value(images: Path, word: str, option: str) -> None:
-    write_files(images)
-    composed = compose(words_for(images, "recipe=mild", f"dataloader.{word}"))
-    assert composed.config.dataloader.name == option
-    key, _, value = word.partition("=")
-    assert str(get(asdict(composed.config.dataloader), key)).lower() == value
-    assert composed.origins[f"dataloader.{key}"] == "command line"
-
-
-def test_keys_of_both_loaders_are_kept(images: Path) -> None:
-    words = words_for(images, "recipe=mild", "dataloader.workers=3", "dataloader.prefetch=5")
-    for _ in range(2):
-        loader = compose(words).config.dataloader
-        assert (loader.workers, loader.prefetch) == (3, 5)  # type: ignore[attr-defined]
-        write_files(images)
-    assert loader.name == "ffcv"

@@ -8,7 +8,7 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.data.classes import check_labels, read_labels
-from launcher.data.ffcv.beton import Beton, manifest_path
+from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.identity import of_source, of_splits
 from launcher.data.inspection import Inspection, counted, has_counts
@@ -52,11 +52,15 @@ def identity_of_files(config: RunConfig) -> str:
 
 
 def are_of_images(config: RunConfig) -> bool:
-    """Return whether the files beside the images are of the images that are there now; raises UserError if none are.
+    """Return whether the files beside the images are of the images that are there now, turned as in the config.
 
-    Lists these only if one of their folders has changed since.
+    Lists these only if one of their folders has changed since; raises UserError if none are there.
     """
-    written = min(manifest_path(path).stat().st_mtime for _, path, _ in FFCVDataset.of(config).written())
+    paths = [path for _, path, _ in FFCVDataset.of(config).written()]
+    manifests = [manifest for path in paths if (manifest := read_manifest(path)) is not None]
+    if any(manifest.exif_orientation != config.dataset.exif_orientation for manifest in manifests):
+        return False
+    written = min(manifest_path(path).stat().st_mtime for path in paths)
     root = Path(str(config.dataset.path))
     folders = [one for depth in ("*/", "*/*/") for one in root.glob(depth) if FFCV not in one.relative_to(root).parts]
     if all(folder.stat().st_mtime <= written for folder in folders):

@@ -54,7 +54,10 @@ class AutoLoader(LoaderConfig):
                 folder = files.path("train").parent
                 if are_of_images(config):
                     return _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
-                return _IMAGES, f"the images have changed since {folder} was written; remove it to run train prepare"
+                return (
+                    _IMAGES,
+                    f"{folder} has other images or rotations; remove it to run train prepare",
+                )
         return _IMAGES, None
 
     def _only(self, typed: Collection[str]) -> str | None:
