@@ -34,12 +34,21 @@ def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
     return [last * (block / blocks if distribution == "linear" else 1.0) for block in range(1, blocks + 1)]
 
 
-def last_layers(network: nn.Module) -> list[nn.Module]:
-    """Return the last layer of each residual branch, in the order of depth."""
+def last_layers(network: nn.Module) -> list[list[nn.Module]]:
+    """Return the last layers of the residual branches of each block, in the order of depth."""
+    if (branches := getattr(network, "residual_branches", None)) is not None:
+        return list(branches())
     from torchvision.models import resnet
 
     blocks = [module for module in network.modules() if isinstance(module, resnet.BasicBlock | resnet.Bottleneck)]
-    return [block.bn3 if isinstance(block, resnet.Bottleneck) else block.bn2 for block in blocks]
+    return [[block.bn3 if isinstance(block, resnet.Bottleneck) else block.bn2] for block in blocks]
+
+
+def layers_with_rates(network: nn.Module, last: float, distribution: str) -> list[tuple[nn.Module, float]]:
+    """Return the last layer of each residual branch with the drop rate of its block."""
+    blocks = last_layers(network)
+    rates = drop_rates(len(blocks), last, distribution)
+    return [(layer, rate) for layers, rate in zip(blocks, rates, strict=True) for layer in layers]
 
 
 def scale_branch(layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
@@ -49,14 +58,13 @@ def scale_branch(layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
 
 def scale_branches(network: nn.Module, *, drop_rate: float, distribution: str) -> None:
     """Multiply residual branches by their keep rates, for the evaluation of networks whose training does not scale."""
-    layers = last_layers(network)
-    for layer, rate in zip(layers, drop_rates(len(layers), drop_rate, distribution), strict=True):
+    for layer, rate in layers_with_rates(network, drop_rate, distribution):
         layer.register_buffer("keep_rate", torch.tensor(1 - rate), persistent=False)
         layer.register_forward_hook(scale_branch)
 
 
 class BranchDrop:
-    """Drops a residual branch [B, C, H, W] for some samples, as the forward hook of its last layer.
+    """Drops a residual branch [B, ...] for some samples, as the forward hook of its last layer.
 
     `mask` has 1 or 0 for each sample of the rank's batch. Forward passes consume it in order and then start again, so
     that micro-batches and a second pass use each sample's own draw.
@@ -77,13 +85,13 @@ class BranchDrop:
             self.mask = self.mask.roll(-len(branch))
         if self.scale_in_training:
             mask = mask / self.keep_rate
-        return branch * mask.to(branch.dtype).view(-1, 1, 1, 1)
+        return branch * mask.to(branch.dtype).view(-1, *[1] * (branch.ndim - 1))
 
 
 class StochasticDepth(Algorithm[StochasticDepthConfig]):
-    """Draws for every epoch, sample and block whether to keep the block's branch."""
+    """Draws for every epoch, sample and branch whether to keep it; attention and MLP of a block are two branches."""
 
-    needs = "residual block of torchvision; timm's models have model.drop_path_rate=0.1 instead"
+    needs = "residual block of torchvision, gpt or vit; timm's models have model.drop_path_rate=0.1 instead"
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
         super().__init__(values, context)
@@ -91,15 +99,14 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         self._masks: dict[torch.Size, Tensor] = {}
 
     def change_model(self, model: nn.Module) -> None:
-        layers = last_layers(model)
-        rates = drop_rates(len(layers), self.values.drop_rate, self.values.distribution)
-        self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for rate in rates]
-        for layer, drop in zip(layers, self._drops, strict=True):
+        rated = layers_with_rates(model, self.values.drop_rate, self.values.distribution)
+        self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for _, rate in rated]
+        for (layer, _), drop in zip(rated, self._drops, strict=True):
             layer.register_forward_hook(drop)
 
     def surgery(self) -> Surgery | None:
         values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
-        repeated = Surgery(scale_branches, values, parts=(drop_rates, last_layers, scale_branch))
+        repeated = Surgery(scale_branches, values, parts=(drop_rates, last_layers, layers_with_rates, scale_branch))
         return None if self.values.keep_scaling == "training" else repeated
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
@@ -111,6 +118,9 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
     def _set(self, batch: Batch, masks: Tensor) -> Batch:
         if batch.chosen is not None:
             masks = masks[:, batch.chosen]
+        if (parts := len(batch.inputs) // masks.shape[1]) > 1:
+            # note: ALiBi cuts a sequence into parts, which share its draw
+            masks = masks.repeat_interleave(parts, 1)
         # note: at the same address in every step, as captured steps need
         masks = self._masks.setdefault(masks.shape, torch.empty_like(masks)).copy_(masks)
         for drop, mask in zip(self._drops, masks, strict=True):

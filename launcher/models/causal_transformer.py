@@ -55,6 +55,10 @@ class CausalTransformer(nn.Module):
         """Load weights by these names or those of Hugging Face's GPT-2."""
         return super().load_state_dict(own_names(state_dict), strict, assign)
 
+    def residual_branches(self) -> list[list[nn.Module]]:
+        """Return the last layers of the branches of each block."""
+        return [[block.get_submodule(name) for name in ("attn", "mlp")] for block in self.h]
+
     def get_classifier(self) -> nn.Module:
         """Return a layer without weights: those of the head are the embedding's."""
         return nn.Identity()

@@ -38,6 +38,10 @@ class VisionTransformer(nn.Module):
         self.pre_logits = nn.Linear(width, width)
         self.head = nn.Linear(width, num_classes)
 
+    def residual_branches(self) -> list[list[nn.Module]]:
+        """Return the last layers of the branches of each block."""
+        return [[block.get_submodule(name) for name in ("attention", "mlp")] for block in self.blocks]
+
     def forward(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
         if height % self.embedding.stride[0] or width % self.embedding.stride[1]:

@@ -11,8 +11,13 @@ from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 
+from launcher import randomness
 from launcher.algorithms.stochastic_depth import drop_rates
 from launcher.config.compose import compose
+from launcher.data.batch import Batch
+from launcher.models.build import build_model
+from tests.language import MODEL
+from tests.trainers import VIT
 from tests.transforms import transformed
 
 
@@ -96,7 +101,7 @@ def test_a_samples_draws_are_the_same_in_micro_batches_passes_and_any_order(
         masks.append(recorder.take())
     assert torch.equal(torch.cat(masks, 1), whole)
     order = np.array([3, 1, 7])
-    transformed(algorithm, replace(loaded, indices=order))
+    transformed(algorithm, replace(loaded, inputs=loaded.inputs[order], indices=order))
     model(loaded.inputs[order])
     assert torch.equal(recorder.take(), whole[:, order])
     transformed(algorithm, replace(loaded, moment=batch(step=10).moment))
@@ -127,3 +132,64 @@ def test_the_keep_rate_scales_branches_in_training_or_evaluation(
     plain.eval()
     evaluation = torch.relu(residual(plain) * (1 if scaling == "training" else 0.5) + images)
     torch.testing.assert_close(block(images), evaluation)
+
+
+def gpt(network: Any, tokens: Tensor, factors: Tensor) -> Tensor:
+    """Logits with the branches, in order, multiplied by factors [branches, B]."""
+    hidden = network.wte(tokens) + network.wpe.weight[: tokens.shape[1]]
+    for block, (attention, mlp) in zip(network.h, factors[:, :, None, None].split(2), strict=True):
+        hidden = hidden + attention * block.attn(block.ln_1(hidden), None)
+        hidden = hidden + mlp * block.mlp(block.ln_2(hidden))
+    return network.ln_f(hidden) @ network.wte.weight.T
+
+
+def vit(network: Any, images: Tensor, factors: Tensor) -> Tensor:
+    hidden: list[Tensor] = []
+    with network.blocks[0].register_forward_pre_hook(lambda _, inputs: hidden.extend(inputs)):
+        network(images)
+    (tokens,) = hidden
+    for block, (attention, mlp) in zip(network.blocks, factors[:, :, None, None].split(2), strict=True):
+        tokens = tokens + attention * block.attention(block.norm1(tokens))
+        tokens = tokens + mlp * block.mlp(block.norm2(tokens))
+    return network.head(network.pre_logits(network.norm(tokens).mean(1)).tanh())
+
+
+@pytest.mark.parametrize("scaling", ["training", "evaluation"])
+@pytest.mark.parametrize("formula", [gpt, vit])
+def test_both_branches_of_a_transformers_block_are_dropped_by_its_rate(
+    formula: Callable[..., Tensor], bound: Callable[..., Any], batch: Callable[..., Batch], scaling: str
+) -> None:
+    words = [*MODEL, "model.dropout=0"] if formula is gpt else VIT
+    config = compose(words).config
+    model = build_model(config.model, 7, config.loss, 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    plain = copy.deepcopy(model)
+    algorithm = bound("stochastic_depth", drop_rate=0.6, keep_scaling=scaling)
+    algorithm.change_model(model)
+    loaded = batch(count=16, step=30)
+    inputs = torch.randint(7, (16, 9)) if formula is gpt else loaded.inputs
+    transformed(algorithm, replace(loaded, inputs=inputs))
+    draws = torch.from_numpy(randomness.uniforms(42, "stochastic_depth", 3, loaded.indices, 4).T)
+    keep = 1 - torch.tensor([0.3, 0.3, 0.6, 0.6])[:, None]
+    factors = (draws < keep) / (keep if scaling == "training" else 1)
+    assert 0 < (factors > 0).sum() < factors.numel()
+    torch.testing.assert_close(model(inputs), formula(plain, inputs, factors), rtol=1e-4, atol=1e-5)
+    evaluated = formula(plain, inputs, torch.ones(4, 16) if scaling == "training" else keep.expand(4, 16))
+    torch.testing.assert_close(model.eval()(inputs), evaluated, rtol=1e-4, atol=1e-5)
+
+
+def test_parts_of_a_sequence_share_its_draws(bound: Callable[..., Any], batch: Callable[..., Batch]) -> None:
+    config = compose(MODEL).config
+    model = build_model(config.model, 7, config.loss, 0)
+    algorithm = bound("stochastic_depth", drop_rate=0.5)
+    algorithm.change_model(model)
+    loaded = batch()
+    for parts in (1, 3):
+        transformed(algorithm, replace(loaded, inputs=torch.zeros(8 * parts, 4, dtype=torch.int64)))
+        masks = torch.stack([drop.mask for drop in algorithm._drops])
+        if parts == 1:
+            whole = masks.clone()
+        assert torch.equal(masks, whole[:, torch.arange(8 * parts) // parts])
+    assert len({tuple(row) for row in whole.tolist()}) > 1

@@ -27,7 +27,10 @@ CASES = {
         *("model=timm", "model.architecture=test_vit", "model.img_size=32", "model.drop_rate=0.3"),
         *("model.drop_path_rate=0.3", *PARTS),
     ],
-    "vit": ["model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4"],
+    "vit": [
+        *("model=vit", "model.width=32", "model.depth=2", "model.mlp_width=48", "model.heads=4", *PARTS),
+        *("algorithms=[stochastic_depth]", "algorithms.stochastic_depth.drop_rate=0.5"),
+    ],
     "timm with batch norm": ["model=timm", "model.architecture=test_efficientnet", "model.drop_path_rate=0.3"],
 }
 

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.system
 VARIANTS = {
     "gpt2": [],
     "alibi": ["algorithms=[alibi]", "algorithms.alibi.length_scaling=0.5"],
+    "scaled_branches": [
+        *("algorithms=[stochastic_depth]", "algorithms.stochastic_depth.drop_rate=0.5"),
+        "algorithms.stochastic_depth.keep_scaling=evaluation",
+    ],
     "later": ["model.positions=rotary", "model.activation=relu2", "model.qk_norm=true"],
 }
 

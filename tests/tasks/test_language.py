@@ -34,6 +34,7 @@ from tests.two_ranks import on_ranks, on_two_ranks
 # Those that mean something for tokens; each is refused for a reason otherwise.
 MEANT = {
     *("alibi", "sequence_length_warmup", "ema", "swa", "gradient_clipping", "label_smoothing", "layer_freezing", "sam"),
+    "stochastic_depth",
 }
 
 
@@ -163,7 +164,8 @@ def test_label_smoothing_is_torchs(text: Path) -> None:
 
 def test_steps_are_rehearsed_and_captured_by_length(text: Path) -> None:
     name = "algorithms.sequence_length_warmup"
-    words = [f"algorithms=[{name[11:]}]", f"{name}.duration=0.5", f"{name}.initial=4", f"{name}.increment=6"]
+    words = [f"algorithms=[stochastic_depth,{name[11:]}]", f"{name}.duration=0.5", f"{name}.initial=4"]
+    words += [f"{name}.increment=6", "algorithms.stochastic_depth.drop_rate=0.5"]
     plain, run = (alone(config_of(text, *words, "model.dropout=0", "epochs=6")) for _ in range(2))
     lengths = {run.plan.view(step) for step in range(36)}
     assert len(lengths) == 4
@@ -224,7 +226,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("alibi", [[], ["alibi"]])
+@pytest.mark.parametrize("alibi", [[], ["alibi", "stochastic_depth"]])
 def test_steps_of_all_lengths_are_compiled_before_the_first(alibi: list[str], text: Path, traced: None) -> None:
     name = "algorithms.sequence_length_warmup"
     words = [f"algorithms=[{','.join([*alibi, name[11:]])}]", f"{name}.duration=0.8", f"{name}.initial=2"]

@@ -170,5 +170,5 @@ def test_sizes_that_patches_do_not_divide_and_missing_blocks_are_refused() -> No
     (line,) = refused(*resizing)
     assert "which vit does not accept (36 x 36 is not a multiple of the patch size 8)" in line
     assert refused(*resizing, "algorithms.progressive_resizing.size_multiple=8") == []
-    (line,) = refused(*SMALL_VIT, "algorithms=[stochastic_depth]")
-    assert line.startswith("algorithms.stochastic_depth=on: vit has no residual block")
+    (line,) = refused(*SMALL_VIT, "algorithms=[squeeze_excite]")
+    assert line.startswith("algorithms.squeeze_excite=on: vit has no ")

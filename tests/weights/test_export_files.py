@@ -47,10 +47,11 @@ CASES = {
     **{name: ["algorithms=[]", f"model.activation={name}"] for name in ("gelu", "gelu_tanh")},
     "everything": [EVERYTHING, EVALUATED, "model.activation=silu"],
     "vit": [*VIT, "algorithms=[ema]"],
+    "vit_scaled_branches": [*VIT, "algorithms=[stochastic_depth]", EVALUATED],
     "vit_variant": [*VIT, "algorithms=[]", "model.pooling=attention", "model.layer_norm=post", "model.glu=true"],
 }
-CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -2]}
-OWN = {"vit", "vit_variant"}
+CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -3]}
+OWN = {"vit", "vit_scaled_branches", "vit_variant"}
 ELSEWHERE = """
 import importlib.util, sys
 sys.modules["launcher"] = None
