@@ -14,7 +14,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"},
         **{"dataset.tokenizer": None, "dataset.columns.text": None, "stop.minutes": None},
         **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
-        **{"dataset.channels": 3, "dataset.dtype": "uint8"},
+        **{"dataset.channels": 3, "dataset.dtype": "uint8", "hardware.network": None},
     }
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.

@@ -177,7 +177,10 @@ class Launch:
 
 @dataclass(frozen=True, config=STRICT)
 class Hardware:
-    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices per hour, with their sources."""
+    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices per hour, with their sources.
+
+    `network` is to other machines of its kind, in Gbit/s per direction.
+    """
 
     name: str
     gpu: str | None
@@ -191,6 +194,7 @@ class Hardware:
     currency: str
     price_date: str | None
     price_source: str | None
+    network: Positive | None = None  # note: files of an earlier version have none
 
 
 @dataclass(frozen=True, config=STRICT)

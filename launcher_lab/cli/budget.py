@@ -124,7 +124,9 @@ def _why_none(known: dict[str, list[Length]], least: Sequence[Choice], paid: Bud
 
 
 def _place(choice: Choice) -> str:
-    return f"{choice.offer.machine.name}{' (spot)' if choice.offer.spot else ''}"
+    offer = choice.offer
+    several = f"{offer.nodes} x " if offer.nodes > 1 else ""
+    return f"{several}{offer.machine.name}{' (spot)' if offer.spot else ''}"
 
 
 def _words(choice: Choice, typed: Sequence[str]) -> list[str]:
@@ -156,6 +158,7 @@ def _values(choice: Choice, typed: Sequence[str]) -> dict[str, Any]:
         "top1": choice.quality,
         "known_top1": list(choice.known),
         "machine": offer.machine.name,
+        "nodes": offer.nodes,
         "spot": offer.spot,
         "minutes": span_values(offer.wall, 60),
         "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,

@@ -25,6 +25,7 @@ from launcher_lab.predict.offers import (
     best_interval,
     between_checkpoints,
     memory_problem,
+    network_problem,
     offers,
     with_front,
 )
@@ -63,7 +64,8 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
         plan = predictor.plan
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
         prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
-        candidates += offers(plan, prediction, unsupported(machine.gpu) or memory_problem(plan, prediction))
+        problem = unsupported(machine.gpu) or network_problem(plan.config, machine) or memory_problem(plan, prediction)
+        candidates += offers(plan, prediction, problem)
         if len(chosen) == 1:
             remedies += _faster_loader(predictor, prediction, gpu, corrected.factor)
             remedies += _without_launches(predictor, prediction, gpu, corrected.factor)
@@ -104,7 +106,7 @@ def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, co
 
 def _checkpoints(plan: Plan, prediction: Prediction) -> list[str]:
     """Return a note if a spot machine would lose less time with more checkpoints."""
-    best, now = max(60.0, best_interval(prediction)), between_checkpoints(plan, prediction)
+    best, now = max(60.0, best_interval(plan, prediction)), between_checkpoints(plan, prediction)
     if prediction.machine.spot_per_hour is None or now < 1.5 * best:
         return []
     return [
@@ -117,7 +119,7 @@ def epochs_in(minutes: float, recipe: str, hardware: str) -> int:
     """Return how many epochs a recipe trains in published minutes, by the throughput predicted on that hardware."""
     # note: published names are such as 8x A100 80GB and p4d.24xlarge
     word = hardware if "x " in hardware else hardware.replace(".", "_").lower()
-    there = machines()[machine_named(word)]
+    there = machines()[machine_named(word).machine]
     plan = plan_for(compose([f"recipe={recipe}", *_AS_PUBLISHED]).config, there.gpus or 1)
     seconds = Predictor(plan).on(there, gpu_of(there)).steps_seconds / plan.epochs
     return max(1, round(60 * minutes / seconds))

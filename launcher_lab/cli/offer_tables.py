@@ -68,7 +68,12 @@ def phases_of(prediction: Prediction, task: TaskConfig) -> Table:
 
 def _what(offer: Offer) -> tuple[str, str, str]:
     machine = offer.machine
-    return verbatim(machine.name), verbatim(f"{machine.gpus} x {machine.gpu}"), "spot" if offer.spot else "on demand"
+    several = f"{offer.nodes} x " if offer.nodes > 1 else ""
+    return (
+        verbatim(several + machine.name),
+        verbatim(f"{machine.gpus} x {machine.gpu}"),
+        "spot" if offer.spot else "on demand",
+    )
 
 
 def _money(offer: Offer) -> str:

@@ -19,7 +19,7 @@ from launcher_lab.cli.budget import choose
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
 from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher_lab.predict.machines import ALL, machine_named, rented, sky_prices
-from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for
+from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
 
@@ -27,7 +27,7 @@ __all__ = ["configure", "handle", "total"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, or all")
+    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, 16xH100, or all")
     parser.add_argument(
         "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
     )
@@ -44,13 +44,12 @@ def handle(arguments: argparse.Namespace) -> int | None:
         return None
     priced = sky_prices(rented()) if arguments.prices == "sky" else {}
     known, notes = {**rented(), **priced}, []
+    named = None if arguments.on in (None, ALL) else machine_named(arguments.on, known)
+    if named is not None and named.nodes > 1:
+        arguments.overrides = _on_several(arguments, named.nodes)
     if arguments.budget is not None:
-        one = arguments.on in (None, ALL)
-        return choose(arguments, [*known.values()] if one else [known[machine_named(arguments.on, known)]])
-    words = list(arguments.overrides)
-    if arguments.on not in (None, ALL):
-        words.append(f"hardware={machine_named(arguments.on, known)}")
-    composed = compose(words)
+        return choose(arguments, [*known.values()] if named is None else [known[named.machine]])
+    composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)
         notes.append(f"{count_of(len(priced), 'price')} from SkyPilot's catalogue, {left} from conf/hardware")
@@ -65,9 +64,6 @@ def handle(arguments: argparse.Namespace) -> int | None:
         )
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
-    if config.launch.nnodes > 1:
-        message = "predictions support one node; set launch.nnodes=1"
-        raise UserError(Problem(message, "launch.nnodes", config.launch.nnodes))
     if arguments.on != ALL:
         check_gpu(config.hardware, "hardware" if arguments.on is None else "--on")
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
@@ -75,8 +71,10 @@ def handle(arguments: argparse.Namespace) -> int | None:
     notes += more
     if config.task.axes == 1:
         notes.append("fitted to steps on images; no measured step of a language model has been compared with it")
-    if arguments.on != ALL and candidates[0].problem:
-        raise UserError(Problem(candidates[0].problem, "device_batch_size", config.device_batch_size))
+    if arguments.on != ALL and (problem := candidates[0].problem):
+        of_network = problem == network_problem(config, config.hardware)
+        key, value = ("hardware.network", None) if of_network else ("device_batch_size", config.device_batch_size)
+        raise UserError(Problem(problem, key, value))
     if arguments.image:
         draw_offers(
             candidates,
@@ -103,6 +101,18 @@ def _has_machine(arguments: argparse.Namespace) -> bool:
         if (value := getattr(arguments, name)) != default:
             raise UserError(Problem("needs --on MACHINE or --on all", f"--{name}", value))
     return False
+
+
+def _on_several(arguments: argparse.Namespace, nodes: int) -> list[str]:
+    """Return the words with a number of nodes.
+
+    Raises UserError if they have one.
+    """
+    words: list[str] = list(arguments.overrides)
+    if any(word.startswith("launch.nnodes=") for word in words):
+        message = f"has {count_of(nodes, 'machine')}; omit launch.nnodes="
+        raise UserError(Problem(message, "--on", arguments.on))
+    return [*words, f"launch.nnodes={nodes}"]
 
 
 def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
@@ -139,6 +149,7 @@ def _values(offer: Offer) -> dict[str, Any]:
     prediction = offer.prediction
     return {
         "machine": offer.machine.name,
+        "nodes": offer.nodes,
         "gpu": f"{offer.machine.gpus}x {offer.machine.gpu}",
         "spot": offer.spot,
         "minutes": span_values(offer.wall, 60),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,25 +23,42 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 ALL = "all"
+_COUNTED = re.compile(r"\d+ *x")
 
 
-def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> str:
+class Place(NamedTuple):
+    """Machines of one kind, by name."""
+
+    nodes: int
+    machine: str
+
+
+def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> Place:
     """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100.
 
-    Raises UserError with the nearest machine if none fits.
+    Several machines: by their number and one of these, as 2xp4d_24xlarge, or by more GPUs than one machine has, as
+    16xH100, of those with most GPUs and a known network. Raises UserError with the nearest machine if none fits.
     """
     known = known or rented()
     if word in known:
-        return word
+        return Place(1, word)
     if word in machines():
         message = (
             "its GPU is not in conf/gpus.yaml; measure with `train estimate`, or choose one of `train ls hardware`"
         )
         raise UserError(Problem(message, "--on", word))
     count, _, gpu = word.lower().partition("x")
-    able = [one for one in known.values() if str(one.gpus) == count.strip() and _plain(gpu) in _names(str(one.gpu))]
-    if able:
-        return min(able, key=lambda one: (one.price_per_hour is None, one.price_per_hour)).name
+    number, name = int(count) if count.strip().isdecimal() else 0, gpu.strip()
+    if number and (name in known or _COUNTED.match(name)):
+        nodes, machine = machine_named(name, known)
+        return Place(number * nodes, machine)
+    able = [one for one in known.values() if number and _plain(gpu) in _names(str(one.gpu)) and one.gpus]
+    whole = [one for one in able if one.gpus == number] or [
+        one for one in able if (one.gpus or 1) > 1 and number % (one.gpus or 1) == 0 and one.network is not None
+    ]
+    if whole:
+        best = min(whole, key=lambda one: (-(one.gpus or 1), one.price_per_hour is None, one.price_per_hour))
+        return Place(number // (best.gpus or 1), best.name)
     counts = sorted({f"{one.gpus}x{gpu_model(str(one.gpu)).replace(' ', '')}" for one in known.values()})
     choices = {name.lower(): name for name in (*known, *counts)}
     near = nearest(word, choices)
@@ -113,7 +130,7 @@ def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
 
 
 def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
-    """Return the images/s that a machine's workers load, and its GPUs decode; infinite where nothing is loaded."""
+    """Return the images/s that the machines' workers load, and their GPUs decode; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if not isinstance(loader, DecodingLoader):
         return math.inf
@@ -124,9 +141,8 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     of_images = [one for one in plan.config.algorithms.values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
     decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf
-    return min(
-        decoded, decoding_threads(kind, workers, machine.cores, values) * thread_rate(kind, size, operations, values)
-    )
+    threads = decoding_threads(kind, workers, machine.cores, values)
+    return plan.config.launch.nnodes * min(decoded, threads * thread_rate(kind, size, operations, values))
 
 
 def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.config.gpus import gpus
-from launcher.config.schema import Hardware
+from launcher.config.schema import Hardware, RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
@@ -68,9 +68,10 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
 
 @dataclass(frozen=True)
 class Offer:
-    """A run on a machine at one of its prices: seconds and money with their ranges; `front`: on the Pareto front."""
+    """A run on machines at one of their prices: seconds and money with their ranges; `front`: on the Pareto front."""
 
     machine: Hardware
+    nodes: int
     spot: bool
     wall: Span
     cost: Span | None
@@ -81,13 +82,14 @@ class Offer:
 
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
     """Return the offer on demand, and as a spot machine if it has a spot price."""
-    machine, wall = prediction.machine, prediction.estimate.wall
+    machine, wall, nodes = prediction.machine, prediction.estimate.wall, plan.config.launch.nnodes
     price = machine.price_per_hour
-    cost = None if price is None else _times(wall, price / 3600)
-    offers = [Offer(machine, False, wall, cost, prediction, problem)]
+    cost = None if price is None else _times(wall, nodes * price / 3600)
+    offers = [Offer(machine, nodes, False, wall, cost, prediction, problem)]
     if machine.spot_per_hour is not None:
         spot = _times(wall, _interrupted(plan, prediction))
-        offers.append(Offer(machine, True, spot, _times(spot, machine.spot_per_hour / 3600), prediction, problem))
+        money = _times(spot, nodes * machine.spot_per_hour / 3600)
+        offers.append(Offer(machine, nodes, True, spot, money, prediction, problem))
     return offers
 
 
@@ -97,9 +99,13 @@ def _times(span: Span, factor: float) -> Span:
 
 def _interrupted(plan: Plan, prediction: Prediction) -> float:
     """Return the factor for assumed preemptions: each costs the restart and half a checkpoint interval."""
-    assumed = efficiencies()["spot"]
-    lost = 60 * float(assumed["minutes_until_restart"]) + between_checkpoints(plan, prediction) / 2
-    return 1 + float(assumed["interruptions_an_hour"]) * lost / 3600
+    lost = 60 * float(efficiencies()["spot"]["minutes_until_restart"]) + between_checkpoints(plan, prediction) / 2
+    return 1 + _interruptions(plan) * lost / 3600
+
+
+def _interruptions(plan: Plan) -> float:
+    """Return the assumed preemptions an hour; that of one machine interrupts all."""
+    return plan.config.launch.nnodes * float(efficiencies()["spot"]["interruptions_an_hour"])
 
 
 def between_checkpoints(plan: Plan, prediction: Prediction) -> float:
@@ -109,14 +115,14 @@ def between_checkpoints(plan: Plan, prediction: Prediction) -> float:
     return min(by_steps, training, 60 * values.every_minutes if values.every_minutes else math.inf)
 
 
-def best_interval(prediction: Prediction) -> float:
+def best_interval(plan: Plan, prediction: Prediction) -> float:
     """Return the seconds between checkpoints that lose the least time to them and to the assumed preemptions.
 
     Source: Young 1974; Daly 2006, first order.
     """
     estimate = prediction.estimate
     save = estimate.saving.seconds / max(1, estimate.checkpoints)
-    return math.sqrt(2 * save * 3600 / float(efficiencies()["spot"]["interruptions_an_hour"]))
+    return math.sqrt(2 * save * 3600 / _interruptions(plan))
 
 
 def with_front(offers: Sequence[Offer]) -> list[Offer]:
@@ -129,6 +135,13 @@ def with_front(offers: Sequence[Offer]) -> list[Offer]:
 
 def _money(offer: Offer) -> float:
     return offer.cost.seconds if offer.cost else 0.0
+
+
+def network_problem(config: RunConfig, machine: Hardware) -> str:
+    """Return why several machines cannot be predicted; empty for one, or with a known network."""
+    if config.launch.nnodes == 1 or machine.network is not None:
+        return ""
+    return "the network between machines is not known; set hardware.network=GBITS"
 
 
 def memory_problem(plan: Plan, prediction: Prediction) -> str:

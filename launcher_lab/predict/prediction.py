@@ -94,11 +94,16 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Rates:
-    """The limits of a machine: a GPU, the number of GPUs, and the values of conf/efficiencies.yaml."""
+    """The limits of machines: a GPU, the number of all GPUs, and the values of conf/efficiencies.yaml.
+
+    network: Gbit/s of each of several `nodes`.
+    """
 
     gpu: Gpu
     count: int
     values: Mapping[str, Any] = field(default_factory=efficiencies)
+    nodes: int = 1
+    network: float = math.inf
 
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
@@ -148,14 +153,19 @@ class Rates:
         """
         if self.count == 1:
             return 0.0
-        ring = 2 * (self.count - 1) / self.count * gradient_bytes / (self.gpu.link * 1e9)
+        of_nodes = self.values["nodes"]
+        ranks *= of_nodes["doubling"] ** math.log2(self.nodes)
+        # note: a ring goes through every machine once, on all its network cards
+        between = of_nodes["network"] * self.network / 8 if self.nodes > 1 else math.inf
+        link = min(self.gpu.link if self.count > self.nodes else math.inf, between)
+        ring = 2 * (self.count - 1) / self.count * gradient_bytes / (link * 1e9)
         # note: the backward pass is two thirds of a step
         exposed = max(0.0, ring - overlap * 2 / 3 * device)
         return float(device * (1 / ranks - 1) + exposed)
 
 
 class Predictor:
-    """A plan's counted steps, for machines with as many GPUs as the plan has processes.
+    """A plan's counted steps, for machines with as many GPUs as the plan has processes on a node.
 
     Traces the steps if neither `counted` nor the cache has them.
     """
@@ -169,7 +179,9 @@ class Predictor:
     ) -> Prediction:  # fmt: skip
         """Predict the run on a machine; `correction` multiplies the seconds of its steps."""
         values = values or efficiencies()
-        model = _Model(self.plan, machine, Rates(gpu, self.plan.world_size, values), self.counted, correction)
+        nodes = self.plan.config.launch.nnodes
+        rates = Rates(gpu, self.plan.world_size, values, nodes, machine.network or math.inf)
+        model = _Model(self.plan, machine, rates, self.counted, correction)
         peak = max(step.peak_bytes for step in self.counted) / 1e9
         fits = peak <= values["assumed"]["memory"] * gpu.memory
         phases = model.phases()

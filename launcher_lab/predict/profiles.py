@@ -163,8 +163,10 @@ def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:
     counted = cached_steps(profile.plan)
     if counted is None:
         return None
-    rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values)
-    parts = {StepKind(step.view, step.acting): rates.parts(step, profile.plan.config).seconds for step in counted}
+    config = profile.plan.config
+    network = config.hardware.network or math.inf
+    rates = Rates(gpus()[profile.gpu], profile.plan.world_size, values, config.launch.nnodes, network)
+    parts = {StepKind(step.view, step.acting): rates.parts(step, config).seconds for step in counted}
     logs = []
     for one in profile.steps:
         if one.mix.keys() <= parts.keys():

@@ -6,7 +6,7 @@ from launcher.config.gpus import gpus
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
 from launcher_lab.predict.machines import gpu_of
-from launcher_lab.predict.offers import memory_problem, offers
+from launcher_lab.predict.offers import memory_problem, network_problem, offers
 from launcher_lab.predict.prediction import Predictor, efficiencies
 from launcher_lab.predict.profiles import correction, read_profiles
 
@@ -14,11 +14,11 @@ from launcher_lab.predict.profiles import correction, read_profiles
 def total(plan: Plan, *, is_spot: bool) -> str | None:
     """Return a run's time and cost on its machine, on demand or spot, with their ranges.
 
-    None where they cannot be predicted: on several nodes, on a part of a machine, or on an unknown GPU.
+    None where they cannot be predicted: on a part of a machine, an unknown network or an unknown GPU.
     """
     config, machine = plan.config, plan.config.hardware
-    is_whole = config.launch.nnodes == 1 and config.launch.device != "cpu" and plan.world_size == machine.gpus
-    if machine.gpu not in gpus() or not is_whole:
+    is_whole = config.launch.device != "cpu" and plan.world_size == (machine.gpus or 0) * config.launch.nnodes
+    if machine.gpu not in gpus() or not is_whole or network_problem(config, machine):
         return None
     try:
         profiles, _ = read_profiles(Path(config.runs))

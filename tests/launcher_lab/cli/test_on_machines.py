@@ -46,6 +46,39 @@ def test_hardware_selects_a_machine_too() -> None:
     assert one[0]["minutes"]["value"] > one[1]["minutes"]["value"]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("words", [("--on", "2x p4d_24xlarge"), ("hardware=p4d_24xlarge", "launch.nnodes=2")])
+def test_several_machines_share_the_batch_and_each_has_its_price(words: tuple[str, ...]) -> None:
+    code, out, errors = execute(*PLAN, *words)
+    assert code == 0, errors
+    assert "2 x p4d_24xlarge" in out
+    _, one = offered(*PLAN, "--on", "p4d_24xlarge")
+    _, two = offered(*PLAN, *words)
+    assert (one["nodes"], two["nodes"]) == (1, 2)
+    assert two["memory_gigabytes"] == pytest.approx(one["memory_gigabytes"] / 2)  # type: ignore[operator]
+    minutes = two["minutes"]["value"]  # type: ignore[index]
+    assert two["cost"]["value"] == pytest.approx(2 * machines()["p4d_24xlarge"].price_per_hour * minutes / 60)  # type: ignore[index]
+    assert 1.6 < two["images_per_second"] / one["images_per_second"] < 2.0  # type: ignore[operator]
+
+
+def test_a_budget_is_spent_on_several_machines() -> None:
+    words = ("plan", "recipe=mild", "--budget", "100usd", "--on", "2x p4d_24xlarge")
+    code, out, errors = execute(*words)
+    assert code == 0, errors
+    assert "2 x p4d_24xlarge" in out
+    assert "launch.nnodes=2" in out
+    assert {choice["nodes"] for choice in json.loads(execute(*words, "--json")[1])["choices"]} == {2}
+
+
+def test_all_machines_with_several_nodes_leave_out_those_without_a_known_network() -> None:
+    offers = offered(*PLAN, "--on", "all", "launch.nnodes=2")
+    unknown = {o["machine"] for o in offers if "network" in str(o["problem"])}
+    known = rented()
+    assert unknown == {
+        str(o["machine"]) for o in offers if known[str(o["machine"])].network is None and "V100" not in str(o["gpu"])
+    }
+    assert "p5_48xlarge" in {o["machine"] for o in offers if not o["problem"]}
+
+
 def test_all_machines_are_compared_and_the_front_marked() -> None:
     offers = offered(*PLAN, "--on", "all")
     able = [(o["minutes"]["value"], o["cost"]["value"], o["front"]) for o in offers if not o["problem"]]  # type: ignore[index]
@@ -102,7 +135,8 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
         ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
         ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
-        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "predictions support one node"),
+        ((*PLAN, "--on", "16xH100", "launch.nnodes=2"), "--on=16xH100: has 2 machines; omit launch.nnodes="),
+        ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "hardware.network=null: the network between machines is not"),
         ((*PLAN, "--on", "8xH100", "launch=cpu"), "launch=cpu: predictions use all 8 GPUs of lambda_8x_h100; omit"),
         ((*PLAN, "--on", "8xH100", "launch.nproc=4"), "use all 8 GPUs of lambda_8x_h100; omit launch.nproc"),
     ],

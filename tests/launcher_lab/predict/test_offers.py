@@ -35,13 +35,32 @@ SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
     ],
 )
 def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
-    assert machine_named(word) == name
+    assert machine_named(word) == (1, name)
+
+
+@pytest.mark.parametrize(
+    ("word", "nodes", "name"),
+    [
+        ("2xp4d_24xlarge", 2, "p4d_24xlarge"),
+        ("4x p5_48xlarge", 4, "p5_48xlarge"),
+        ("3x 8xH200", 3, "nebius_8x_h200"),
+        ("16xH200", 2, "nebius_8x_h200"),
+        ("32xL4", 4, "g2_standard_96"),
+        ("2x4xA100", 2, "a2_highgpu_4g"),
+    ],
+)
+def test_a_word_selects_several_machines(word: str, nodes: int, name: str) -> None:
+    """Those of most GPUs with a known network, the cheapest first."""
+    assert machine_named(word) == (nodes, name)
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
         ("8xH20O", "did you mean 8xH200?"),
+        ("2xp4d_24xlage", "no such machine"),
+        ("0xH100", "no such machine"),
+        ("12xRTX4090", "no such machine"),
         ("3xH100", "did you mean 1xH100?"),
         ("8xQ900", "or 1xA100, 1xA10G, 1xB200"),
         ("1xA10", "did you mean 1xA10"),
@@ -121,7 +140,7 @@ def test_the_time_of_a_spot_machine_is_that_of_simulated_preemptions(save: float
 
 @pytest.mark.parametrize("save", [2.0, 30.0, 120.0])
 def test_the_best_interval_of_checkpoints_loses_the_least_in_simulated_preemptions(save: float) -> None:
-    _, prediction = spot_run(24, save, 600)
-    best = best_interval(prediction)
+    plan, prediction = spot_run(24, save, 600)
+    best = best_interval(plan, prediction)
     lost = {factor: simulated(24, save, factor * best, 4000) for factor in (0.25, 1.0, 4.0)}
     assert min(lost, key=lost.__getitem__) == 1.0

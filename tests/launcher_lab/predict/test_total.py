@@ -26,10 +26,12 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cluster", JOBS)
 @pytest.mark.parametrize("is_spot", [False, True])
-def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bool) -> None:
+@pytest.mark.parametrize("nodes", [(), ("launch.nnodes=2",)])
+def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bool, nodes: tuple[str, ...]) -> None:
     spot = (f"submit.spot={is_spot}".lower(),) if cluster == "sky" else ()
-    text = output_of("submit", f"--{cluster}", *RUN, *JOBS[cluster], *spot)
-    offers = json.loads(output_of("plan", *RUN, "--json"))["offers"]
+    several = ("submit.kind=JobSet",) if nodes and cluster == "kubernetes" else ()
+    text = output_of("submit", f"--{cluster}", *RUN, *nodes, *JOBS[cluster], *spot, *several)
+    offers = json.loads(output_of("plan", *RUN, *nodes, "--json"))["offers"]
     (offer,) = (one for one in offers if one["spot"] == (is_spot and cluster == "sky"))
     found = TOTAL.search(text)
     assert found is not None, text[:400]
@@ -43,7 +45,7 @@ def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bo
 @pytest.mark.parametrize(
     "words",
     [
-        ["launch.nnodes=2", "batch_size=2048"],
+        ["launch.nnodes=2", "hardware.network=null"],
         ["launch=cpu", "launch.nproc=2"],
         ["launch.nproc=4"],
         ["hardware=this_machine", "launch.nproc=8"],
