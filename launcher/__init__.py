@@ -1,4 +1,4 @@
-"""Train image classifiers with efficient recipes: one typed config, one process a GPU, one run folder."""
+"""Train image classifiers, segmentations and GPT-2 by efficient recipes: one typed config, one process a GPU."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -261,4 +261,5 @@ def _overview() -> str:
     """Return the usage, the verbs and examples."""
     verbs = "\n".join(f"  {verb:10} {meaning}" for verb, meaning in VERBS.items())
     usage = "usage: train [verb] [recipe=NAME] [key=value ...]"
-    return f"{usage}\n\nTrain image classifiers with efficient recipes.\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"
+    what = "Train image classifiers, segmentations and GPT-2 with efficient recipes."
+    return f"{usage}\n\n{what}\n\nverbs:\n{verbs}\n\n{_EXAMPLES}"

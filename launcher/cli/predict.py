@@ -82,6 +82,8 @@ def main(arguments: argparse.Namespace) -> int:
     if not (by_pixel := task.labelled == "pixels"):
         _refuse(arguments, ("masks",), f"is for segmentations, and {arguments.run} is none; remove it")
     named = [*arguments.images, *(_listed(arguments.list) if arguments.list else [])]
+    if arguments.csv and (missing := [one for one in named if one.endswith(".csv") and not is_file(Path(one))]):
+        raise UserError(Problem("is printed; type --csv > FILE to write it", "--csv", missing[0]))
     files, dropped = image_files(named, extensions)
     if not files:
         raise UserError("no images; pass files, folders, or --list FILE")

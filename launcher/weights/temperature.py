@@ -30,7 +30,7 @@ def added(state: dict[str, Any], folder: RunFolder) -> dict[str, Any]:
 def notes(facts: Mapping[str, Any], step: int, folder: RunFolder | None) -> list[str]:
     """Return a note on the temperature of a network with these facts, or on that of another step of its run."""
     if FACT in facts:
-        return [f"calibrated: the logits are divided by {facts[FACT]:.4g}"]
+        return [f"calibrated: predictions divide the logits by {facts[FACT]:.4g}"]
     if folder is None or (of_step := _read(folder)[0]) is None:
         return []
     return [

@@ -62,7 +62,7 @@ def test_predictions_evaluations_and_exports_use_the_temperature(run: RunFolder,
 
     code, output, errors = execute("eval", path, "--json")
     after = json.loads(output)
-    assert f"note: calibrated: the logits are divided by {temperature:.4g}" in errors
+    assert f"note: calibrated: predictions divide the logits by {temperature:.4g}" in errors
     assert after["metrics"] == before["metrics"]
     assert (after["loss"], after["ece"]) == (pytest.approx(losses.min().item(), rel=1e-4), fitted["after"]["ece"])
     expected = (torch.tensor(plain, dtype=torch.float64).log() / temperature).softmax(0)

@@ -225,6 +225,8 @@ def test_errors_are_one_line(run: RunFolder, images: Path, tmp_path: Path) -> No
     assert "no such image: a.jpg, b.jpg; pass files" in refused("predict", str(run.path), "a.jpg", "b.jpg")
     assert "contains no images" in refused("predict", str(run.path), str(run.checkpoints))
     assert "--top=0: must be at least 1" in refused("predict", str(run.path), "a.jpg", "--top", "0")
+    written = refused("predict", str(run.path), f"{images}/a.png", "--csv", "predicted.csv")
+    assert "--csv=predicted.csv: is printed; type --csv > FILE to write it" in written
     assert "--list=/nowhere: cannot be read" in refused("predict", str(run.path), "--list", "/nowhere")
     assert "is a file; pass a run folder" in refused("predict", f"{images}/a.png", f"{images}/a.png")
 
