@@ -93,7 +93,10 @@ def _rows(prefix: str, schema: type, files: list[Option]) -> Iterator[str]:
     for name, hint in hints(schema).items():
         inner = options(hint)
         if inner and schema is not RunConfig:
-            yield from _rows(f"{prefix}{name}.", inner[0], [inside(option, name) for option in files])
+            # note: the values of a logger among several are those of its own option
+            same = CONF / prefix.partition(".")[0] / f"{name}.yaml"
+            below = [read(same)] if same.is_file() else [inside(option, name) for option in files]
+            yield from _rows(f"{prefix}{name}.", inner[0], below)
 
 
 def hints(schema: type) -> dict[str, Any]:

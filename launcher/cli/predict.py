@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from launcher.config.choices import HUB
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
@@ -29,7 +30,7 @@ from launcher.errors import DONE, FAILED, Problem, UserError, first_few, one_lin
 from launcher.launch.devices import decide
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, existing
-from launcher.weights.card import CARD, ONNX, WEIGHTS, read_card
+from launcher.weights.card import CARD, ONNX, WEIGHTS, from_hub, read_card
 
 if TYPE_CHECKING:
     from launcher.weights.classifier import ClassifiedImage, Classifier
@@ -49,7 +50,7 @@ _MASKS = "masks"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder, or an export of it (train export RUN)")
+    parser.add_argument("run", metavar="RUN", help="a run folder, its export, or hub:NAME/MODEL")
     parser.add_argument(
         "images", nargs="*", metavar="IMAGE", help="files, or folders of images at any depth; or a text"
     )
@@ -151,10 +152,15 @@ def _continue(arguments: argparse.Namespace, load: Callable[[], Classifier]) -> 
 
 
 def exported_at(path: str) -> Path | None:
-    """Return the folder of an export from its own path or that of its weights; None for a run folder.
+    """Return the folder of an export: its own path, that of its weights, or its download; None for a run folder.
 
-    Raises UserError for any other file, and for an export without weights.
+    Raises UserError for any other file, and for an export without weights or model card.
     """
+    if path.startswith(HUB):
+        folder = from_hub(path)
+        if not is_file(folder / CARD):
+            raise UserError(f"{path} has no {CARD}, so it is no published run; set model.weights to use its weights")
+        return folder
     folder = Path(path)
     if is_file(folder):
         if folder.name not in (WEIGHTS, ONNX):

@@ -119,6 +119,8 @@ class Surgery:
 
 # The libraries with pretrained weights for their own models: values of `model.weights`.
 LIBRARIES = ("torchvision", "timm")
+# The start of a value of `model.weights` that is a repository of the Hugging Face Hub.
+HUB = "hub:"
 Setting = bool | int | float | str | list[int] | None
 
 
@@ -142,6 +144,11 @@ class ModelConfig(Complete, Declaration, ABC):
     weights: AnyPath | None
     weights_sha256: str | None
     checkpointing: Literal["on", "off"]
+
+    @property
+    def downloads(self) -> bool:
+        """Whether `weights` are downloaded, unless a cache has them."""
+        return self.weights is not None and (self.weights in LIBRARIES or self.weights.startswith(HUB))
 
     def keywords(self, channels: int = 3) -> dict[str, Setting]:
         """Return the keywords of the network's constructor besides the number of classes, for images of channels."""
@@ -225,7 +232,14 @@ class LoaderConfig(Complete, Declaration, ABC):
 
 @dataclass(frozen=True, config=STRICT)
 class LoggerConfig(Complete, Declaration, ABC):
-    """Base of the values of all loggers: the interval of records, and whether to write TensorBoard's files too."""
+    """Base of the values of all loggers: the interval of records, and whether to write TensorBoard's files too.
+
+    combines: whether its values are those of several other loggers by name, each null if it is off. has_threads:
+    whether its sinks write in threads of their own; otherwise the program gives them one.
+    """
+
+    combines: ClassVar[bool] = False
+    has_threads: ClassVar[bool] = False
 
     interval: Duration
     tensorboard: bool

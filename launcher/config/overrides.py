@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
-from launcher.config.groups import options
+from launcher.config.groups import options, values
 from launcher.config.keys import is_text, kinds, lists_text, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
@@ -87,7 +88,7 @@ def _assignment(word: str, schema: type, prefix: str) -> Assignment:
         hint = f"; did you mean {like}?" if (like := nearest_key(key)) else ""
         raise UserError(Problem(f"no such key{hint}", name, text, COMMAND_LINE))
     known = key.removeprefix(prefix)
-    if (key not in GROUPS and not is_text(schema, known)) or (key in GROUPS and text.startswith("{")):
+    if (key not in GROUPS and not is_text(schema, known)) or (key in GROUPS and text.startswith(("{", "["))):
         return _by_grammar(key, text)
     if lists_text(schema, known) and (items := _items(text)) is not None:
         return Assignment(key, items, f"[{','.join(map(quoted, items))}]")
@@ -146,7 +147,7 @@ def read_override(word: str) -> Override | None:
 def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[dict[str, str], list[Assignment]]:
     """Split words into the options that they choose by group and those that set values; report invalid ones."""
     chosen: dict[str, str] = {}
-    setting = []
+    setting, of_several = [], list[Assignment]()
     for one in assignments:
         key, value, problem = one.key, one.value, None
         head, _, rest = key.partition(".")
@@ -155,6 +156,9 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
         elif head in GROUPS and rest == "name":
             wrong = _no_option(head, value)
             problem = f"cannot be set; {wrong or f'type {head}={value} to choose an option'}"
+        elif key in GROUPS and isinstance(value, list):
+            with problems.collected():
+                chosen[key], of_several = _several(key, value)
         elif key in GROUPS and not isinstance(value, Mapping):
             problem = _no_option(key, value)
             chosen |= {key: value} if problem is None else {}
@@ -162,7 +166,43 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
             setting.append(one)
         if problem is not None:
             problems.append(Problem(problem, key, value, COMMAND_LINE))
-    return chosen, setting
+    return chosen, [*of_several, *setting]
+
+
+def _several(group: str, listed: Sequence[Any]) -> tuple[str, list[Assignment]]:
+    """Return the option of a group that combines those of a list, and the values that turn these on in it.
+
+    Raises UserError if the group has none, or an option cannot be combined.
+    """
+    shown_list = f"[{','.join(map(str, listed))}]"
+    kind = next((kind for kind in kinds(group) if getattr(kind, "combines", False)), None)
+    if kind is None or not listed:
+        raise UserError(Problem(f"takes one option; type {group}=NAME", group, shown_list, COMMAND_LINE))
+    if wrong := [problem for name in listed if (problem := _no_option(group, name))]:
+        raise UserError(*(Problem(one, group, shown_list, COMMAND_LINE) for one in wrong))
+    names = list(dict.fromkeys(listed))
+    if len(names) == 1:
+        return names[0], []
+    combining = get_args(get_type_hints(kind)["name"])[0]
+    usual, known, added = values(group, combining), {field.name for field in fields(kind)}, []
+    for name in names:
+        options_own = values(group, name)
+        if (own := {key: value for key, value in options_own.items() if key not in known}) and name not in known:
+            others = ", ".join(one for one in options(group) if one in known)
+            message = f"{name} cannot be combined; type {group}={name}, or a list of {others} and those of files"
+            raise UserError(Problem(message, group, shown_list, COMMAND_LINE))
+        changed = {key: value for key, value in options_own.items() if key in usual and value != usual[key]}
+        added += [_of_value(f"{group}.{key}", value) for key, value in changed.items() if key != "name"]
+        added += [_of_value(f"{group}.{name}", own)] if own else []
+    return combining, added
+
+
+def _of_value(key: str, value: Any) -> Assignment:
+    """Return the assignment of a plain value."""
+    if isinstance(value, Mapping):
+        inner = ",".join(f"{name}:{_of_value(name, one).text}" for name, one in value.items())
+        return Assignment(key, value, f"{{{inner}}}")
+    return Assignment(key, value, quoted(value) if isinstance(value, str) else json.dumps(value))
 
 
 def _no_option(group: str, value: Any) -> str | None:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.config.choices import LIBRARIES
 from launcher.config.compose import Composed
 from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
@@ -86,7 +85,7 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
         yield f"the images, dataset.test_path={test_path}"
     if not packages:
         yield "the packages of the logger and the decoder"
-    if config.model.weights in LIBRARIES:
+    if config.model.downloads:
         yield f"the download of model.weights={config.model.weights}"
     if config.stop.minutes is not None:
         yield f"the epochs that fit in stop.minutes={config.stop.minutes:g}"

@@ -228,7 +228,7 @@ def _pretrained(
     config: RunConfig, classes: list[str] | None, origins: Mapping[str, str], must_exist: bool
 ) -> Pretrained | None:
     """Load `model.weights` if it is set; without `must_exist` download nothing."""
-    if config.model.weights is None or (config.model.weights in LIBRARIES and not must_exist):
+    if config.model.weights is None or (config.model.downloads and not must_exist):
         return None
     trained = None if config.model.weights in LIBRARIES else find_weights(config.model.weights)[1]
     theirs, ours = trained.model.architecture if trained else None, config.model.architecture

@@ -2,6 +2,7 @@
 
 from launcher.config.schema import RunConfig
 from launcher.loggers.tensorboard import TensorBoardSink
+from launcher.records.background import BackgroundSink
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import AttemptsWriter, MetricsWriter, Sink
 
@@ -11,7 +12,7 @@ def build_sinks(folder: RunFolder, config: RunConfig) -> list[Sink]:
     logger = config.logger
     sinks: list[Sink] = [MetricsWriter(folder.metrics), AttemptsWriter(folder.attempts)]
     if logger.tensorboard:
-        sinks.append(TensorBoardSink(folder.tensorboard))
+        sinks.append(BackgroundSink("TensorBoard", TensorBoardSink(folder.tensorboard)))
     if (sink := logger.sink(folder, config)) is not None:
-        sinks.append(sink)
+        sinks.append(sink if logger.has_threads else BackgroundSink(f"logger={logger.name}", sink))
     return sinks

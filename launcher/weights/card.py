@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from launcher.config.choices import HUB
 from launcher.config.resolved import read, typed_run
 from launcher.config.schema import RunConfig
 from launcher.config.similar import nearest
@@ -11,13 +12,19 @@ from launcher.errors import Problem, UserError
 from launcher.records.run_folder import RunFolder
 
 CARD, WEIGHTS, ONNX = "model_card.json", "model.safetensors", "model.onnx"
+# That of timm, or of the transformers library.
+LIBRARY_CONFIG = "config.json"
 
 
 def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
-    """Return the run folder or file at `model.weights`, and the config of its run; None for a file outside a run.
+    """Return the run folder or file of `model.weights`, and the config of its run; None for a file outside a run.
+
+    Downloads a repository of the Hub unless its cache has it.
 
     Raises UserError if there is none, or the run has no checkpoint.
     """
+    if weights.startswith(HUB):
+        return from_hub(weights, "model.weights") / WEIGHTS, None
     path = Path(weights)
     run = RunFolder(path.parent.parent if path.is_file() and path.parent.name == "checkpoints" else path)
     if run.exists():
@@ -27,9 +34,23 @@ def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
     path = path / WEIGHTS if (path / WEIGHTS).is_file() else path
     if not path.is_file():
         similar = nearest(path.name, {other.name for other in path.parent.glob("*")} - {path.name})
-        hint = f"did you mean {path.parent / similar}?" if similar else "set one of these, or torchvision or timm"
+        hint = (
+            f"did you mean {path.parent / similar}?"
+            if similar
+            else "set one of these, {HUB}NAME/MODEL, torchvision or timm"
+        )
         raise problem(weights, f"is not a file, run folder or export; {hint}")
     return path, None
+
+
+def from_hub(text: str, key: str | None = None) -> Path:
+    """Return the folder of a repository's weights and descriptions, downloaded unless the cache has them.
+
+    Raises UserError as `hub.downloaded`; `key` is that of the text.
+    """
+    from launcher.weights.hub import downloaded
+
+    return downloaded(text, (WEIGHTS, CARD, LIBRARY_CONFIG), key)
 
 
 def problem(value: Path | str | None, message: str, key: str = "model.weights") -> UserError:

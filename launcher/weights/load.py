@@ -3,6 +3,7 @@
 Loading executes no code of a file.
 """
 
+import json
 import pickle
 import warnings
 import zipfile
@@ -15,13 +16,14 @@ import torch
 from torch import Tensor
 from torchvision.models import get_model_weights
 
-from launcher.config.choices import LIBRARIES, ModelConfig
+from launcher.config.choices import HUB, LIBRARIES, ModelConfig
 from launcher.config.schema import RunConfig
-from launcher.errors import is_of_the_machine
+from launcher.errors import UserError, is_of_the_machine
 from launcher.models.timm import TimmModel
 from launcher.records.run_folder import RunFolder
+from launcher.regular import read_regular
 from launcher.training import checkpoint
-from launcher.weights.card import CARD, find_weights, problem, read_card
+from launcher.weights.card import CARD, LIBRARY_CONFIG, find_weights, problem, read_card
 from launcher.weights.classifier import load_checkpoint, surgery_of
 from launcher.weights.export_files import read_weights
 
@@ -57,6 +59,8 @@ def load_weights(model: ModelConfig) -> SourceWeights:
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
     assert model.weights is not None
     path, config = find_weights(model.weights)
+    if model.weights.startswith(HUB):
+        return _of_hub(model.weights, path)
     if config is None:
         return _of_file(path)
     return _of_run(
@@ -149,6 +153,19 @@ def _of_file(path: Path) -> SourceWeights:
     if not tensors:
         raise problem(path, "contains no mapping of names to tensors; set another file")
     return SourceWeights(f"{path} ({key})" if key else str(path), tensors)
+
+
+def _of_hub(name: str, path: Path) -> SourceWeights:
+    """Load the downloaded file of a repository; mean and standard deviation of timm's models are in its config.json."""
+    source = replace(_of_file(path), origin=name)
+    if source.config is not None:
+        return source
+    try:
+        values = json.loads(read_regular(path.parent / LIBRARY_CONFIG))["pretrained_cfg"]
+        mean, std = ([float(one) for one in values[key]] for key in ("mean", "std"))
+    except (OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
+        return source
+    return replace(source, mean=mean, std=std)
 
 
 def _of_safetensors(path: Path) -> SourceWeights:

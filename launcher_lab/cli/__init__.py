@@ -10,5 +10,6 @@ VERBS = {
     "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),
     "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
     "card": ("launcher_lab.cli.card", "print the model card of a run in Markdown, with metadata"),
+    "push": ("launcher_lab.cli.push", "publish a run's model with its card on the Hugging Face Hub, or in a folder"),
     "mlperf": ("launcher_lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
 }

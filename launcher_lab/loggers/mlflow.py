@@ -30,27 +30,35 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, config=STRICT)
-class Mlflow(LoggerConfig):
+class MlflowValues:
     """An MLflow server; `uri` null uses the environment variable MLFLOW_TRACKING_URI."""
 
-    name: Literal["mlflow"]
     uri: str | None
     experiment: str
 
-    def check(self) -> None:
+    def check(self, key: str = "logger") -> None:
         check_installed("mlflow", "mlflow-skinny")
         if self.uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
-            message = "no server; set logger.uri=http://HOST:5000, or the environment variable MLFLOW_TRACKING_URI"
-            raise UserError(Problem(message, "logger.uri", None))
+            message = f"no server; set {key}.uri=http://HOST:5000, or the environment variable MLFLOW_TRACKING_URI"
+            raise UserError(Problem(message, f"{key}.uri", None))
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
         return RemoteSink("MLflow", MlflowTracker(folder, config, self))
 
 
+@dataclass(frozen=True, config=STRICT)
+class Mlflow(MlflowValues, LoggerConfig):
+    """metrics.jsonl, and an MLflow server."""
+
+    has_threads = True
+
+    name: Literal["mlflow"]
+
+
 class MlflowTracker:
     """One run of an MLflow experiment."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, logger: Mlflow):
+    def __init__(self, folder: RunFolder, config: RunConfig, logger: MlflowValues):
         self._folder, self._config, self._logger = folder, config, logger
         self._client: Any = None
         self._id = ""

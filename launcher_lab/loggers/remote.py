@@ -52,9 +52,16 @@ class RemoteSink:
         self._queue.put(record)
 
     def close(self) -> None:
+        self.end()
+        self.wait(self._close_seconds)
+
+    def end(self) -> None:
+        """Let the thread send what is queued, and end."""
         self._queue.put(None)
-        failed = self._outcome == "failed"
-        self._thread.join(min(FAILED_SECONDS, self._close_seconds) if failed else self._close_seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long for the end of the thread, and warn if it has not sent all records."""
+        self._thread.join(min(FAILED_SECONDS, seconds) if self._outcome == "failed" else seconds)
         if not self._sent_all:
             self._warn("some records were not sent; metrics.jsonl has all of them")
 

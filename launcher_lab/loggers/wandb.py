@@ -21,25 +21,33 @@ _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12
 
 
 @dataclass(frozen=True, config=STRICT)
-class Wandb(LoggerConfig):
+class WandbValues:
     """Weights & Biases; `mode` null uses the environment variable WANDB_MODE."""
 
-    name: Literal["wandb"]
     project: str
     entity: str | None
     mode: Literal["online", "offline"] | None
 
-    def check(self) -> None:
+    def check(self, key: str = "logger") -> None:
         check_installed("wandb", "wandb")
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
         return RemoteSink("Weights & Biases", WandbTracker(folder, config, self))
 
 
+@dataclass(frozen=True, config=STRICT)
+class Wandb(WandbValues, LoggerConfig):
+    """metrics.jsonl, and Weights & Biases."""
+
+    has_threads = True
+
+    name: Literal["wandb"]
+
+
 class WandbTracker:
     """One run of a W&B project; if the server is unreachable at the start, an offline run for `wandb sync`."""
 
-    def __init__(self, folder: RunFolder, config: RunConfig, logger: Wandb):
+    def __init__(self, folder: RunFolder, config: RunConfig, logger: WandbValues):
         self._folder, self._config, self._logger = folder, config, logger
         self._run: Any = None
 

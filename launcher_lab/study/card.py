@@ -1,6 +1,7 @@
 """The model card of a run in Markdown, with Hugging Face's metadata, from the files of its folder; without paths."""
 
 import json
+import math
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -22,34 +23,46 @@ from launcher_lab.study.runs import RunSummary, read_run
 # Hugging Face's names.
 _PIPELINES = {"class": "image-classification", "classes": "image-classification", "pixels": "image-segmentation"}
 _METRICS = {"top1": "accuracy", "macro_f1": "f1", "map": "mean_average_precision"}
+# Metrics that are the share of images with a right answer.
+_SHARES_OF_IMAGES = ("top1", "top5")
+_Z = 1.959963984540054  # of the normal distribution at 97.5 %
 _PACKAGES = ("torch", "torchvision", "timm")
 _DIGITS = 12  # of the fingerprint
 
 
-def card(folder: RunFolder) -> tuple[dict[str, Any], str]:
+def card(
+    folder: RunFolder, *, step: int | None = None, use: Sequence[str] = (), library: str | None = None
+) -> tuple[dict[str, Any], str]:
     """Return the metadata of a run's card, and its text in Markdown.
 
-    Raises UserError if the run has no evaluation, or its config cannot be read.
+    step: that of the weights, whose evaluation the card has; None for the last one. use: commands in place of those on
+    the run folder. library: the one that loads the model; None for the network's.
+
+    Raises UserError if the run has no such evaluation, or its config cannot be read.
     """
     config, run = read(folder.config), read_run(folder.path)
     rows = read_metrics(folder.metrics)
     evaluations = [
         (split, row)
         for split, kind in (("validation", "eval"), ("test", "test"))
-        for row in [row for row in rows if row["kind"] == kind][-1:]
+        for row in [row for row in rows if row["kind"] == kind and step in (None, row["step"])][-1:]
     ]
+    if step is not None and not evaluations:
+        raise UserError(f"{folder.path} has no evaluation of its checkpoint of step {step:,}; add --best")
     if not evaluations:
         raise UserError(f"{folder.path} has no evaluation yet; type train resume {folder.path}")
     parts = [
         f"# {config.model.architecture} on {config.dataset.name}",
-        _section("Results", _table(("metric", "value", "split", "n"), _results(config.task, evaluations))),
+        _section(
+            "Results", _table(("metric", "value", "95 % interval", "split", "n"), _results(config.task, evaluations))
+        ),
         _section("Training", _table(("", ""), [*_training(config, run, evaluations[0][1])])),
         _section("Data", _table(("", ""), [*_data(config, run)])),
         _section("Versions", _table(("", ""), [*_versions(folder)])),
         _section("Repeat", _code(_command(run))),
-        _section("Use", _code([f"train predict {folder.path.name} IMAGES", f"train export {folder.path.name}"])),
+        _section("Use", _code(use or (f"train predict {folder.path.name} IMAGES", f"train export {folder.path.name}"))),
     ]
-    return _metadata(config, folder.path.name, evaluations), "\n\n".join(parts) + "\n"
+    return _metadata(config, folder.path.name, evaluations, library), "\n\n".join(parts) + "\n"
 
 
 def as_text(metadata: dict[str, Any], body: str) -> str:
@@ -57,7 +70,9 @@ def as_text(metadata: dict[str, Any], body: str) -> str:
     return f"---\n{as_yaml(metadata)}---\n\n{body}"
 
 
-def _metadata(config: RunConfig, name: str, evaluations: Sequence[tuple[str, Row]]) -> dict[str, Any]:
+def _metadata(
+    config: RunConfig, name: str, evaluations: Sequence[tuple[str, Row]], library: str | None
+) -> dict[str, Any]:
     """Return the metadata; the license is left to the user."""
     tag = "text-generation" if "tokens" in config.task.needs else _PIPELINES.get(config.task.labelled)
     results = [
@@ -73,7 +88,7 @@ def _metadata(config: RunConfig, name: str, evaluations: Sequence[tuple[str, Row
         for split, row in evaluations
     ]
     return {
-        "library_name": "timm" if config.model.library == "timm" else "pytorch",
+        "library_name": library or ("timm" if config.model.library == "timm" else "pytorch"),
         **({"pipeline_tag": tag} if tag else {}),
         "tags": [*([tag] if tag else []), config.model.architecture, config.recipe or "no recipe"],
         "model-index": [{"name": name, "results": results}],
@@ -82,10 +97,20 @@ def _metadata(config: RunConfig, name: str, evaluations: Sequence[tuple[str, Row
 
 def _results(task: TaskConfig, evaluations: Sequence[tuple[str, Row]]) -> list[tuple[object, ...]]:
     return [
-        (metric.title, metric.text(row["metrics"].get(metric.name)), split, f"{row['samples']:,}")
+        (metric.title, metric.text(value), _interval(metric.name, value, row["samples"]), split, f"{row['samples']:,}")
         for split, row in evaluations
         for metric in task.metrics
+        for value in [row["metrics"].get(metric.name)]
     ]
+
+
+def _interval(name: str, value: float | None, count: int) -> str:
+    """Return Wilson's 95 % interval (1927) of a share of images; empty for metrics that are none."""
+    if name not in _SHARES_OF_IMAGES or value is None or not count:
+        return ""
+    middle = (value + _Z**2 / (2 * count)) / (1 + _Z**2 / count)
+    half = _Z * math.sqrt(value * (1 - value) / count + (_Z / (2 * count)) ** 2) / (1 + _Z**2 / count)
+    return f"{middle - half:.2%} to {middle + half:.2%}"
 
 
 def _training(config: RunConfig, run: RunSummary, last: Row) -> Iterable[tuple[object, ...]]:

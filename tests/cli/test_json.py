@@ -50,6 +50,7 @@ TYPED = {
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
     "card RUN": ["card", "runs/a"],
+    "push RUN PLACE": ["push", "runs/a", "hub:me/a", "--dry-run"],
     "mlperf RUN": ["mlperf", "runs/a"],
 }
 

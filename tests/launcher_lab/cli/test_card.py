@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from huggingface_hub import ModelCard
+from scipy.stats import binomtest
 
 from launcher.records.metrics import read_metrics
 from tests.commands import execute, output_of, refused
@@ -25,7 +26,9 @@ def test_the_card_has_metrics_recipe_versions_and_the_command_without_paths(here
     assert (results["top-1"].dataset_name, results["top-1"].dataset_split) == ("shapes", "validation")
     assert (card.data.model_name, card.data.pipeline_tag) == ("a", "image-classification")
     assert card.data.license is None
-    assert f"| top-1 | {last['metrics']['top1']:.2%} | validation | 50 |" in text
+    share = last["metrics"]["top1"]
+    low, high = binomtest(round(share * 50), 50).proportion_ci(method="wilson")
+    assert f"| top-1 | {share:.2%} | {low:.2%} to {high:.2%} | validation | 50 |" in text
     rows_of_tables = ("recipe | mild", "epochs | 2 of 2", "seed | 42", "training | 96 images", "torch | ", "cost | ")
     for expected in (*rows_of_tables, "    train recipe=mild runs=PATH --data PATH\n"):
         assert expected in text, expected

@@ -1,0 +1,68 @@
+"""Several loggers at once: `logger=[tensorboard,wandb,mlflow]`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from pydantic.dataclasses import dataclass
+
+from launcher.config.choices import LoggerConfig
+from launcher.config.fields import STRICT
+from launcher.config.schema import RunConfig
+from launcher.errors import Problems
+from launcher.records.metrics import Record
+from launcher.records.run_folder import RunFolder
+from launcher_lab.loggers.mlflow import MlflowValues
+from launcher_lab.loggers.remote import CLOSE_SECONDS, RemoteSink
+from launcher_lab.loggers.trackio import TrackioValues
+from launcher_lab.loggers.wandb import WandbValues
+
+
+@dataclass(frozen=True, config=STRICT)
+class Several(LoggerConfig):
+    """Several loggers at once; null is one that is off."""
+
+    combines = has_threads = True
+
+    name: Literal["several"]
+    mlflow: MlflowValues | None
+    trackio: TrackioValues | None
+    wandb: WandbValues | None
+
+    @classmethod
+    def instead_of(cls, word: str) -> str | None:
+        return f"type logger=[{word}]" if "," in word else None
+
+    def check(self) -> None:
+        problems = Problems()
+        for name, values in self._loggers():
+            with problems.collected():
+                values.check(f"logger.{name}")
+        problems.settle()
+
+    def sink(self, folder: RunFolder, config: RunConfig) -> SeveralSinks:
+        return SeveralSinks([values.sink(folder, config) for _, values in self._loggers()])
+
+    def _loggers(self) -> Iterator[tuple[str, MlflowValues | TrackioValues | WandbValues]]:
+        named = {"mlflow": self.mlflow, "trackio": self.trackio, "wandb": self.wandb}
+        yield from ((name, values) for name, values in named.items() if values is not None)
+
+
+class SeveralSinks:
+    """Sends each record to several servers, in a thread each; all together get the time of one at the end."""
+
+    def __init__(self, sinks: Sequence[RemoteSink]):
+        self._sinks = sinks
+
+    def write(self, record: Record) -> None:
+        for sink in self._sinks:
+            sink.write(record)
+
+    def close(self) -> None:
+        until = time.monotonic() + CLOSE_SECONDS
+        for sink in self._sinks:
+            sink.end()
+        for sink in self._sinks:
+            sink.wait(max(0.0, until - time.monotonic()))
