@@ -33,7 +33,7 @@ class Hub:
         self.private[name], self.files[name] = private, files
 
     def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
-        """Return the variables of a process that knows this Hub alone, with its cache in `home`."""
+        """Return the variables of a process with this Hub alone, with its cache in `home`."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         own = {"HF_ENDPOINT": self.address, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
         return kept | own | ({"HF_TOKEN": token} if token else {})

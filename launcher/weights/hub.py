@@ -47,7 +47,7 @@ def downloaded(text: str, files: Sequence[str], key: str | None = None) -> Path:
 
         folder = Path(snapshot_download(name, revision=revision, allow_patterns=[*files]))
     if not (folder / files[0]).is_file():
-        message = f"has no {files[0]}; name a repository with one"
+        message = f"has no {files[0]}; choose a repository with one"
         raise UserError(Problem(message, key, text) if key else f"{text} {message}")
     return folder
 
@@ -74,7 +74,7 @@ def one_line_errors(text: str, key: str | None = None) -> Iterator[None]:
 
 
 def _reason(error: Exception, endpoint: str) -> str:
-    """Return what is wrong and what to do; without the texts of answers, which may have the token."""
+    """Return what is wrong and what to do; without the texts of responses, which may have the token."""
     from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
 
     if isinstance(error, LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
@@ -89,7 +89,7 @@ def _reason(error: Exception, endpoint: str) -> str:
     if status in (401, 404):
         return f"does not exist, or your token cannot read it ({status}); correct the name, or {_LOGIN}"
     if status is not None:
-        return f"failed: {endpoint} answered {status}; try again later"
+        return f"failed: {endpoint} returned {status}; try again later"
     if isinstance(error, OSError) and error.strerror:
         return f"failed: {one_line(error.strerror)}; free disk space or check permissions and network"
     return f"cannot be reached: no connection to {endpoint} ({type(error).__name__}); check the network, or HF_ENDPOINT"

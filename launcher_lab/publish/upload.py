@@ -27,7 +27,7 @@ def check_repository(text: str, *, public: bool) -> None:
             return
     if is_private == public:
         is_now, remedy = ("private", "remove --public") if is_private else ("public", "add --public")
-        raise UserError(f"{text} is {is_now} already; change it on its page of the Hub, or {remedy}")
+        raise UserError(f"{text} is {is_now} already; choose another name, or {remedy}")
 
 
 def upload(folder: Path, text: str, *, public: bool, message: str) -> str:

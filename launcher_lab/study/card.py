@@ -23,7 +23,7 @@ from launcher_lab.study.runs import RunSummary, read_run
 # Hugging Face's names.
 _PIPELINES = {"class": "image-classification", "classes": "image-classification", "pixels": "image-segmentation"}
 _METRICS = {"top1": "accuracy", "macro_f1": "f1", "map": "mean_average_precision"}
-# Metrics that are the share of images with a right answer.
+# Metrics that are the share of images whose class is right.
 _SHARES_OF_IMAGES = ("top1", "top5")
 _Z = 1.959963984540054  # of the normal distribution at 97.5 %
 _PACKAGES = ("torch", "torchvision", "timm")

@@ -1,8 +1,6 @@
 """A tracking server must never end a run, delay it, or repeat a warning."""
 
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -10,47 +8,16 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
-from launcher.records.metrics import Record, ResumeRecord, StartRecord, scalars
+from launcher.records.metrics import ResumeRecord, StartRecord, scalars
 from launcher.records.run_folder import create
 from launcher.tasks.classification import ClassificationConfig
 from launcher_lab.loggers import remote
 from launcher_lab.loggers.mlflow import MlflowTracker
-from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars
+from launcher_lab.loggers.remote import RemoteSink, closing_scalars
 from launcher_lab.loggers.wandb import WandbTracker
 from tests.commands import refused
 from tests.made_runs import end, evaluation
-
-
-class Server:
-    """A tracker that stores records; it can be unreachable, or block forever."""
-
-    def __init__(self) -> None:
-        self.unreachable = False
-        self.refused = threading.Event()
-        self.responds = threading.Event()
-        self.responds.set()
-        self.opened = 0
-        self.steps: list[int] = []
-        self.outcome: Outcome | None = None
-
-    def open(self) -> str | None:
-        self._respond()
-        self.opened += 1
-        return None
-
-    def send(self, records: Sequence[Record]) -> None:
-        self._respond()
-        self.steps += [record.step for record in records]
-
-    def finish(self, outcome: Outcome) -> None:
-        self._respond()
-        self.outcome = outcome
-
-    def _respond(self) -> None:
-        self.responds.wait()
-        if self.unreachable:
-            self.refused.set()
-            raise ConnectionError("no route\nto host")
+from tests.tracking_server import Server
 
 
 def test_records_arrive_in_order_with_the_outcome_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,9 +15,9 @@ from launcher_lab.loggers.remote import RemoteSink
 from launcher_lab.loggers.several import SeveralSinks
 from launcher_lab.loggers.trackio import TrackioTracker
 from tests.commands import output_of, refused
-from tests.launcher_lab.loggers.test_remote import Server
 from tests.made_runs import end, evaluation, training
 from tests.runs import SMALL, Here
+from tests.tracking_server import Server
 
 URI = "logger.mlflow.uri=http://127.0.0.1:9"
 
@@ -42,7 +42,7 @@ def test_a_list_turns_on_each_logger_with_its_own_values() -> None:
         (["logger=wandb,mlflow"], "no such logger; type logger=[wandb,mlflow]"),
         (["logger=[]"], "logger=[] (command line): takes one option; type logger=NAME"),
         (["model=[resnet18,resnet50]"], "takes one option; type model=NAME"),
-        (["logger=[wandb,mlflow]", "logger.wandb.projct=a"], "did you mean logger.wandb.project?"),
+        (["logger=[wandb,mlflow]", "logger.wandb.projeckt=a"], "did you mean logger.wandb.project?"),
     ],
 )
 def test_a_wrong_list_is_refused(words: list[str], message: str) -> None:

@@ -81,7 +81,7 @@ def test_a_dry_run_prints_what_goes_and_sends_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, forked_checks: None
 ) -> None:
     monkeypatch.chdir(folder)
-    # note: neither asks for a token nor calls the Hub
+    # note: neither reads a token nor calls the Hub
     monkeypatch.setattr("huggingface_hub.HfApi", None)
     monkeypatch.setattr("huggingface_hub.get_token", None)
     *files, last = output_of("push", "runs/small", "hub:me/dry", "--dry-run").splitlines()
@@ -100,8 +100,7 @@ def test_errors_of_the_hub_are_one_line(folder: Path, hub: Hub) -> None:
     assert "hf_wrong" not in wrong
     hub.put("me/errors", {})
     assert (
-        "hub:me/errors is public already; change it on its page of the Hub, or add --public"
-        in hub.train(folder, *push, code=2)[1]
+        "hub:me/errors is public already; choose another name, or add --public" in hub.train(folder, *push, code=2)[1]
     )
     hub.put("me/errors", {}, private=True)
     assert "or remove --public" in hub.train(folder, *push, "--public", code=2)[1]
@@ -115,7 +114,10 @@ def test_errors_of_the_hub_are_one_line(folder: Path, hub: Hub) -> None:
     assert "hub:me/empty has no model.safetensors" in hub.train(folder, "predict", "hub:me/empty", "a", code=2)[1]
     assert "no such branch, tag or commit" in hub.train(folder, "predict", "hub:me/empty@v9", "a", code=2)[1]
     hub.put("me/other", {"model.safetensors": b"x"})
-    assert "me/other has no model_card.json, so it is no published run" in hub.train(folder, "predict", "hub:me/other", "a", code=2)[1]
+    assert (
+        "me/other has no model_card.json, so it is no published run"
+        in hub.train(folder, "predict", "hub:me/other", "a", code=2)[1]
+    )
     address, hub.address = hub.address, "http://127.0.0.1:9"
     assert "no connection to http://127.0.0.1:9" in hub.train(folder, *push, code=2)[1]
     assert "no connection to http://127.0.0.1:9" in hub.train(folder, "predict", "hub:me/new", "a", code=2)[1]
