@@ -18,6 +18,7 @@ from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders
 from launcher.data.sampling import train_requests
+from launcher.data.shapes import ensure_folder
 
 from .conftest import make_loaders, photographs, write_files
 from .sources.downloads import webdataset
@@ -168,3 +169,9 @@ def test_synthetic_batches_repeat_after_their_number(batches: int) -> None:
     assert len(images) == 8
     assert images == [images[step % batches] for step in range(8)]
     assert len(set(images)) == batches
+
+
+def test_built_in_images_are_as_many_as_the_config_has(tmp_path: Path) -> None:
+    counts = ["dataset.train_samples=24", "dataset.val_samples=12"]
+    folder = ensure_folder(compose(["dataset=shapes", f"dataset.path={tmp_path / 'drawn'}", *counts]).config.dataset)
+    assert {split: len([*folder.glob(f"{split}/*/*.jpg")]) for split in ("train", "val")} == {"train": 24, "val": 12}
