@@ -19,7 +19,8 @@ from launcher_lab.cli.curve import as_started, check_all, expand
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
-from launcher_lab.study.runs import read_run, title_of
+from launcher_lab.study.runs import read_run
+from launcher_lab.study.scales import scale_of
 from launcher_lab.study.speedup import Estimate
 
 EXAMPLES = [
@@ -66,7 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
         print_json(_as_json(rows, commands, effect_list, tradeoff_list, parts))
         return 0
     out = console()
-    title = title_of(composed.config.task.primary)
+    title = scale_of(composed.config.task.primary).heading
     out.print(_grid(rows, commands, title))
     if tradeoff_list:
         out.print(_effects(effect_list, title.replace(" %", " points")))
@@ -139,7 +140,7 @@ def _as_json(
 ) -> dict[str, object]:
     listed = []
     for row in rows:
-        measured = asdict(variant_result(row.result[1])) if row.result else None
+        measured = asdict(variant_result(row.result)) if row.result else None
         own = {"epochs": row.epochs, "command": commands[row.variant], "measured": measured}
         listed.append({**asdict(row.variant), **own})
     split = [
@@ -157,7 +158,7 @@ def _as_json(
 def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]], title: str) -> Table:
     cells = table("variant", "epochs", "runs", title, "minutes", "command")
     for row in rows:
-        result = variant_result(row.result[1]) if row.result else None
+        result = variant_result(row.result) if row.result else None
         numbers = (str(result.runs), f"{result.top1:.2f}", f"{result.minutes:.1f}") if result else ("-",) * 3
         command = shlex.join(commands[row.variant])
         cells.add_row(verbatim(row.variant.name), str(row.epochs), *numbers, verbatim(command))

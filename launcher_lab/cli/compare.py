@@ -27,11 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price", type=float, metavar="USD", help="price per hour for runs whose config has none")
     parser.add_argument("--baseline", metavar="CURVE", help="a curve, or CURVE on MACHINE (default: recipe baseline)")
     several: dict[str, Any] = {"type": float, "action": "append", "default": []}
-    parser.add_argument("--quality", **several, metavar="TOP1", help="compare the costs of this top-1 (percent)")
-    parser.add_argument("--cost", **several, metavar="COST", help="compare the top-1 at this cost")
+    quality = "compare the costs of this quality: top-1 in percent, or what the runs have, such as a perplexity"
+    parser.add_argument("--quality", **several, metavar="VALUE", help=quality)
+    parser.add_argument("--cost", **several, metavar="COST", help="compare the qualities at this cost")
     parser.add_argument("--algoperf", choices=("external", "self"), help="score time to a target by AlgoPerf's rules")
-    target = "target of --algoperf: top-1 in [0, 1] on any data set (default: the targets of AlgoPerf's workloads)"
-    parser.add_argument("--target", type=float, metavar="TOP1", help=target)
+    target = "target of --algoperf on any data set: top-1 in [0, 1], or what the runs have, such as a perplexity"
+    parser.add_argument("--target", type=float, metavar="VALUE", help=f"{target} (default: those of its workloads)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print everything as JSON")
     form.add_argument("--csv", action="store_true", help="print the points as CSV")
@@ -96,15 +97,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _algoperf(arguments: argparse.Namespace) -> int:
-    if arguments.target is not None and not 0 < arguments.target <= 1:
-        raise UserError(Problem("must be a top-1 above 0 and at most 1, such as 0.759", "--target", arguments.target))
     if arguments.csv:
         raise UserError("--algoperf does not support --csv; use --json")
     from launcher_lab.study.algoperf import score_runs
     from launcher_lab.study.runs import find_runs, read_run
     from launcher_lab.study.tables import algoperf_json, algoperf_table
 
-    scores = score_runs([read_run(path) for path in find_runs(arguments.runs)], arguments.target, arguments.algoperf)
+    runs = [read_run(path) for path in find_runs(arguments.runs)]
+    most = math.inf if any(run.metric.sign < 0 or not run.metric.unit for run in runs) else 1
+    if arguments.target is not None and not 0 < arguments.target <= most:
+        message = "must be a top-1 above 0 and at most 1, such as 0.759" if most == 1 else "must be above 0"
+        raise UserError(Problem(message, "--target", arguments.target))
+    scores = score_runs(runs, arguments.target, arguments.algoperf)
     if arguments.json:
         print_json(algoperf_json(scores))
         return 0

@@ -57,7 +57,7 @@ class Row:
 
 @dataclass(frozen=True)
 class VariantResult:
-    """Mean top-1 in percent and training minutes of a variant's finished runs, one per seed."""
+    """Mean top-1 in percent, or other metric, and training minutes of a variant's finished runs, one per seed."""
 
     runs: int
     top1: float
@@ -66,7 +66,7 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class Effect:
-    """The effect of an algorithm: top-1 in percentage points, and the relative change of the training time.
+    """The effect of an algorithm: points of top-1, or other metric, and the relative change of training time.
 
     `without` and `with` compare with all, `only` with none; the sign is that of adding the algorithm.
     """
@@ -80,7 +80,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """The effect of an algorithm: speed-up at equal quality, and percentage points at equal training time.
+    """The effect of an algorithm: speed-up at equal quality, and gain of the metric at equal training time.
 
     Outside the measured curve a value is None with a reason; `at_least` and `at_most` still bound the speed-up.
     """
@@ -170,9 +170,10 @@ def curve_of(config: RunConfig, runs: Sequence[RunSummary]) -> CurveAndPoint | N
     return None
 
 
-def variant_result(point: CurvePoint) -> VariantResult:
+def variant_result(result: CurveAndPoint) -> VariantResult:
     """Return the result of a point over all seeds."""
-    return VariantResult(len(point.top1), point.quality, point.cost("time") or 0.0)
+    curve, point = result
+    return VariantResult(len(point.top1), curve.metric.sign * point.quality, point.cost("time") or 0.0)
 
 
 def effects(rows: Sequence[Row]) -> list[Effect]:
@@ -188,6 +189,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
             with_it, without, change = without, with_it, _inverted(change, lambda points: -points)
         assert change is not None
         assert row.variant.algorithm is not None
+        change = change.times(base.metric.sign)
         listed.append(Effect(row.variant.algorithm, row.variant.kind, row.epochs, change, with_it / without - 1))
     tests = corrected([one.top1 for one in listed])
     return [replace(one, top1=test) for one, test in zip(listed, tests, strict=True) if test is not None]
@@ -205,7 +207,8 @@ def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
         curve, variant = replace(base, name=name), replace(variant_curve, name=row.variant.name)
         speed, gain = at_equal_quality(curve, variant, "time", point), at_equal_cost(curve, variant, "time", point)
         algorithm, reasons = row.variant.algorithm, (speed.reason, gain.reason)
-        one = Tradeoff(algorithm, name, row.epochs, speed.value, gain.value, *reasons, at_least=speed.bound)
+        gained = gain.value and gain.value.times(base.metric.sign)
+        one = Tradeoff(algorithm, name, row.epochs, speed.value, gained, *reasons, at_least=speed.bound)
         listed.append(one if row.variant.kind == "without" else _of_adding(one))
     tests = corrected([value for one in listed for value in (one.speedup, one.gain)])
     return [

@@ -70,7 +70,10 @@ def workloads() -> dict[str, Workload]:
 
 
 def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Ruleset) -> Scores:
-    """Score the recipes of the runs; `target` is top-1 in [0, 1], None means AlgoPerf's. A damaged run is a miss."""
+    """Score the recipes of the runs; `target` is a value of their metric, such as top-1 in [0, 1].
+
+    None means AlgoPerf's. A damaged run is a miss.
+    """
     studies: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     notes: list[str] = []
     names = dataset_names(runs)
@@ -134,7 +137,7 @@ def _needed(run: RunSummary, target: float | None, name: str, ruleset: Ruleset) 
 
 def seconds_to(run: RunSummary, target: float) -> float:
     """Return the training seconds, without evaluations, at the first evaluation that reached the target."""
-    reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= 100 * target)
+    reached = (e.clock_minutes * 60 for e in run.evaluations if e.top1 >= run.metric.factor * target)
     return next(reached, math.inf)
 
 

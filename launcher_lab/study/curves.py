@@ -18,7 +18,8 @@ from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.errors import UserError, shown
-from launcher_lab.study.runs import TOP1, RunSummary
+from launcher_lab.study.runs import RunSummary
+from launcher_lab.study.scales import TOP1, QualityScale
 
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
@@ -82,7 +83,7 @@ class Curve:
     setting: StudySetting
     points: tuple[CurvePoint, ...]
     source: str | None = None  # of published points
-    metric: str = TOP1
+    metric: QualityScale = TOP1
 
     def on(self, axis: Cost) -> list[CurvePoint]:
         """Return the points with a known cost, cheapest first."""
@@ -93,15 +94,10 @@ class Curve:
         return ", ".join([self.name, *(getattr(self.setting, name) for what, name in ACROSS.items() if what in across)])
 
 
-def metric_of(curves: Iterable[Curve | RunSummary]) -> str:
-    """Return the title of the metric of curves or runs; `quality` if they have several."""
-    titles = {curve.metric for curve in curves} or {TOP1}
-    return titles.pop() if len(titles) == 1 else "quality"
-
-
-def unit_of(metric: str) -> str:
-    """Return what follows a quality of a metric with this title."""
-    return " %" if metric.endswith(" %") else ""
+def metric_of(curves: Iterable[Curve | RunSummary]) -> QualityScale:
+    """Return the scale of the metric of curves or runs; `quality` if they have several."""
+    scales = {curve.metric for curve in curves} or {TOP1}
+    return scales.pop() if len(scales) == 1 else QualityScale("quality")
 
 
 def deviation(values: Iterable[float]) -> float | None:
@@ -122,7 +118,7 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
         # note: other metrics are not compared with top-1
         dataset = datasets[run.identity]
         if run.metric != TOP1:
-            dataset += f", {run.metric}"
+            dataset += f", {run.metric.heading}"
         groups[StudySetting(dataset, run.model, run.hardware), key].append(run)
     names = _names(groups)
     curves = [
@@ -217,7 +213,7 @@ def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[
 def _named_values(run: RunSummary, curve_key: str) -> dict[str, Any]:
     """Return the values for a curve's name, with the active algorithms and the length before dilation."""
     values = _trained_values(run)
-    on = {key.split(".")[1] for key in values if key.startswith("algorithms.")}
+    on = dict.fromkeys(key.split(".")[1] for key in values if key.startswith("algorithms."))
     # note: distinguishes files of the same name, but is not readable
     values.pop("model.weights_sha256", None)
     base = json.loads(curve_key)[1]

@@ -18,6 +18,7 @@ from launcher.errors import Problem, UserError
 from launcher_lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation, metric_of
 from launcher_lab.study.results import Results, fronts
 from launcher_lab.study.runs import Evaluated, RunSummary
+from launcher_lab.study.scales import QualityScale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +79,10 @@ def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> 
 
 
 def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
-    """Return the data for the page's script: pairs of (mean, deviation), and each run's config as changes to `base`."""
+    """Return the data for the page's script: pairs of (mean, deviation), and each run's config as changes to `base`.
+
+    Qualities of points and learning curves have the sign of `metric`; that of a run is the metric's own value.
+    """
     index_of = {run.path: number for number, run in enumerate(results.runs)}
     curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
@@ -86,11 +90,12 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     numbers = {key: number for number, key in enumerate(keys)}
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
     datasets = dataset_names(results.runs)
+    scale = metric_of(results.all_curves or results.runs)
     limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
         "axis": axis,
-        "metric": metric_of(results.all_curves or results.runs),
+        "metric": scale._asdict(),
         "across": [ACROSS[what] for what in results.across],
         "currency": currencies.most_common(1)[0][0] if currencies else "USD",
         "keys": keys,
@@ -98,7 +103,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
         "curves": [_curve(curve, index_of) for curve in results.all_curves],
         "runs": [
             {
-                **_run(run, limit),
+                **_run(run, limit, scale.sign),
                 "dataset": datasets[run.identity],
                 **_differences(config, base, numbers),
                 "curveIndex": curve_of.get(run.path, -1),
@@ -133,7 +138,7 @@ def _pair(values: Sequence[float]) -> list[float | None]:
     return [_short(sum(values) / len(values)), _short(deviation(values))]
 
 
-def _run(run: RunSummary, limit: int) -> dict[str, Any]:
+def _run(run: RunSummary, limit: int, sign: int) -> dict[str, Any]:
     times = run.times
     return {
         "name": str(run.path),
@@ -143,7 +148,7 @@ def _run(run: RunSummary, limit: int) -> dict[str, Any]:
         "hardware": run.hardware if run.device else "?",
         "epochs": run.epochs,
         "seed": run.seed,
-        "top1": _short(run.evaluations[-1].top1) if run.evaluations else None,
+        "top1": _short(sign * run.evaluations[-1].top1) if run.evaluations else None,
         "time": _short(times.counted / 60) if times else None,
         "wall": _short(times.wall / 60) if times else None,
         "money": _short(run.money),
@@ -208,22 +213,31 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     if len(results.runs) == 1 and len(curves) == len(results.curves):
         _draw_learning(results.runs[0], path, title=title)
         return
-    figure, axes = drawing(title, _LABELS[axis], metric_of(results.all_curves).replace(" %", ", %"))
+    scale = metric_of(results.all_curves)
+    figure, axes = drawing(title, _LABELS[axis], scale.heading.replace(" %", ", %"))
     shown = [curve for curve in curves if curve.on(axis)]
     varying = [what for what, field in ACROSS.items() if len({getattr(c.setting, field) for c in shown}) > 1]
     for colours, published in ((COLOURS, False), ((GREY,), True)):
         for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
             colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
-            _draw(axes, curve, axis, colour, marker, name=curve.label(varying))
+            _draw(axes, curve, axis, colour, marker, name=curve.label(varying), sign=scale.sign)
     label: str | None = "Pareto front"
     for front in fronts(shown, axis, results.across).values():
         _, costs, qualities = zip(*front, strict=True)
-        axes.plot(costs, qualities, color="black", linestyle="--", linewidth=1.2, zorder=1, label=label)
+        axes.plot(
+            costs,
+            [scale.sign * quality for quality in qualities],
+            color="black",
+            linestyle="--",
+            linewidth=1.2,
+            zorder=1,
+            label=label,
+        )
         label = None
+    _best_above(axes, scale)
     if shown:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
-    if shown:
         columns = 1 + (len(shown) - 1) // _ROWS
         figure.set_size_inches(8 + (4 if varying else 2.5) * columns, 5.5)
         figure.legend(fontsize=8 if len(shown) <= _ROWS else 6, frameon=False, loc="outside right upper", ncols=columns)
@@ -232,11 +246,20 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
 
 
 def _draw_learning(run: RunSummary, path: Path, *, title: str) -> None:
-    figure, axes = drawing(f"{title}\n{run.path.name}: {run.recipe}, {run.model}, {run.dataset}", "epochs", run.metric)
-    epochs, values = [one.epoch for one in run.evaluations], [one.top1 for one in run.evaluations]
-    axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=4, label=run.metric)
+    scale = run.metric
+    figure, axes = drawing(
+        f"{title}\n{run.path.name}: {run.recipe}, {run.model}, {run.dataset}", "epochs", scale.heading
+    )
+    epochs, values = [one.epoch for one in run.evaluations], [scale.sign * one.top1 for one in run.evaluations]
+    axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=4, label=scale.heading)
+    _best_above(axes, scale)
     axes.legend(frameon=False)
     figure.savefig(path, format="png")
+
+
+def _best_above(axes: Axes, scale: QualityScale) -> None:
+    if scale.sign < 0:
+        axes.invert_yaxis()
 
 
 def beside(results: Results) -> list[Curve]:
@@ -254,11 +277,11 @@ def beside(results: Results) -> list[Curve]:
     ]
 
 
-def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str) -> None:
+def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str, sign: int) -> None:
     points = curve.on(axis)
     published = curve.source is not None
     label = f"{name} (published)" if published else name
-    costs, qualities = [point.cost(axis) or 0.0 for point in points], [point.quality for point in points]
+    costs, qualities = [point.cost(axis) or 0.0 for point in points], [sign * point.quality for point in points]
     xerr = [deviation(point.costs[axis]) or 0.0 for point in points]
     yerr = [deviation(point.top1) or 0.0 for point in points]
     axes.errorbar(

@@ -8,7 +8,8 @@ from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
 from launcher_lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher_lab.study.published import published_curves
-from launcher_lab.study.runs import TOP1, RunSummary, find_runs, read_run
+from launcher_lab.study.runs import RunSummary, find_runs, read_run
+from launcher_lab.study.scales import TOP1
 from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected, pareto_front
 
 # The default baseline recipe.
@@ -141,7 +142,8 @@ def comparisons(
 ) -> list[Comparison]:
     """Compare each curve with the baseline of its setting at the given qualities and costs.
 
-    Without any, compare at the baseline's own points. P-values are corrected for the number of comparisons.
+    Qualities are values of the metric, shares in percent, also in the results. Without any, compare at the baseline's
+    own points. P-values are corrected for the number of comparisons.
     """
     compared = []
     for curve in curves:
@@ -151,10 +153,11 @@ def comparisons(
             continue
         curve, baseline = (replace(c, name=c.label(across), setting=setting) for c in (curve, baseline))
         own: list[CurvePoint] = [] if qualities or costs else baseline.on(axis)
-        at_qualities: list[float | CurvePoint] = [*qualities, *own]
+        at_qualities: list[float | CurvePoint] = [*(curve.metric.sign * quality for quality in qualities), *own]
         at_costs: list[float | CurvePoint] = [*costs, *own]
-        compared += [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
-        compared += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
+        of_curve = [at_equal_quality(curve, baseline, axis, at) for at in at_qualities]
+        of_curve += [at_equal_cost(curve, baseline, axis, at) for at in at_costs]
+        compared += [one.printed(curve.metric) for one in of_curve]
     values = corrected([one.value for one in compared])
     return [replace(one, value=value) for one, value in zip(compared, values, strict=True)]
 

@@ -8,11 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher.config.goals import Metric
 from launcher.config.groups import is_named
 from launcher.config.layers import leaves
 from launcher.config.resolved import typed_run
-from launcher.config.tasks import TASKS
 from launcher.config.validate import MISSING
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
@@ -22,8 +20,8 @@ from launcher.plan.plan import dilated_epochs
 from launcher.records.metrics import Row, read_rows, wall_seconds, without_void
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
 from launcher.regular import read_regular
+from launcher_lab.study.scales import TOP1, QualityScale, scale_of_run
 
-TOP1 = "top-1 %"
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 
 
@@ -66,7 +64,7 @@ class RunSummary:
     world_sizes: tuple[int, ...] = ()  # of the start and each resume
     price: float | None = None  # per hour, for a machine without a price in the config
     test_top1: float | None = None  # of the final weights on dataset.test_path, in percent
-    metric: str = TOP1
+    metric: QualityScale = TOP1
     ended_by: str | None = None  # the key that ended it before its length
     identities: tuple[str, ...] = ()  # of its training data
 
@@ -202,19 +200,6 @@ def quality(row: Row) -> float:
     return float(primary)
 
 
-def comparable(start: Row) -> tuple[str, float]:
-    """Return the title of a run's primary metric, and a factor after which higher is better, and shares are percent."""
-    metrics = {metric.name: metric for task in TASKS.declarations().values() for metric in task.metrics}
-    if (metric := metrics.get(str(start.get("primary")))) is None:
-        return TOP1, 100.0
-    return title_of(metric), (100.0 if metric.is_share else 1.0) * (-1 if metric.better == "lower" else 1)
-
-
-def title_of(metric: Metric) -> str:
-    """Return the title of a metric as `comparable` makes it."""
-    return f"{'-' if metric.better == 'lower' else ''}{metric.title}{' %' if metric.is_share else ''}"
-
-
 def facts_of(rows: list[Row]) -> dict[str, Any]:
     """Return the fields of a RunSummary that the records hold; none before their start.
 
@@ -224,9 +209,9 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
     start = next((row for row in valid if row["kind"] == "start"), None)
     if start is None:
         return {}
-    title, factor = comparable(start)
+    scale = scale_of_run(start)
     evaluations = tuple(
-        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, factor * quality(row))
+        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, scale.factor * quality(row))
         for row in valid
         if row["kind"] == "eval"
     )
@@ -235,10 +220,10 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "world_size": int(start["world_size"]),
         "device": str(start["device"]),
         "evaluations": evaluations,
-        "metric": title,
+        "metric": scale,
         "times": Times(_counted(valid), wall_seconds(rows)),
         "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
-        "test_top1": next((factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
+        "test_top1": next((scale.factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }
 

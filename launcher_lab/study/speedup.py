@@ -4,11 +4,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting, unit_of
+from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting
+from launcher_lab.study.scales import QualityScale
 
 Floats = NDArray[np.float64]
 # A point in use, and the change of the compared value for that of its relative cost, and of its quality in percent.
@@ -23,9 +25,8 @@ FEWEST_RUNS = 3
 class Estimate:
     """A value with its confidence interval and p-value; an end outside the measured range is None.
 
-    `runs` are the fewest runs of a point in use, `p_corrected` is
-    corrected for all comparisons of a table (`corrected`). Without
-    an interval `low`, `high` and `p` are None, and `note` has the reason.
+    `runs` are the fewest runs of a point in use, `p_corrected` is corrected for all comparisons of a table
+    (`corrected`). Without an interval `low`, `high` and `p` are None, and `note` has the reason.
     """
 
     value: float
@@ -41,6 +42,11 @@ class Estimate:
         if (self.low, self.high) == (None, None):
             return ""
         return " to ".join("out of range" if end is None else form.format(end) for end in (self.low, self.high))
+
+    def times(self, sign: int) -> Self:
+        """Return the value with another sign; the ends of its interval swap."""
+        low, high = (None if end is None else sign * end for end in (self.low, self.high)[::sign])
+        return replace(self, value=sign * self.value, low=low, high=high)
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,15 @@ class Comparison:
     reason: str = ""
     bound: float | None = None
 
+    def printed(self, scale: QualityScale) -> Self:
+        """Return the comparison with the metric's own values as qualities, such as a perplexity."""
+        if self.kind == "equal quality":
+            return replace(self, at=scale.sign * self.at)
+        if self.value is None or self.baseline_quality is None or self.quality is None:
+            return self
+        ends = (scale.sign * self.baseline_quality, scale.sign * self.quality)
+        return replace(self, value=self.value.times(scale.sign), baseline_quality=ends[0], quality=ends[1])
+
 
 def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float | CurvePoint) -> Comparison:
     """Return the speed-up of a curve over the baseline at a quality in percent, or that of a baseline's point.
@@ -75,9 +90,9 @@ def at_equal_quality(curve: Curve, baseline: Curve, axis: Cost, quality: float |
     anchor, target = (quality, quality.quality) if isinstance(quality, CurvePoint) else (None, quality)
     cost = _cost(ours, axis, target)
     baseline_cost = (anchor and anchor.cost(axis)) or _cost(theirs, axis, target)
-    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target, unit_of(curve.metric))
+    blank = Comparison(curve.setting, "equal quality", curve.name, baseline.name, target, curve.metric.unit)
     reasons = [
-        _unmeasured_quality(name, points, axis, at, blank.unit)
+        _unmeasured_quality(name, points, axis, at, curve.metric)
         for name, points, at in ((curve.name, ours, cost), (baseline.name, theirs, baseline_cost))
     ]
     if any(reasons):
@@ -97,7 +112,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
     target = math.nan if known is None else known
     quality = _quality(ours, axis, target)
     baseline_quality = _quality(theirs, axis, target) if anchor is None else anchor.quality
-    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target, unit_of(curve.metric))
+    blank = Comparison(curve.setting, "equal cost", curve.name, baseline.name, target, curve.metric.unit)
     reasons = [
         _unmeasured_cost(name, points, axis)
         for name, points, at in ((curve.name, ours, quality), (baseline.name, theirs, baseline_quality))
@@ -202,13 +217,16 @@ def _quality(points: Sequence[CurvePoint], axis: Cost, cost: float) -> float:
     return quality_at(*_lists(points, axis), cost) if points else math.inf
 
 
-def _unmeasured_quality(name: str, points: Sequence[CurvePoint], axis: Cost, cost: float, unit: str) -> str | None:
+def _unmeasured_quality(
+    name: str, points: Sequence[CurvePoint], axis: Cost, cost: float, scale: QualityScale
+) -> str | None:
+    worse, better = ("low", "high")[:: scale.sign]
     if not points:
         return f"{name} has no {axis}"
     if cost == 0.0:
-        return f"{name} has no point this low; its cheapest has {points[0].quality:.2f}{unit}"
+        return f"{name} has no point this {worse}; its cheapest has {scale.text(points[0].quality)}"
     if math.isinf(cost):
-        return f"{name} has no point this high; its best has {max(p.quality for p in points):.2f}{unit}"
+        return f"{name} has no point this {better}; its best has {scale.text(max(p.quality for p in points))}"
     return None
 
 

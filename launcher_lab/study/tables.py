@@ -39,7 +39,7 @@ def point_rows(results: Results) -> list[dict[str, Any]]:
                 "epochs": point.epochs,
                 "epochs_mean": point.cost("epochs"),
                 "seeds": len(point.top1) if point.paths else None,
-                "top1_mean": point.quality,
+                "top1_mean": curve.metric.sign * point.quality,
                 "top1_deviation": deviation(point.top1),
                 "minutes_mean": point.cost("time"),
                 "minutes_deviation": deviation(point.costs.get("time", ())),
@@ -109,7 +109,7 @@ def rich_tables(
 
 def _points(results: Results, axis: Cost) -> Table:
     front = on_front(results.all_curves, axis, results.across)
-    numbers = ("epochs", "seeds", metric_of(results.all_curves), "minutes", "wall", "USD")
+    numbers = ("epochs", "seeds", metric_of(results.all_curves).heading, "minutes", "wall", "USD")
     cells = table("curve", "data set, model", "hardware", *numbers, "●", numbers=numbers)
     for curve in results.all_curves:
         for point in curve.points:
@@ -119,7 +119,7 @@ def _points(results: Results, axis: Cost) -> Table:
                 escape(curve.setting.hardware),
                 _epochs(point),
                 str(len(point.top1)) if point.paths else "-",
-                _with_deviation(point.top1, ".2f"),
+                _with_deviation([curve.metric.sign * top1 for top1 in point.top1], ".2f"),
                 _with_deviation(point.costs.get("time", ()), ".4g"),
                 _with_deviation(point.costs.get("wall", ()), ".4g"),
                 _with_deviation(point.costs.get("money", ()), ".4g"),

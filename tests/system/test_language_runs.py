@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn import functional as F
 
+from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from tests.forked import MODEL_MAIN, python
 from tests.language import RUN, text_in
@@ -188,17 +190,28 @@ def test_a_killed_language_model_resumes_to_the_same_bits(ranks: int, train: Tra
 
 def test_comparisons_have_perplexity_and_no_percents(train: Train) -> None:
     printed = train("compare", "runs/gpt2", "runs/alibi").stdout
-    assert "-perplexity" in printed
+    assert "perplexity" in printed
     assert "has no point this" in printed
-    assert not any(word in printed for word in (" %  ", "points", "top-1"))
+    assert not any(word in printed for word in ("-perplexity", " %  ", "points", "top-1"))
     listed = train("ls", "runs", "runs").stdout
     assert "perplexity" in listed
 
 
 def test_ablations_have_perplexity_and_mlperf_is_for_classification(train: Train) -> None:
     printed = train("ablate", *words_of(train), "algorithms=[gradient_clipping]", "--grid").stdout
-    assert "-perplexity" in printed
-    assert "top-1" not in printed
+    assert "perplexity" in printed
+    assert not any(word in printed for word in ("-perplexity", "top-1"))
     error = train("mlperf", "runs/gpt2", code=2).stderr
     assert error.startswith("error: runs/gpt2 has task=language, and MLPerf's log is of classification, with top-1")
     assert not (train.folder / "runs" / "gpt2" / "mlperf.log").exists()
+
+
+def test_a_perplexity_ends_a_run_and_scores_it(train: Train) -> None:
+    printed = train(*words_of(train), "target=perplexity:20", "epochs=30", "run_name=reached").stdout
+    assert re.search(r"target perplexity:20 +reached at epoch", printed)
+    rows = read_metrics(train.folder / "runs" / "reached" / "metrics.jsonl")
+    perplexities = [row["metrics"]["perplexity"] for row in rows if row["kind"] == "eval"]
+    assert perplexities[-1] <= 20 < min(perplexities[:-1])
+    scored = json.loads(train("compare", "runs/reached", "--algoperf", "self", "--target", "20", "--json").stdout)
+    assert [0 < seconds < 600 for row in scored["seconds_to_target"].values() for seconds in row.values()] == [True]
+    assert train("compare", "runs/reached", "runs/gpt2", "--quality", "20").stdout

@@ -38,7 +38,7 @@ function frame(holder, height, label) {
   return { svg, width, height };
 }
 
-function axes(plot, x, y, xLabel, yLabel) {
+function axes(plot, x, y, xLabel) {
   const bottom = plot.height - MARGIN.bottom, right = plot.width - MARGIN.right;
   let last = -Infinity;
   for (const tick of x.ticks) {
@@ -50,10 +50,10 @@ function axes(plot, x, y, xLabel, yLabel) {
   }
   for (const tick of y.ticks) {
     plot.svg.append(draw("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y(tick), y2: y(tick) }));
-    plot.svg.append(draw("text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 4)));
+    plot.svg.append(draw("text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(SIGN * tick, 4)));
   }
   plot.svg.append(draw("text", { x: (MARGIN.left + right) / 2, y: plot.height - 6, "text-anchor": "middle" }, xLabel));
-  plot.svg.append(draw("text", { x: 12, y: MARGIN.top + 4, transform: `rotate(-90 12 ${MARGIN.top + 4})`, "text-anchor": "end" }, yLabel));
+  plot.svg.append(draw("text", { x: 12, y: MARGIN.top + 4, transform: `rotate(-90 12 ${MARGIN.top + 4})`, "text-anchor": "end" }, METRIC_AXIS));
 }
 
 const MARKERS = {
@@ -102,7 +102,7 @@ function drawTradeoff() {
   const x = logScale(low / 1.1, high * 1.1, MARGIN.left, plot.width - MARGIN.right);
   const ends = points.flatMap(({ top1: [mean, spread] }) => [mean - (spread || 0), mean + (spread || 0)]);
   const y = linearScale(...padded(ends, 0.06), plot.height - MARGIN.bottom, MARGIN.top);
-  axes(plot, x, y, AXES[state.axis], METRIC_AXIS);
+  axes(plot, x, y, AXES[state.axis]);
   const ordered = [...points].sort((a, b) => a.cost[state.axis][0] - b.cost[state.axis][0]);
   drawCurves(plot, ordered, x, y);
   for (const front of paretoFronts(points)) {
@@ -206,7 +206,7 @@ function nearest(places, plot, event) {
 }
 
 function pointText(point) {
-  return `${shown.named.get(point.curve)}: ${plusMinus(point.top1)}${UNIT} ${METRIC}, ` +
+  return `${shown.named.get(point.curve)}: ${qualities(point.top1)} ${METRIC}, ` +
     `${plusMinus(point.cost[state.axis])} ${AXES[state.axis]}${point.epochs ? `, ${point.epochs} epochs` : ""}`;
 }
 
@@ -225,7 +225,7 @@ function drawLearning() {
   const [, longest] = extent(runs.map((run) => run.learning[0].at(-1)));
   const x = linearScale(0, longest, MARGIN.left, plot.width - MARGIN.right);
   const y = linearScale(...padded(runs.flatMap((run) => run.learning[1]), 0.05), plot.height - MARGIN.bottom, MARGIN.top);
-  axes(plot, x, y, "epochs", METRIC_AXIS);
+  axes(plot, x, y, "epochs");
   for (const run of runs) {
     const curve = data.curves[run.curveIndex], finished = run.state === "finished";
     const points = run.learning[0].map((epoch, index) => [epoch, run.learning[1][index]]);

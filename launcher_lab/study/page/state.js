@@ -25,8 +25,8 @@ const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)"
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
-// note: the metric's title ends with its unit, if it has one
-const METRIC = data.metric.replace(/ %$/, ""), UNIT = data.metric === METRIC ? "" : " %";
+// note: qualities have a sign by which higher is better, and are shown without it
+const { title: METRIC, unit: UNIT, sign: SIGN } = data.metric;
 const METRIC_AXIS = METRIC + UNIT.replace(" ", ", ");
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
 const SETTING = { dataset: "data set", model: "model", hardware: "machine" };
@@ -140,6 +140,14 @@ const inEnglish = new Intl.NumberFormat("en", { maximumFractionDigits: 6 });
 
 function number(value, digits) {
   return value === null || value === undefined ? "–" : inEnglish.format(Number(value.toPrecision(digits || 4)));
+}
+
+function quality(value) {
+  return value === null || value === undefined ? "–" : number(SIGN * value) + UNIT;
+}
+
+function qualities([mean, deviation]) {
+  return plusMinus([SIGN * mean, deviation]) + UNIT;
 }
 
 function plusMinus(pair, digits) {

@@ -51,27 +51,27 @@ function advantage(first, second) {
 function inWords(curve, other) {
   const [first, second] = [measured(curve), measured(other)], [a, b] = [curve, other].map((one) => shown.named.get(one));
   const { low, high, seen, crossings } = advantage(first, second), [less, unit] = LESS[state.axis];
-  const percent = (top1) => `${number(top1)} %`, cost = (value) => `${number(value, 3)} ${unit}`;
+  const cost = (value) => `${number(value, 3)} ${unit}`;
   const times = (ahead) => `${number(Math.exp(Math.abs(ahead)), 3)}x`;
-  const both = (top1) => `${a} reaches ${percent(top1)} at ${cost(costAt(first, top1))}, ${b} at ${cost(costAt(second, top1))}`;
+  const both = (top1) => `${a} reaches ${quality(top1)} at ${cost(costAt(first, top1))}, ${b} at ${cost(costAt(second, top1))}`;
   const sentences = differing(curve, other);
   if (!seen.length) {
-    const range = (name, points) => `${name} has ${extent(points.map((p) => p.top1)).map(percent).join(" to ")} at ${extent(points.map((p) => p.cost)).map(cost).join(" to ")}`;
+    const range = (name, points) => `${name} has ${extent(points.map((p) => p.top1)).map(quality).join(" to ")} at ${extent(points.map((p) => p.cost)).map(cost).join(" to ")}`;
     return [...sentences, `They reach no common quality: ${range(a, first)}; ${range(b, second)}.`].join(" ");
   }
   const [, most] = extent(seen.map(([, ahead]) => ahead)), [least] = extent(seen.map(([, ahead]) => ahead));
   const same = Math.max(Math.abs(most), Math.abs(least)) < 1e-6, winner = most > -least ? a : b;
-  const where = low === high ? `At ${percent(low)}, the only quality that both reach,` : `Between ${percent(low)} and ${percent(high)}`;
+  const where = low === high ? `At ${quality(low)}, the only quality that both reach,` : `Between ${quality(low)} and ${quality(high)}`;
   if (same) sentences.push(`${where} they cost the same: ${both(high)}.`);
   else if (!crossings.length) {
     const [from, to] = [least, most].map(Math.abs).sort((x, y) => x - y).map(times);
     sentences.push(`${where} ${winner} is ${from === to ? to : `${from} to ${to}`} ${less}: ${both(low)}${low === high ? "" : `; ${both(high)}`}.`);
   } else {
-    const ends = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${percent(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
-    const points = crossings.map((top1) => `${percent(top1)} (${cost(costAt(first, top1))})`);
+    const ends = [[low, seen[0][1]], [high, seen.at(-1)[1]]].map(([top1, ahead]) => `at ${quality(top1)} ${ahead > 0 ? a : b} is ${times(ahead)} ${less}`);
+    const points = crossings.map((top1) => `${quality(top1)} (${cost(costAt(first, top1))})`);
     sentences.push(`${where} they cross at ${points.join(", ")}: ${ends.join(", ")}.`);
   }
-  return [...sentences, ...beyond(a, first, b, second, percent, cost)].join(" ");
+  return [...sentences, ...beyond(a, first, b, second, cost)].join(" ");
 }
 
 // Warn about other settings in which the curves differ.
@@ -80,15 +80,15 @@ function differing(curve, other) {
   return keys.length ? [`Different ${keys.map((key) => SETTING[key]).join(" and ")}: the recipe is not the only difference.`] : [];
 }
 
-// Compare the qualities at the largest common cost, and report which curve goes higher.
-function beyond(a, first, b, second, percent, cost) {
+// Compare the qualities at the largest common cost, and report which curve reaches better ones.
+function beyond(a, first, b, second, cost) {
   const budget = Math.min(first.at(-1).cost, second.at(-1).cost), sentences = [];
   if (budget >= Math.max(first[0].cost, second[0].cost)) {
     const gain = qualityAt(first, budget) - qualityAt(second, budget);
-    sentences.push(`At ${cost(budget)} ${gain >= 0 ? a : b} has ${percent(qualityAt(gain >= 0 ? first : second, budget))}, ${number(Math.abs(gain), 2)} points more.`);
+    sentences.push(`At ${cost(budget)} ${gain >= 0 ? a : b} has ${quality(qualityAt(gain >= 0 ? first : second, budget))}, ${number(Math.abs(gain), 2)}${UNIT && " points"} ${SIGN < 0 ? "less" : "more"}.`);
   }
   const tops = [first, second].map((points) => extent(points.map((point) => point.top1))[1]);
-  if (tops[0] !== tops[1]) sentences.push(`Only ${tops[0] > tops[1] ? a : b} was measured above ${percent(Math.min(...tops))}, up to ${percent(Math.max(...tops))}.`);
+  if (tops[0] !== tops[1]) sentences.push(`Only ${tops[0] > tops[1] ? a : b} was measured ${SIGN < 0 ? "below" : "above"} ${quality(Math.min(...tops))}, ${SIGN < 0 ? "down" : "up"} to ${quality(Math.max(...tops))}.`);
   return sentences;
 }
 
@@ -125,7 +125,7 @@ const inOrder = new Intl.Collator();
 const COLUMNS = [
   ["name", "run", "long"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide long"],
   ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
-  ["top1", data.metric, "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
+  ["top1", METRIC + UNIT, "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
   ["money", data.currency, "number wide"], ["state", "state"],
 ];
 
@@ -203,7 +203,7 @@ function openPoint(point) {
   state.selected = point.curve.published ? null : point;
   const curve = point.curve;
   const facts = Object.keys(AXES).filter((axis) => point.cost[axis]).map((axis) => `${AXES[axis]}: ${plusMinus(point.cost[axis])}`);
-  const summary = make("p", {}, [`${METRIC}: ${plusMinus(point.top1)}${UNIT}`, ...facts, curve.hardware].join(" · "));
+  const summary = make("p", {}, [`${METRIC}: ${qualities(point.top1)}`, ...facts, curve.hardware].join(" · "));
   const rest = curve.published
     ? [make("p", {}, `Published: ${curve.source}.${point.note ? ` ${point.note}` : ""}`)]
     : point.runs.map((index, at) => runDetails(data.runs[index], at === 0));

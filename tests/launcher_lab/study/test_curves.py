@@ -54,6 +54,15 @@ def test_other_values_make_another_curve_named_by_its_changes(make_run: MakeRun)
     assert len(curves[0].points[0].top1) == 2
 
 
+def test_a_name_lists_algorithms_in_one_order(make_run: MakeRun) -> None:
+    more = {"mixup": {"alpha": 0.2}, "label_smoothing": {"smoothing": 0.1}, "cutmix": {"alpha": 0.2}}
+    runs = [make_run("a"), make_run("b", seed=1), make_run("c", algorithms={**more, **CONFIG["algorithms"]})]
+    assert [curve.name for curve in build_curves(map(read_run, runs))] == [
+        "mild",
+        "mild +cutmix +label_smoothing +mixup",
+    ]
+
+
 def test_dilated_lengths_are_a_separate_curve(make_run: MakeRun) -> None:
     runs = [
         make_run("half", (0.5, 0.6), (60.0, 60.0), epochs=4, **changed("schedule", dilate=0.5)),

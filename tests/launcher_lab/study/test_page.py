@@ -63,12 +63,12 @@ def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: 
         metrics.write_text(metrics.read_text().replace('"top1"', '"mae"'))
     result = in_browser(tmp_path / "g", tmp_path, """
         const all = document.body.textContent;
-        return {axis: [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent).includes("-MAE"),
+        return {axis: [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent).includes("MAE"),
                 heads: [...document.querySelectorAll("#runs th")].map((head) => head.textContent),
                 others: all.includes("top-1") || all.includes("Top-1")};
     """)  # fmt: skip
     assert (result["axis"], result["others"]) == (True, False)
-    assert any(head.startswith("-MAE") for head in result["heads"])
+    assert any(head == "MAE" for head in result["heads"])
     assert not any(curve["published"] for curve in data_of(tmp_path / "g")["curves"])
 
 
