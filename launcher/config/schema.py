@@ -10,6 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.config.algorithms import Algorithms
+from launcher.config.builtin import FOLDER, Kind
 from launcher.config.choices import LoaderConfig, LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from launcher.config.fields import (
     STRICT,
@@ -92,7 +93,7 @@ class Dataset:
     """
 
     name: str
-    kind: Literal["shapes", "scenes", "shape_masks", "folder", "python"]
+    kind: Annotated[str, Kind()]
     path: AnyPath | None
     columns: Columns
     classes: Count | None
@@ -124,6 +125,11 @@ class Dataset:
         if self.folds is not None and not 1 <= (self.fold or 0) <= self.folds:
             message = f"must be a fold from 1 to {self.folds}; set dataset.fold=1"
             raise UserError(Problem(message, "dataset.fold", self.fold))
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether this program makes the samples."""
+        return self.kind != FOLDER
 
     @property
     def is_divided(self) -> bool:

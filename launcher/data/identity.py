@@ -8,10 +8,10 @@ from pathlib import Path
 
 from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
+from launcher.data.builtin import drawn_as
 from launcher.data.folder import Folder, sizes
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of
-from launcher.data.shapes import drawn_as
 from launcher.data.sources.find import find_skipped, splits
 from launcher.data.workers import quiet
 from launcher.errors import UserError
@@ -33,7 +33,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
 def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
     """Return the identity of images that are read where they are; raises as `identity`."""
     dataset = config.dataset
-    if dataset.kind != "folder" and dataset.path is None:
+    if dataset.is_built_in and dataset.path is None:
         # note: the values determine built-in images
         return of_splits(drawn_as(dataset), drawn_as(dataset))
     if skipped is None and not images:
@@ -51,7 +51,7 @@ def identity_if_present(
 ) -> str | None:
     """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
-    if path is not None and config.dataset.kind != "folder" and not is_folder(Path(path)):
+    if path is not None and config.dataset.is_built_in and not is_folder(Path(path)):
         return None
     try:
         return identity(config, skipped, images)

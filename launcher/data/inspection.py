@@ -9,6 +9,7 @@ import numpy as np
 
 from launcher.config.schema import Dataset, RunConfig
 from launcher.counts import count_of
+from launcher.data.builtin import check_built_in
 from launcher.data.classes import are_places, check_labels, class_counts, moved, named, places_in, read_labels
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
@@ -18,7 +19,6 @@ from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
 from launcher.data.pixel_types import PixelType
-from launcher.data.shapes import check_built_in
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.path_tables import tables_in
@@ -64,7 +64,7 @@ def inspect_data(
     folder is no error if the config has the counts.
     """
     loader, dataset = loader_of(config), config.dataset
-    folder = loader.reads_from(config) if loader.reads and dataset.kind == "folder" else None
+    folder = loader.reads_from(config) if loader.reads and not dataset.is_built_in else None
     # note: counts in the config do not replace those of an existing folder
     must_exist = must_exist or (folder is not None and _exists(folder))
     by_channel = "image" in config.task.needs
@@ -153,7 +153,7 @@ def match_images(
 def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str] | None, report: Report) -> Inspection:
     """Count the classes and images of built-in images, or of a data set's path; raises as `inspect_data`."""
     dataset = config.dataset
-    if dataset.kind != "folder":
+    if dataset.is_built_in:
         check_counted(dataset)
         names, notes = check_built_in(config)
         return Inspection(config, notes, classes=names)

@@ -47,7 +47,7 @@ class _Sums(NamedTuple):
 
 def normalization_problems(dataset: Dataset) -> Iterator[Problem]:
     """Yield what is wrong with the channels of built-in images, or the numbers of `dataset.mean` and `dataset.std`."""
-    if not dataset.is_rgb and dataset.kind != "folder":
+    if not dataset.is_rgb and dataset.is_built_in:
         message = f"dataset={dataset.name} is built in, as 8-bit RGB; set dataset.channels=3 dataset.dtype=uint8"
         yield Problem(message, "dataset.channels", dataset.channels)
         return

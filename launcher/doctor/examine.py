@@ -64,7 +64,7 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Check the data set's files and decode all images of class folders; yield one finding per fault."""
     name = config.dataset.name
-    if config.dataset.kind != "folder" or not config.dataloader.reads:
+    if config.dataset.is_built_in or not config.dataloader.reads:
         yield ok("data set", f"{name}, built in")
         return
     try:
@@ -99,7 +99,7 @@ def bad_images(config: RunConfig, report: Report = quiet) -> list[Piece]:
     Raises UserError if they cannot be listed.
     """
     dataset = config.dataset
-    if dataset.kind != "folder":
+    if dataset.is_built_in:
         return []
     images = [*splits(dataset, config.seed, "", report=report)]
     if dataset.test_path is not None:

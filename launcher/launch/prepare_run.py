@@ -18,12 +18,12 @@ from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
+from launcher.data.builtin import ensure_folder
 from launcher.data.folder import Folder
 from launcher.data.index import write_index
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.loaders.base import loader_of
-from launcher.data.shapes import ensure_folder
 from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError

@@ -112,7 +112,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
         yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"
         if measured.device != "cpu" and loader.decode == "cpu":
             yield "dataloader.decode=gpu: the GPU decodes and crops JPEGs; measure it, since its speed is not known"
-        if config.dataset.kind == "folder":
+        if not config.dataset.is_built_in:
             yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
     if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling and loader.decode != "gpu":

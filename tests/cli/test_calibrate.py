@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
-from launcher.data.shapes import draw_figure
+from launcher.data.figures import draw_figure
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from tests.commands import execute, output_of, refused

@@ -12,8 +12,8 @@ from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
 from launcher.config import resolved
+from launcher.data.figures import FIGURES, draw_figure
 from launcher.data.identity import identity
-from launcher.data.shapes import FIGURES, draw_figure
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
 from launcher.training import checkpoint

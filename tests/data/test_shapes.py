@@ -7,7 +7,8 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
-from launcher.data.shapes import FIGURES, draw_figure, ensure_folder
+from launcher.data.builtin import ensure_folder
+from launcher.data.figures import FIGURES, draw_figure
 
 
 def dataset(path: Path) -> Dataset:

@@ -13,16 +13,15 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import v2 as T
 
 from launcher.config.compose import compose
+from launcher.data.builtin import ensure_folder
 from launcher.data.ffcv import decoder
 from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders
 from launcher.data.sampling import train_requests
-from launcher.data.shapes import ensure_folder
 
 from .conftest import make_loaders, photographs, write_files
-from .sources.downloads import webdataset
-from .sources.test_remote import in_memory
+from .sources.downloads import in_memory, webdataset
 
 PILLOW = ("dataloader.decoder=pillow", "dataloader.workers=0", "dataset.native_size=224")
 

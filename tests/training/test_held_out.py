@@ -9,9 +9,9 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
+from launcher.data.figures import FIGURES, draw_figure
 from launcher.data.inspection import held_out
 from launcher.data.loading import build_evaluation
-from launcher.data.shapes import FIGURES, draw_figure
 from launcher.data.sources.find import open_source
 from launcher.data.workers import quiet
 from launcher.plan.plan import Plan

@@ -9,9 +9,9 @@ import numpy as np
 from launcher import paths
 from launcher.config.schema import Dataset, RunConfig
 from launcher.config.yaml_file import read_mapping
+from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
 from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
-from launcher.data.shapes import shapes_folder
 from launcher.data.sources.layout import FFCV, is_no_folder
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
@@ -67,7 +67,7 @@ class FFCVDataset:
     def are_beside_images(self) -> bool:
         """Return whether all files that `train prepare` writes are in the folder of the images; raises as `written`."""
         dataset = self.dataset
-        if dataset.kind != "folder" or dataset.folds or dataset.path is None or is_no_folder(dataset.path):
+        if dataset.is_built_in or dataset.folds or dataset.path is None or is_no_folder(dataset.path):
             return False
         return all(is_there(path) and is_there(manifest_path(path)) for _, path, _ in self.written())
 
@@ -101,7 +101,7 @@ class FFCVDataset:
     def _folder(self) -> Path:
         if self.loader.folder is not None:
             return Path(self.loader.folder)
-        if self.dataset.kind != "folder":
+        if self.dataset.is_built_in:
             return shapes_folder(self.dataset) / FFCV
         message = "missing; set dataloader.folder to the FFCV files or dataset.path to the images"
         if self.dataset.path is not None:
@@ -118,7 +118,7 @@ class FFCVDataset:
     def _command(self) -> str:
         """Return the command that writes the files."""
         dataset, folder = self.dataset, self.loader.folder
-        source = dataset.path or ("/data/images" if dataset.kind == "folder" else None)
+        source = dataset.path or ("/data/images" if not dataset.is_built_in else None)
         words = f"train prepare dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
         words += f" dataset.val_split={dataset.val_split} seed={self.seed}" if dataset.val_split is not None else ""
         words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"

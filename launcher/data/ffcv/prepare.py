@@ -13,6 +13,7 @@ from pathlib import Path
 from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.counts import count_of
+from launcher.data.builtin import shapes_folder
 from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
@@ -21,7 +22,6 @@ from launcher.data.ffcv.values import FFCVFile
 from launcher.data.ffcv.writer import BetonWriter, encode_all
 from launcher.data.folder import Folder
 from launcher.data.identity import divided, fingerprint, listed
-from launcher.data.shapes import shapes_folder
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_workers
@@ -81,7 +81,7 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
 
 def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
-    if dataset.kind != "folder" and dataset.path is None:
+    if dataset.is_built_in and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
     return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")

@@ -41,7 +41,7 @@ class MaskLoader(Loader):
         from launcher.data.inspection import Inspection, has_counts
         from launcher.data.masks.inspection import inspect_pairs
 
-        if config.dataset.kind == "folder" and has_counts(config.dataset) and not must_exist:
+        if not config.dataset.is_built_in and has_counts(config.dataset) and not must_exist:
             return Inspection(config, [])
         return inspect_pairs(config, skipped, report)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from launcher.cache import cached
 from launcher.counts import count_of
+from launcher.data.builtin import check_built_in, drawn_as
 from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.folder import Folder, without
@@ -20,7 +21,6 @@ from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
-from launcher.data.shapes import check_built_in, drawn_as
 from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
 from launcher.data.workers import Report, in_workers
@@ -43,7 +43,7 @@ class Checked(NamedTuple):
 def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Report) -> Inspection:
     """Count the classes and the images with masks; raises as `data.inspection.inspect_data`."""
     dataset = config.dataset
-    if dataset.kind != "folder":
+    if dataset.is_built_in:
         check_counted(dataset)
         names, notes = check_built_in(config)
         return Inspection(config, notes, classes=names)
@@ -154,7 +154,7 @@ def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
 def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
     """Return the hash of images and masks, as `data.identity.identity`."""
     dataset = config.dataset
-    if dataset.kind != "folder" and dataset.path is None:
+    if dataset.is_built_in and dataset.path is None:
         return of_splits(drawn_as(dataset), drawn_as(dataset))
     both = images[:2] or read_pairs(config, skipped or ())
     files = [[*listed(one), *listed(_masks_of(one))] for one in both]

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from launcher.data.builtin import ensure_folder
 from launcher.data.dropped import NO_IMAGE, Drops, drop
 from launcher.data.folder import Folder, divided, without
 from launcher.data.listing import files_below, is_folder, is_image, unreadable_path
 from launcher.data.masks.values import MaskTask
 from launcher.data.pixel_types import ARRAYS, PixelType
-from launcher.data.shapes import OF_MASKS, ensure_folder
 from launcher.data.sources.layout import VAL, problem
 from launcher.data.sources.pieces import Paired, Paths
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
-    from launcher.config.schema import Dataset, RunConfig
+    from launcher.config.builtin import images_of
+from launcher.config.schema import Dataset, RunConfig
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")
 _SPLITS = {"train": ("train", "training"), "val": VAL}
@@ -35,7 +36,7 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Folder
     Raises UserError if a folder is missing, has no image with a mask, or several of one name.
     """
     dataset = config.dataset
-    if dataset.path is None and dataset.kind == "folder":
+    if dataset.path is None and not dataset.is_built_in:
         raise UserError(Problem(f"missing; set {_HINT}", "dataset.path", None))
     root = ensure_folder(dataset)
     if not is_folder(root):
@@ -52,8 +53,8 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Folder
 def class_names(config: RunConfig) -> list[str]:
     """Return the names of a run's classes: numbers without others; empty before these are counted."""
     task: MaskTask = config.task  # type: ignore[assignment]
-    if config.dataset.kind == "shape_masks":
-        return OF_MASKS
+    if config.dataset.is_built_in:
+        return images_of(config.dataset.kind).labels(config.dataset).names
     return [*task.classes] if task.classes else [*map(str, range(config.dataset.classes or 0))]
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from launcher.config.schema import Dataset, RunConfig
+from launcher.data.builtin import ensure_folder
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folder import Folder, divided, part, same_classes, sizes, without
 from launcher.data.folds import held_out_fold
 from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
-from launcher.data.shapes import ensure_folder
 from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
@@ -115,7 +115,7 @@ def images_path(dataset: Dataset) -> str:
 
     Raises UserError if it is not set.
     """
-    if dataset.kind != "folder":
+    if dataset.is_built_in:
         return str(ensure_folder(dataset))
     if dataset.path is None:
         message = "missing; set a folder with train/CLASS/*.jpg and val/CLASS/*.jpg, a folder of tar files, or a bucket"
@@ -138,7 +138,7 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
 
 def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
     """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
-    if not dataset.skip_bad or dataset.kind != "folder":
+    if not dataset.skip_bad or dataset.is_built_in:
         return {}
     return unreadable(splits(dataset, seed, "", report=report), PixelType.of(dataset), report)
 

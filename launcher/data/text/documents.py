@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import sysconfig
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launcher import randomness
+from launcher.config.builtin import BuiltInText, text_of
 from launcher.config.schema import Dataset
 from launcher.counts import count_of
 from launcher.data.listing import is_ignored
@@ -57,8 +57,9 @@ def text_files(dataset: Dataset, *, whole: bool = False) -> list[TextFile]:
 
     Raises UserError if there are none, or no split for validation.
     """
-    root = Path(sysconfig.get_path("stdlib")) if dataset.kind == "python" else Path(dataset.path or "")
-    files = [root] if root.is_file() else [*_below(root, dataset.kind)]
+    text = text_of(dataset.kind) if dataset.is_built_in else None
+    root = text.root() if text else Path(dataset.path or "")
+    files = [root] if root.is_file() else [*_below(root, text)]
     splits = {file: "val" if whole else _split_of(file.relative_to(root.parent).parts[1:][:1]) for file in files}
     if dataset.val_split is None and "val" not in splits.values():
         message = "has no text for validation, val.txt, val.jsonl or val/; add it, or set dataset.val_split=0.01"
@@ -93,12 +94,10 @@ def _drawn(number: int, fraction: float) -> str:
     return "val" if is_val else "train"
 
 
-def _below(root: Path, kind: str) -> Iterator[Path]:
+def _below(root: Path, text: BuiltInText | None) -> Iterator[Path]:
+    suffixes, without = (text.extension, text.without) if text else ((*_PLAIN, *_TABLES), ())
     for folder, folders, names in os.walk(root):
-        # note: distributions differ in which tests of Python they have
-        tests = ("test", "tests", "site-packages", "dist-packages", "idlelib", "lib2to3") * (kind == "python")
-        folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in tests)
-        suffixes = (".py",) if kind == "python" else (*_PLAIN, *_TABLES)
+        folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in without)
         yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffixes) and not is_ignored(name))
 
 

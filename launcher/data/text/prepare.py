@@ -46,7 +46,7 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
 
     Raises UserError if the path has neither, or the folder has those of another text.
     """
-    if dataset.path and dataset.kind != "python" and (files := shards_in(Path(dataset.path))):
+    if dataset.path and not dataset.is_built_in and (files := shards_in(Path(dataset.path))):
         written = _facts(Path(dataset.path)) or {"complete": True}
         if not written["complete"]:
             message = "has only some of the tokens; set the text as dataset.path, and run train prepare again"
@@ -107,7 +107,7 @@ class _Job:
                 ]
                 parts = [part for tokens, ends in own for part in (tokens, end[: int(ends)])]
                 write_shard(path, np.concatenate([np.zeros(0, np.int64), *parts]), tokenizer.vocabulary)
-        if self.dataset.kind == "python" and self.tokenizer == BYTES:
+        if self.dataset.is_built_in and self.tokenizer == BYTES:
             facts["trigram"] = trigram_perplexity(*(self._stream(split) for split in SPLITS))
         facts["complete"] = True
         atomic.write_text(self.folder / _FACTS, json.dumps(facts))

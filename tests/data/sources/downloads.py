@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -98,6 +99,15 @@ def webdataset(folder: Path, to: Path) -> Path:
                     add(tar, f"{label}/{name}", data)
                     add(tar, f"{label}/{Path(name).stem}.cls", label.encode())
     return to
+
+
+def in_memory(folder: Path) -> str:
+    """Write the files of a folder into a bucket in memory, and return its URL."""
+    system = fsspec.filesystem("memory")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            system.pipe_file(f"/bucket/{folder.name}/{path.relative_to(folder)}", path.read_bytes())
+    return f"memory://bucket/{folder.name}"
 
 
 def tar_of_folders(folder: Path, to: Path) -> Path:

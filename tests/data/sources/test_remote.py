@@ -24,7 +24,7 @@ from launcher.installation import how_to_add
 from tests.commands import refused
 
 from ..conftest import make_loaders, same, stream, words_for
-from .downloads import contents, report, webdataset, write_downloads
+from .downloads import contents, in_memory, report, webdataset, write_downloads
 from .web import serve
 
 
@@ -37,14 +37,6 @@ def write_url(url: str, *more: str) -> list[Path]:
     """Run `train prepare` for a URL, without its terminal."""
     words = [words_for(Path())[0], f"dataset.path={url}", "dataloader=ffcv", "dataloader.workers=1", *more]
     return [path for path, _ in prepare(FFCVDataset.of(compose(words).config), lambda *_: None)]
-
-
-def in_memory(folder: Path) -> str:
-    system = fsspec.filesystem("memory")
-    for path in folder.rglob("*"):
-        if path.is_file():
-            system.pipe_file(f"/bucket/{folder.name}/{path.relative_to(folder)}", path.read_bytes())
-    return f"memory://bucket/{folder.name}"
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
