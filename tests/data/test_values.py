@@ -19,6 +19,7 @@ from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders
 from launcher.data.sampling import train_requests
+from tests.images import write_images
 
 from .conftest import make_loaders, photographs, write_files
 from .sources.downloads import in_memory, webdataset
@@ -174,3 +175,13 @@ def test_built_in_images_are_as_many_as_the_config_has(tmp_path: Path) -> None:
     counts = ["dataset.train_samples=24", "dataset.val_samples=12"]
     folder = ensure_folder(compose(["dataset=shapes", f"dataset.path={tmp_path / 'drawn'}", *counts]).config.dataset)
     assert {split: len([*folder.glob(f"{split}/*/*.jpg")]) for split in ("train", "val")} == {"train": 24, "val": 12}
+
+
+@pytest.mark.parametrize(("links", "images"), [("refuse", 3), ("follow", 4)])
+def test_links_are_followed_as_the_config_sets_it(links: str, images: int, tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images", {"train": 3, "val": 1})
+    elsewhere = write_images(tmp_path / "other", {"all": 1}, ["cat"])
+    (root / "train" / "cat" / "link.jpg").symlink_to(elsewhere / "all" / "cat" / "0.jpg")
+    words = ["dataset=image_folder", f"dataset.path={root}", f"dataset.links={links}"]
+    train, _ = inspect_data(compose(words).config, must_exist=True).splits
+    assert np.bincount(train.labels).tolist() == [images, 3]
