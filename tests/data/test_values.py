@@ -18,7 +18,7 @@ from launcher.data.ffcv import decoder
 from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import Loaders
-from launcher.data.sampling import train_requests
+from launcher.data.sampling import epoch_order, train_requests
 from tests.images import write_images
 
 from .conftest import make_loaders, photographs, write_files
@@ -185,3 +185,12 @@ def test_links_are_followed_as_the_config_sets_it(links: str, images: int, tmp_p
     words = ["dataset=image_folder", f"dataset.path={root}", f"dataset.links={links}"]
     train, _ = inspect_data(compose(words).config, must_exist=True).splits
     assert np.bincount(train.labels).tolist() == [images, 3]
+
+
+def test_the_seed_gives_the_order_and_batches_of_evaluation_have_the_size_of_the_config(image_folder: Path) -> None:
+    loaders = make_loaders(image_folder, "dataloader.workers=0", "seed=7", "eval_batch_size=6")
+    read = np.concatenate([indices for _, _, indices in loaders.train.epoch(0)])
+    sizes = [len(images) for images, _, _ in loaders.evaluate]
+    loaders.close()
+    assert read.tolist() == epoch_order(7, 0, 42)[:40].tolist()
+    assert sizes == [6, 6, 2]
