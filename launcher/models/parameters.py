@@ -52,10 +52,12 @@ def owned_parameters(network: nn.Module) -> Iterator[tuple[str, nn.Parameter, nn
 def classifiers(network: nn.Module) -> list[nn.Module]:
     """Return the layers that compute the logits: timm's `get_classifier` (some have two), or the last linear layer.
 
+    Networks of segmentation-models-pytorch have them in `segmentation_head`.
+
     Each is an nn.Linear or a convolution.
     """
     get: Any = getattr(network, "get_classifier", None)
-    own = get() if get else None
+    own = get() if get else getattr(network, "segmentation_head", None)
     parts = list(own) if isinstance(own, list | tuple | nn.ModuleList) else [own or network]
     kernels = nn.Linear | nn.modules.conv._ConvNd
     layers = [[x for x in one.modules() if isinstance(x, kernels)] for one in parts if isinstance(one, nn.Module)]

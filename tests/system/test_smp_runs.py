@@ -1,0 +1,96 @@
+"""Networks of segmentation-models-pytorch: trained, killed and resumed, exported, and refused with what to type."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.models.build import build_model
+from launcher.models.parameters import classifiers
+from launcher.plan.checks import check
+from launcher.plan.plan import plan_for
+from tests.forked import MODEL_MAIN, python
+from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
+
+SMP = ["recipe=small_segmentation", "model=smp", "model.arguments.encoder_depth=3"]
+RUN = [
+    *(*SMP, "model.arguments.decoder_channels=[16,8,8]", "dataset.path=drawn", "dataset.train_samples=32"),
+    *("dataset.val_samples=12", "dataset.native_size=32", "launch=cpu", "launch.nproc=1", "batch_size=8", "epochs=3"),
+    *("dataloader.workers=0", "logger.tensorboard=false", "checkpoint.every=2ba", "logger.interval=1ba"),
+]
+NEEDED = pytest.mark.skipif(
+    importlib.util.find_spec("segmentation_models_pytorch") is None,
+    reason="needs segmentation-models-pytorch, which make setup-tests installs",
+)
+
+
+def built(*words: str, channels: int = 3) -> torch.nn.Module:
+    config = compose([*SMP[:2], *words]).config
+    return build_model(config.model, 5, config.loss, config.seed, channels)
+
+
+@NEEDED
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["model.arguments.encoder_depth=4", "model.arguments.decoder_channels=[64,32,16,8]"],
+        ["model.architecture=FPN", "model.encoder=tu-resnet18d"],
+        ["model.architecture=segformer", "model.encoder=mit_b0"],
+    ],
+)
+def test_networks_have_classes_for_each_pixel_of_images_of_any_channels(words: list[str]) -> None:
+    network = built(*words, channels=4).eval()
+    assert network(torch.zeros(2, 4, 64, 64)).shape == (2, 5, 64, 64)
+    (head,) = classifiers(network)
+    assert head is network.segmentation_head[0]
+    with torch.device("meta"):
+        counted = built(*words, channels=4)
+    assert {parameter.device.type for parameter in counted.parameters()} == {"meta"}
+
+
+@NEEDED
+@pytest.mark.parametrize(
+    ("word", "message"),
+    {
+        "model.architecture=Unett": r"model\.architecture=Unett: is not in .*; did you mean Unet\?",
+        "model.encoder=resnet118": r"model\.encoder=resnet118: is not in .*; did you mean resnet18\?",
+        "model.encoder=tu-none": r"model\.architecture=Unet: cannot be built on model\.encoder=tu-none .*Unknown model",
+        "model.arguments.encoder_depth=9": "encoder depth should be in range",
+    }.items(),
+)
+def test_what_the_library_lacks_is_refused(word: str, message: str) -> None:
+    with pytest.raises(UserError, match=f"(?i){message}"):
+        built(word)
+
+
+def test_what_the_run_sets_and_a_missing_package_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.models.smp._PACKAGE", "a_package_that_is_missing")
+    words = ["dataset.train_samples=32", "dataset.val_samples=12", "model.arguments.encoder_weights=imagenet"]
+    with pytest.raises(UserError) as refused:
+        check(plan_for(compose([*SMP, *words, "model.checkpointing=on", "launch=cpu"]).config, 1), {})
+    lines = str(refused.value)
+    assert "model=smp: needs the package segmentation-models-pytorch, which is not installed; run " in lines
+    assert "model.arguments.encoder_weights=imagenet: downloads weights; remove the key" in lines
+    assert "model.checkpointing=on: is not offered by its networks" in lines
+
+
+@NEEDED
+@pytest.mark.system
+def test_a_killed_run_resumes_to_the_same_bits_and_is_exported(tmp_path: Path) -> None:
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    whole, run = killed_and_resumed(train, RUN, 7)
+    assert same(train.decided(run), train.decided(whole))
+    assert results(run)[-4:] == results(whole)[-4:]
+    image = next((tmp_path / "drawn" / "val" / "images").iterdir())
+    train("predict", str(whole), str(image), "--masks", "masks")
+    mask = np.asarray(Image.open(tmp_path / "masks" / f"{image.stem}.png"))
+    for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
+        assert "on 12 validation images" in train("export", str(whole), *flags, "-o", name).stderr
+        python(MODEL_MAIN, f"{name}/model.py", str(image), folder=tmp_path)
+        theirs = np.asarray(Image.open(tmp_path / f"{image.stem}_mask.png"))
+        assert (theirs == mask).mean() > 0.99
