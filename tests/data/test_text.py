@@ -65,16 +65,6 @@ def test_documents_of_all_formats_become_the_same_tokens(tmp_path: Path) -> None
         assert stream(config_of(root), "train") == stream(config_of(root), "val") == as_tokens(*texts)
 
 
-def test_the_column_and_the_folder_are_those_of_the_config(tmp_path: Path) -> None:
-    root = tmp_path / "text"
-    root.mkdir()
-    for split in ("train", "val"):
-        (root / f"{split}.jsonl").write_text('{"text": "long", "summary": "short"}\n')
-    config = config_of(root, "dataset.columns.text=summary")
-    assert stream(config, "train") == as_tokens("short")
-    assert loader_of(config).tokens(config.dataset).folder == tmp_path / "tokens"  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(("line", "text"), [('{"text": null}', ""), ('{"text": ""}', ""), ("null", None), ('"a"', "a")])
 def test_a_null_is_no_text(line: str, text: str | None, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()

@@ -17,8 +17,10 @@ from launcher.data.builtin import ensure_folder
 from launcher.data.ffcv import decoder
 from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
+from launcher.data.loaders.base import loader_of
 from launcher.data.loading import Loaders
 from launcher.data.sampling import epoch_order, train_requests
+from launcher.data.text.shards import Stream
 from tests.images import write_images
 
 from .conftest import make_loaders, photographs, write_files
@@ -194,3 +196,15 @@ def test_the_seed_gives_the_order_and_batches_of_evaluation_have_the_size_of_the
     loaders.close()
     assert read.tolist() == epoch_order(7, 0, 42)[:40].tolist()
     assert sizes == [6, 6, 2]
+
+
+def test_text_is_read_from_the_column_into_the_folder_of_the_config(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.jsonl").write_text('{"text": "long", "summary": "short"}\n')
+    words = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", f"dataset.path={tmp_path}"]
+    words += [f"dataloader.folder={tmp_path}/tokens", "dataset.columns.text=summary"]
+    config = compose(words).config
+    tokens = loader_of(config).tokens(config.dataset)  # type: ignore[attr-defined]
+    assert tokens.folder == tmp_path / "tokens"
+    whole = Stream([tokens.folder / name for name in tokens.files["train"]])
+    assert bytes(whole.read(0, len(whole)).tolist()[:-1]) == b"short"
