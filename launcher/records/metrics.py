@@ -127,6 +127,17 @@ class NonFiniteRecord(Record):
 
 
 @dataclass(frozen=True)
+class StragglerRecord(Record):
+    """A rank was slow in two intervals in a row; `text` has the evidence and what to do."""
+
+    kind: ClassVar[str] = "straggler"
+    rank: int
+    host: str
+    slower: float
+    text: str
+
+
+@dataclass(frozen=True)
 class EndRecord(Record):
     """The run ended; `finished` is false if it was stopped, `ended_by` the key that ended it before its length."""
 

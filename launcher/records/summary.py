@@ -36,6 +36,7 @@ def results(folder: RunFolder, config: RunConfig) -> list[tuple[str, str]]:
         *_target(config, rows),
         *_stopped_early(config, rows),
         *_speed(config.task, rows),
+        *_stragglers(rows),
         *_estimated(config, rows),
         *_gaps(rows),
     ]
@@ -102,6 +103,12 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
                 (task.speeds[1], f"{task.speed(mean):,.0f} ({waited / seconds:.0%} of the time waiting for data)")
             )
     return cells
+
+
+def _stragglers(rows: list[Row]) -> list[tuple[str, str]]:
+    """Return the last warning of each rank that was slow."""
+    last = {row["rank"]: row for row in rows if row["kind"] == "straggler"}
+    return [("slow rank", f"{row['text']} (step {row['step']:,})") for _, row in sorted(last.items())]
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ Training reads values from the device only here.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from launcher.accelerator import has_streams, interface, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
+from launcher.training.rank_times import RankSeconds
 
 
 class AsyncRead:
@@ -62,7 +63,7 @@ class StepOutcome:
 
     indices: int64 [B], the samples of this rank. loss_and_count: float32 [2] on the device, their mean loss and 1, or
     both 0 if the step is not finite. values: copied to the host asynchronously. release: makes the device apply steps
-    again after a dropped one.
+    again after a dropped one. own_seconds: of this rank, as `rank_times` measures them; 0 if it does not.
     """
 
     moment: Moment
@@ -70,6 +71,7 @@ class StepOutcome:
     loss_and_count: Tensor
     values: AsyncRead
     release: Callable[[], None]
+    own_seconds: float = 0.0
 
     def report(self) -> StepReport:
         """Return the result of the step; waits for the device to complete it, but for no later work."""
@@ -134,7 +136,8 @@ class Stopwatch:
 class StepMeans:
     """Several steps: their number, the mean of their finite losses over all ranks, and seconds.
 
-    seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far.
+    seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
+    each rank in a step, if there are several.
     """
 
     steps: int
@@ -142,6 +145,7 @@ class StepMeans:
     seconds: float
     waited: float
     train_seconds: float
+    ranks: list[RankSeconds] = field(default_factory=list)
 
 
 class StepMeter:
@@ -156,32 +160,44 @@ class StepMeter:
         # sum and number of finite losses; note: in float64 independent of the order of ranks and steps
         device = self._ranks.device
         self._losses = torch.zeros(2, dtype=widest(device), device=device)
-        self._steps, self._waited = 0, 0.0
+        self._steps, self._waited, self._own = 0, 0.0, 0.0
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
         self._losses += outcome.loss_and_count
         self._steps += 1
         self._waited += waited
+        self._own += outcome.own_seconds
 
     def take(self) -> Callable[[], StepMeans]:
         """Reset the sums and return a function for their means; all ranks call this together, none waits for a device.
 
         The function waits until the device has completed the steps, and on a GPU reads the clock then.
         """
+        sums = self._losses
         if self._ranks.world_size > 1:
-            dist.all_reduce(self._losses)
-        losses, steps, waited = AsyncRead(self._losses), self._steps, self._waited
+            # note: one all-reduce for both
+            sums = torch.cat([sums, self._seconds_of_ranks()])
+            dist.all_reduce(sums)
+        values, steps, waited = AsyncRead(sums), self._steps, self._waited
         end = None if has_streams(self._losses.device) else self._clock.seconds("training")
         self._reset()
 
         def means() -> StepMeans:
-            total, count = losses.read()
+            total, count, *own = values.read()
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds)
+            ranks = [RankSeconds(*pair) for pair in zip(own[::2], own[1::2], strict=True)]
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks)
 
         return means
+
+    def _seconds_of_ranks(self) -> Tensor:
+        """Return the means of this rank in its two places of [2 * ranks], and 0 in all others."""
+        rank, device = self._ranks.rank, self._losses.device
+        seconds = torch.zeros(2 * self._ranks.world_size, dtype=self._losses.dtype)
+        seconds[2 * rank : 2 * rank + 2] = torch.tensor([self._own, self._waited]) / max(1, self._steps)
+        return (seconds.pin_memory() if has_streams(device) else seconds).to(device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums over all ranks, which call this together."""

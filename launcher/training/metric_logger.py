@@ -15,6 +15,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder
 from launcher.training.evaluation import Evaluation
 from launcher.training.meters import AsyncRead, StepMeans
+from launcher.training.rank_times import Stragglers, advice
 from launcher.training.trainer import Trainer
 
 
@@ -29,6 +30,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
+        self._stragglers = Stragglers()
         sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
         if sinks and (heartbeat := trainer.config.heartbeat) is not None:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
@@ -73,6 +75,7 @@ class MetricLogger:
 
     def _train_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
+        self._report_stragglers(done, means)
         return metrics.TrainRecord(
             **self._means(done, means),
             epoch=done / trainer.plan.steps_per_epoch,
@@ -81,6 +84,15 @@ class MetricLogger:
             step_seconds=means.seconds / means.steps,
             gpu_memory_bytes=interface(device).max_memory_allocated(device) if has_streams(device) else None,
         )
+
+    def _report_stragglers(self, done: int, means: StepMeans) -> None:
+        """Print and record the ranks that have become slow."""
+        for slow in self._stragglers.add(means.ranks, means.steps, means.seconds):
+            host = self._trainer.ranks.host(slow.rank)
+            text = advice(slow, host)
+            self.record(metrics.StragglerRecord(done, metrics.now(), slow.rank, host, slow.slower, text))
+            if self._trainer.ranks.is_first:
+                print(f"warning: {text}", flush=True)
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()

@@ -26,6 +26,7 @@ from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome
 from launcher.training.precision import Precision
+from launcher.training.rank_times import StepTimer
 
 
 class Objective(nn.Module):
@@ -73,8 +74,10 @@ class TrainStep:
     def __post_init__(self) -> None:
         self.objective = Objective(self.model, self.engine.change_loss(self.loss), self.precision.autocast)
         self.scaler = self.precision.scaler()
-        self._wrap()
         self._parameters = list(self.model.parameters())
+        is_measured = self.plan.world_size > 1 and not has_streams(self._parameters[0].device)
+        self._timer = StepTimer() if is_measured else None
+        self._wrap()
         self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
@@ -91,6 +94,8 @@ class TrainStep:
 
         inputs, labels: as loaded, on the device; indices: int64 [B] on the CPU.
         """
+        if self._timer:
+            self._timer.start()
         if self.plan.config.model.draws or self.plan.config.code:
             # note: such as timm's dropout and stochastic depth, or a loss of the user's
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
@@ -102,7 +107,8 @@ class TrainStep:
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
-        return StepOutcome(moment, indices, loss_and_count, AsyncRead(torch.cat([values, flags])), self.release)
+        results, own = AsyncRead(torch.cat([values, flags])), self._timer.seconds() if self._timer else 0.0
+        return StepOutcome(moment, indices, loss_and_count, results, self.release, own)
 
     def _choose_parameters(self, moment: Moment) -> None:
         """Set which parameters learn; a change needs a new DDP, which expects the gradients of all of them."""
@@ -113,6 +119,8 @@ class TrainStep:
     def _wrap(self) -> None:
         self.network = self.objective if self.flat else self.distribute(self.objective)
         self._wrapped = self.learning()
+        if self._timer:
+            self._timer.watch(self._parameters)
 
     def learning(self) -> tuple[bool, ...]:
         """Return whether each parameter learns."""
@@ -130,6 +138,8 @@ class TrainStep:
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self._parameters))])
         flags = self._flags(values)
+        if self._timer:
+            self._timer.met()
         applied = self._update(flags, batch.moment) == 0
         # note: the forward pass of a dropped step has changed the running statistics
         self._statistics.restore_unless(applied)

@@ -1,0 +1,26 @@
+"""What makes a rank slow, and makes runs find it soon."""
+
+import os
+import time
+
+from launcher.data.sources.pieces import Piece
+
+
+def shorter_intervals() -> None:
+    from launcher.training import rank_times
+
+    rank_times.LEAST_SECONDS = 0.5
+
+
+def slow_folder_of_rank_1() -> None:
+    """Make each image of rank 1 take 20 ms to read, as from a slow folder."""
+    from launcher.data.sources import reading
+
+    bytes_of = reading._bytes
+
+    def slowly(piece: Piece) -> tuple[bytes, int]:
+        if os.environ.get("RANK") == "1":
+            time.sleep(0.02)
+        return bytes_of(piece)
+
+    reading._bytes = slowly

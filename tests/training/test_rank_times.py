@@ -1,0 +1,88 @@
+"""Slow ranks are found by their own seconds, and named by a real run of two ranks."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.records.metrics import read_metrics
+from launcher.training.rank_times import LEAST_SECONDS, RankSeconds, Straggler, Stragglers, advice
+from tests.images import write_images
+from tests.runs import SHORT, Train, draw_nothing, ended, ranks_of, steps_done, use_tiny, wait_for
+from tests.slow_ranks import shorter_intervals, slow_folder_of_rank_1
+
+FAST, SLOW = RankSeconds(0.1, 0.0), RankSeconds(0.2, 0.0)
+
+
+def test_a_rank_is_slow_after_two_intervals_and_again_after_it_recovers() -> None:
+    stragglers = Stragglers()
+    results = [stragglers.add([FAST, SLOW, FAST], 30, 6.0) for _ in range(4)]
+    assert [[one.rank for one in result] for result in results] == [[], [1], [], []]
+    assert results[1] == [Straggler(1, SLOW, FAST, pytest.approx(1.0))]
+    assert stragglers.add([FAST] * 3, 30, 6.0) == []
+    assert [len(stragglers.add([FAST, FAST, SLOW], 30, 6.0)) for _ in range(2)] == [0, 1]
+
+
+@pytest.mark.parametrize(("compute", "found"), [(0.114, False), (0.117, True)])
+def test_fifteen_percent_over_the_median_is_the_limit(compute: float, found: bool) -> None:
+    stragglers = Stragglers()
+    ranks = [FAST, RankSeconds(compute, 0.0)]
+    results = [stragglers.add(ranks, 60, 60 * compute) for _ in range(2)]
+    assert bool(results[1]) == found
+
+
+def test_short_intervals_are_joined_and_a_single_rank_is_never_slow() -> None:
+    stragglers = Stragglers()
+    each = LEAST_SECONDS / 4.5
+    results = [stragglers.add([SLOW, FAST], 5, each) for _ in range(10)]
+    assert [number for number, result in enumerate(results) if result] == [9]
+    assert Stragglers().add([], 30, 60.0) == []
+
+
+def test_the_line_has_rank_host_evidence_and_what_to_do() -> None:
+    line = advice(Straggler(3, RankSeconds(0.1, 0.9), RankSeconds(0.1, 0.0), 0.9), "node-2")
+    assert line.startswith("rank 3 on node-2 slows all ranks by 90%: its steps take 100 ms (median 100 ms)")
+    assert "its data 900 ms (median 0 ms); check the disk of node-2" in line
+    both = advice(Straggler(1, RankSeconds(0.2, 0.2), RankSeconds(0.1, 0.0), 1.0), "node-2")
+    assert "its data 200 ms (median 0 ms); check node-2 for other programs" in both
+
+
+def _straggler(run: Path) -> dict[str, object]:
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "straggler"]
+    assert {row["rank"] for row in rows} == {1}, rows
+    return rows[0]
+
+
+@pytest.mark.system
+def test_a_rank_that_is_stopped_again_and_again_is_named(train: Train) -> None:
+    # note: short intervals, so that the run ends soon
+    train.before = (use_tiny, draw_nothing, shorter_intervals)
+    process = train.start(*SHORT, "epochs=60", "checkpoint.every=1dur", "eval_every=1dur", "run_name=a")
+    run = train.folder / "runs" / "a"
+    wait_for(lambda: steps_done(run) >= 3)
+    (slow,) = [rank for number, rank in ranks_of(run).items() if number == 1]
+    with suppress(psutil.Error, ProcessLookupError):
+        while steps_done(run) < 300:
+            os.kill(slow.pid, signal.SIGSTOP)
+            time.sleep(0.1)
+            os.kill(slow.pid, signal.SIGCONT)
+            time.sleep(0.02)
+    output, _ = ended(process)
+    row = _straggler(run)
+    assert "for other programs" in str(row["text"])
+    assert f"warning: {row['text']}" in output
+    assert "slow rank" in output.split("warning:")[-1], "the summary has it too"
+
+
+@pytest.mark.system
+def test_a_rank_with_a_slow_folder_is_named(train: Train) -> None:
+    write_images(train.folder / "images", {"train": 24, "val": 4}, size=(32, 32))
+    train.before = (use_tiny, draw_nothing, shorter_intervals, slow_folder_of_rank_1)
+    words = [word for word in SHORT if not word.startswith("dataset")]
+    data = ["dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader=torchvision"]
+    train(*words, *data, "epochs=40", "checkpoint.every=1dur", "eval_every=1dur", "run_name=a")
+    assert "check the disk of" in str(_straggler(train.folder / "runs" / "a")["text"])
