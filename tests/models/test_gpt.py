@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.models.causal_transformer import slope_exponents
+from launcher.models.causal_transformer import Block, CausalAttention, slope_exponents
 
 GPT = [
     *("model=gpt", "model.context=24", "model.width=24", "model.depth=2", "model.heads=3", "model.mlp_width=40"),
@@ -161,13 +161,31 @@ def test_a_token_changes_no_earlier_logits() -> None:
     assert not torch.equal(network(tokens)[:, 10:], network(later)[:, 10:])
 
 
-def test_checkpointed_blocks_compute_the_same() -> None:
+def test_checkpointed_blocks_compute_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, forward = [], Block.forward
+    monkeypatch.setattr(Block, "forward", lambda *inputs: passes.append(1) or forward(*inputs))  # type: ignore[func-returns-value]
     plain, recomputed = built(*GPT), built(*GPT, "model.checkpointing=on")
-    tokens = torch.arange(16)[None]
+    tokens, counts = torch.arange(16)[None], []
     for network in (plain, recomputed):
+        passes.clear()
         network(tokens).square().sum().backward()
+        counts.append(len(passes) / len(network.h))
+    assert counts == [1, 2]
     for one, other in zip(plain.parameters(), recomputed.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
+
+
+def test_embeddings_attention_and_branches_drop_with_the_rate_of_the_config() -> None:
+    """In training alone, and the rest is scaled up."""
+    network = built(*GPT, "model.dropout=0.25")
+    rates = [one.p for one in network.modules() if isinstance(one, torch.nn.Dropout)]
+    rates += [one.dropout for one in network.modules() if isinstance(one, CausalAttention)]
+    assert len(rates) == 1 + 3 * len(network.h)  # type: ignore[arg-type]
+    assert {*rates} == {0.25}
+    dropped = network.train().drop(torch.ones(10000))  # type: ignore[operator]
+    assert (dropped == 0).float().mean() == pytest.approx(0.25, abs=0.02)
+    assert dropped.max() == pytest.approx(1 / 0.75)
+    assert torch.equal(network.eval().drop(torch.ones(9)), torch.ones(9))  # type: ignore[operator]
 
 
 def test_sizes_that_cannot_be_are_refused() -> None:
