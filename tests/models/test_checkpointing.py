@@ -1,4 +1,5 @@
 from functools import partial
+from importlib import import_module
 
 import pytest
 import torch
@@ -99,3 +100,28 @@ def test_a_model_without_checkpointing_is_refused() -> None:
         pytest.raises(UserError, match=r"model\.checkpointing=on: timm's NASNetALarge does not support"),
     ):
         build_model(config.model, 10, config.loss, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["model=vit", "model.width=24", "model.heads=3", "model.depth=2"], "vision_transformer.Block"),
+        (
+            ["model=unet", "task=segmentation", "loss=dice_cross_entropy", "model.filters=4"],
+            "residual_unet.TwoConvolutions",
+        ),
+    ],
+)
+def test_blocks_are_computed_twice(words: list[str], part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, name = [], f"launcher.models.{part}.forward"
+    module, _, kind = part.partition(".")
+    forward = getattr(import_module(f"launcher.models.{module}"), kind).forward
+    monkeypatch.setattr(name, lambda *inputs: passes.append(1) or forward(*inputs))  # type: ignore[func-returns-value]
+    counts = []
+    for word in ("off", "on"):
+        config = compose([*words, f"model.checkpointing={word}"]).config
+        network = build_model(config.model, 3, config.loss, 0).train()
+        passes.clear()
+        network(torch.zeros(1, 3, 64, 64)).square().sum().backward()
+        counts.append(len(passes))
+    assert counts[1] == 2 * counts[0] > 0
