@@ -22,6 +22,9 @@ def test_convolutions_need_enough_inputs_and_outputs(bound: Callable[..., Any]) 
     model = nn.Sequential(nn.Conv2d(127, 128, 1), nn.Conv2d(128, 127, 1), nn.Conv2d(128, 128, 1))
     bound("squeeze_excite").change_model(model)
     assert [len(list(conv.children())) for conv in model] == [0, 0, 1]
+    smaller = nn.Sequential(nn.Conv2d(31, 32, 1), nn.Conv2d(32, 32, 1))
+    bound("squeeze_excite", min_channels=32).change_model(smaller)
+    assert [len(list(conv.children())) for conv in smaller] == [0, 1]
 
 
 def test_initial_weights_only_depend_on_the_seed_and_the_name(bound: Callable[..., Any]) -> None:

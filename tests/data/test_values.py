@@ -1,11 +1,13 @@
 """Keys of images and loaders at values other than their defaults, against formulas and torchvision."""
 
+import io
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -19,7 +21,7 @@ from launcher.data.ffcv.beton import JPEG, open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.data.loading import Loaders
-from launcher.data.sampling import epoch_order, train_requests
+from launcher.data.sampling import buffered_order, epoch_order, train_requests
 from launcher.data.text.shards import Stream
 from tests.images import write_images
 
@@ -135,6 +137,40 @@ def test_images_of_copied_archives_move_by_less_than_the_buffer(
     loaders.close()
     assert len(set(of_image.tolist())) > 1
     assert (len(list(itertools.groupby(read))) == len(set(read.tolist()))) == are_together
+
+
+def test_the_order_of_copied_archives_is_that_of_the_formula(image_folder: Path, tmp_path: Path) -> None:
+    bucket = in_memory(webdataset(image_folder, tmp_path))
+    loaders = make_loaders(bucket, "dataloader.workers=0", "dataloader.shuffle_buffer=9")  # type: ignore[arg-type]
+    of_image, _ = loaders.train.reader.archives or (np.empty(0), 0)
+    read = np.concatenate([indices for _, _, indices in loaders.train.epoch(0)])
+    loaders.close()
+    assert read.tolist() == buffered_order(42, 0, of_image, 9)[:40].tolist()
+
+
+def test_jpegs_have_the_quality_and_restart_markers_of_the_config(image_folder: Path, tmp_path: Path) -> None:
+    """Markers are after the most blocks, up to three, that divide a row of them."""
+    words = ["dataloader.files.jpeg_share=1.0", "dataloader.files.quality=55", "dataloader.files.restart_interval=3"]
+    train, _ = write_files(image_folder, *words, f"dataloader.folder={tmp_path}")
+    content, file = train.read_bytes(), open_beton(train)
+    _, coded = cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 55])
+    tables = Image.open(io.BytesIO(coded.tobytes())).quantization  # type: ignore[attr-defined]
+    intervals = {1: 1, 2: 2, 3: 3, 4: 2}
+    for piece in file.pieces:
+        data = content[piece["place"] : piece["place"] + piece["size"]]
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.quantization == tables  # type: ignore[attr-defined]
+            blocks = -(-image.width // 16)
+        place = data.index(b"\xff\xdd")
+        assert int.from_bytes(data[place + 4 : place + 6], "big") == intervals[blocks]
+
+
+def test_validation_images_are_those_of_the_file_of_the_config(image_folder: Path, tmp_path: Path) -> None:
+    train, _ = write_files(image_folder, f"dataloader.folder={tmp_path}")
+    words = ["dataloader=ffcv", "dataloader.workers=1", f"dataloader.train={train}", f"dataloader.val={train}"]
+    loaders = make_loaders(image_folder, *words)
+    assert sum(len(images) for images, _, _ in loaders.evaluate) == 42
+    loaders.close()
 
 
 TABLES = ["dataset=image_folder", "dataset.native_size=32", "batch_size=2", "dataloader.workers=0"]
