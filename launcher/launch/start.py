@@ -225,8 +225,7 @@ def _train(
     launcher: type[InThisProcess] | None,
 ) -> Ended:
     """Run the ranks and print the summary."""
-    plan, devices = prepared.plan, prepared.devices
-    config = plan.config
+    plan, devices, config = prepared.plan, prepared.devices, prepared.plan.config
     write_images(prepared, folder)
     # note: the names of millions of images take memory
     prepared = replace(prepared, images=())

@@ -18,6 +18,7 @@ Row = dict[str, Any]
 
 _START = time.time() - time.monotonic()
 
+_STEP = b'{"kind": "train"'
 _LARGEST = {int: 2**63, float: 1e100}
 _THIN_BYTES = 2**23  # about 25,000 records
 _END_BYTES = 2**16  # about 200 records
@@ -221,14 +222,10 @@ def read_rows(path: Path, *, outline: bool = False) -> list[Row]:
     stride = 1 + path.stat().st_size // _THIN_BYTES
     rows: list[Row] = []
     for number, (line, following) in enumerate(pairwise(chain(read_lines(path), [b""]))):
-        is_thin = _is_step(line) and _is_step(following) and (outline or number % stride)
+        is_thin = line.startswith(_STEP) and following.startswith(_STEP) and (outline or number % stride)
         if not is_thin and (row := parse_line(line.decode(errors="replace"))) is not None:
             rows.append(row)
     return rows
-
-
-def _is_step(line: bytes) -> bool:
-    return line.startswith(b'{"kind": "train"')
 
 
 def without_void(rows: Iterable[Row]) -> list[Row]:

@@ -129,11 +129,8 @@ def check_export(
     images, totals, primary = 0, Totals(task, torch.device("cpu")), plan.config.task.primary
     sample = plan.config.task.sample
     onnx = (path / ONNX).exists()
-    blocked = (
-        "launcher",
-        *(("PIL", "torchvision") if task.values.axes == 1 else ()),
-        *(("torch", "torchvision") if onnx else ()),
-    )
+    of_text = task.values.axes == 1
+    blocked = ("launcher", *(("PIL", "torchvision") if of_text else ()), *(("torch", "torchvision") if onnx else ()))
     with _exported_model(path, blocked) as compute:
         for pixels, labels, indices in loader if loader else [_noise(plan, task)]:
             if not images:

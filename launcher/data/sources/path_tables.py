@@ -47,10 +47,8 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
     tables = tables_in(path)
     if path not in tables and split_among(tables.values(), wanted) is None:
         return None
-    chosen = [path] if path in tables else of_split(path, tables, wanted)
-    if len(chosen) > 1:
-        raise problem(path, f"holds two tables of one split, {first_few(chosen)}; keep one")
-    table = Path(chosen[0])
+    chosen = _chosen(path, tables, wanted)
+    table = Path(chosen)
     first = next(_rows(table), None)
     if first is None:
         raise problem(table, "has no rows; add some")
@@ -61,7 +59,7 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
     split, read = _split(table, head, wanted, column) if path in tables else ("", [])
     rows, files, groups = Rows(wanted), Paths(), list[str]()
     _check_groups(table, head, options.groups)
-    rows.drop_unread(_NO_SPLIT, unread(tables, chosen))
+    rows.drop_unread(_NO_SPLIT, unread(tables, [chosen]))
     for number, row in _rows(table):
         if split and (other := _split_in(row, column)) != split:
             if other not in read:
@@ -89,6 +87,14 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | 
 
     folder = rows.folder(str(table), [], stored)
     return folder if options.groups is None else replace(folder, groups=[groups[place] for place in places])
+
+
+def _chosen(path: str, tables: Mapping[str, str], wanted: Wanted) -> str:
+    """Return the table at a path, or that of a split in it; raises UserError if there are two."""
+    chosen = [path] if path in tables else of_split(path, tables, wanted)
+    if len(chosen) > 1:
+        raise problem(path, f"holds two tables of one split, {first_few(chosen)}; keep one")
+    return chosen[0]
 
 
 def _check_groups(table: Path, head: Sequence[str], column: str | None) -> None:
