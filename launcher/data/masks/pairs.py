@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from launcher.config.builtin import images_of
 from launcher.data.builtin import ensure_folder
 from launcher.data.dropped import NO_IMAGE, Drops, drop
 from launcher.data.folder import Folder, divided, without
@@ -21,8 +22,7 @@ from launcher.data.sources.pieces import Paired, Paths
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
-    from launcher.config.builtin import images_of
-from launcher.config.schema import Dataset, RunConfig
+    from launcher.config.schema import Dataset, RunConfig
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")
 _SPLITS = {"train": ("train", "training"), "val": VAL}
