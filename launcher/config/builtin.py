@@ -7,10 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import GetJsonSchemaHandler, TypeAdapter
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
-
 from launcher.config.options import classes
 
 if TYPE_CHECKING:
@@ -19,6 +15,12 @@ if TYPE_CHECKING:
 FOLDER = "folder"
 # The package of the kinds.
 _FOLDER = "data.builtin"
+_FILES = Path(__file__).parents[1].joinpath(*_FOLDER.split(".")).glob("[a-z]*.py")
+# A data set's kind: `folder`, for what the user has, or that of a file.
+if TYPE_CHECKING:
+    Kind = str
+else:
+    Kind = Literal[(FOLDER, *sorted(path.stem for path in _FILES))]
 
 
 class Labelled(NamedTuple):
@@ -66,20 +68,3 @@ def text_of(kind: str) -> BuiltInText:
 def _code(kind: str, base: type[Any]) -> type[Any]:
     (found,) = classes(import_module(f"launcher.{_FOLDER}.{kind}"), base)
     return found
-
-
-class Kind:
-    """Annotation of a data set's kind: `folder`, for what the user has, or that of a file."""
-
-    @staticmethod
-    def _adapter() -> TypeAdapter[Any]:
-        files = Path(__file__).parents[1].joinpath(*_FOLDER.split(".")).glob("[a-z]*.py")
-        names = (FOLDER, *sorted(path.stem for path in files))
-        of_names: Any = Literal[names]
-        return TypeAdapter(of_names)
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self._adapter().validate_python)
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(self._adapter().core_schema)

@@ -93,7 +93,7 @@ class Dataset:
     """
 
     name: str
-    kind: Annotated[str, Kind()]
+    kind: Kind
     path: AnyPath | None
     columns: Columns
     classes: Count | None
