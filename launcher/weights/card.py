@@ -34,11 +34,8 @@ def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
     path = path / WEIGHTS if (path / WEIGHTS).is_file() else path
     if not path.is_file():
         similar = nearest(path.name, {other.name for other in path.parent.glob("*")} - {path.name})
-        hint = (
-            f"did you mean {path.parent / similar}?"
-            if similar
-            else "set one of these, {HUB}NAME/MODEL, torchvision or timm"
-        )
+        usual = f"set one of these, {HUB}NAME/MODEL, torchvision or timm"
+        hint = f"did you mean {path.parent / similar}?" if similar else usual
         raise problem(weights, f"is not a file, run folder or export; {hint}")
     return path, None
 

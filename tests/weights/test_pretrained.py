@@ -185,7 +185,9 @@ def test_a_missing_file_suggests_a_similar_name(file: Path) -> None:
     with pytest.raises(UserError, match=r"is not a file, run folder or export; did you mean \S*weights.safetensors\?"):
         start(file.with_name("weight.safetensors"))
     (file.parent / "empty").mkdir()
-    with pytest.raises(UserError, match=r"is not a file, run folder or export; set one of these"):
+    with pytest.raises(
+        UserError, match=r"is not a file, run folder or export; set one of these, hub:NAME/MODEL, torchvision or timm"
+    ):
         start(file.parent / "empty")
 
 
