@@ -29,7 +29,7 @@ class RankSeconds(NamedTuple):
         return self.compute + self.load
 
 
-class StepTimer:
+class OwnTimer:
     """Measures the host's own seconds in a step with several ranks on CPUs, without the waits for other ranks.
 
     They are from the start of the step to the last gradient, and from the last all-reduce with other ranks to the end.

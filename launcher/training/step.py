@@ -26,7 +26,7 @@ from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome
 from launcher.training.precision import Precision
-from launcher.training.rank_times import StepTimer
+from launcher.training.rank_times import OwnTimer
 
 
 class Objective(nn.Module):
@@ -76,7 +76,7 @@ class TrainStep:
         self.scaler = self.precision.scaler()
         self._parameters = list(self.model.parameters())
         is_measured = self.plan.world_size > 1 and not has_streams(self._parameters[0].device)
-        self._timer = StepTimer() if is_measured else None
+        self._timer = OwnTimer() if is_measured else None
         self._wrap()
         self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
