@@ -1,16 +1,20 @@
 """Predictions for several machines: the throughput that they keep, the link between them, and their loaders."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from launcher import paths
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher.config.groups import machines
 from launcher.plan.plan import plan_for
 from launcher_lab.predict.counted import CountedStep, Work
-from launcher_lab.predict.machines import loading_rate
-from launcher_lab.predict.prediction import Rates, efficiencies
+from launcher_lab.predict.machines import gpu_of, loading_rate
+from launcher_lab.predict.offers import between_checkpoints, offers
+from launcher_lab.predict.prediction import Predictor, Rates, efficiencies
+from tests.counted_steps import made_up
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,25 @@ def test_machines_load_their_own_parts_of_a_batch() -> None:
     words = ["recipe=mild", "dataset=imagenet"]
     one, two = (plan_for(compose([*words, f"launch.nnodes={nodes}"]).config, 8 * nodes) for nodes in (1, 2))
     assert loading_rate(two, machine, 176, values) == pytest.approx(2 * loading_rate(one, machine, 176, values))
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_each_spot_machine_has_its_price_and_its_preemptions(nodes: int) -> None:
+    """A preemption of one machine interrupts all."""
+    machine, assumed = machines()["p4d_24xlarge"], efficiencies()["spot"]
+    config = compose(["recipe=mild", "dataset=imagenet", f"launch.nnodes={nodes}"]).config
+    plan = plan_for(config, 8 * nodes)
+    prediction = Predictor(plan, made_up(plan)).on(machine, gpu_of(machine))
+    on_demand, spot = offers(plan, prediction, "")
+    lost = 60 * assumed["minutes_until_restart"] + between_checkpoints(plan, prediction) / 2
+    more = nodes * assumed["interruptions_an_hour"] * lost / 3600
+    assert spot.wall.seconds == pytest.approx((1 + more) * on_demand.wall.seconds)
+    assert spot.cost is not None
+    assert spot.cost.seconds == pytest.approx(nodes * (machine.spot_per_hour or 0) * spot.wall.seconds / 3600)
+
+
+def test_the_page_has_the_throughput_of_several_machines() -> None:
+    page = (paths.CONF.parent / "docs" / "prediction.md").read_text()
+    kept = {number: efficiencies()["nodes"]["doubling"] ** math.log2(number) for number in (2, 4, 8)}
+    assert f"| {kept[2]:.3f}, {kept[4]:.3f} |" in page
+    assert f"| {kept[2]:.3f}, {kept[8]:.3f} |" in page
