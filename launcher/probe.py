@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ def run_probe(script: str, *words: str) -> ProbeResult:
 def rank_cores(local_world_size: int) -> int:
     """Return the cores per rank on this machine, at least one."""
     return max(1, usable_cores() // local_world_size)
+
+
+def free_shared_memory() -> int | None:
+    """Return the free bytes of /dev/shm, through which loader workers pass batches; None without one."""
+    folder = Path("/dev/shm")
+    return shutil.disk_usage(folder).free if folder.is_dir() else None
 
 
 def processor(*names: str) -> str:

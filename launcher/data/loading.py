@@ -12,7 +12,6 @@ from launcher.data.loaders.base import Opening, loader_of
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.plan.plan import Plan
-from launcher.probe import rank_cores
 from launcher.rank.group import Ranks
 
 
@@ -111,5 +110,5 @@ def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
 
 def _shard(plan: Plan, ranks: Ranks) -> Shard:
     loader = loader_of(plan.config)
-    workers = loader.worker_count(rank_cores(ranks.local_world_size))
+    workers = loader.workers_here(plan, ranks.local_world_size)
     return Shard(ranks.rank, ranks.world_size, workers, loader.batches_ahead, ranks.device)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 import PIL
 
 from launcher.config.schema import RunConfig
@@ -25,7 +24,7 @@ from launcher.doctor import machine
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, rank_cores, run_probe
+from launcher.probe import TORCH, cards_on_the_bus, run_probe
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
@@ -56,9 +55,8 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
     loader = config.dataloader
     if not isinstance(loader, TorchvisionLoader) or config.batch_size == "auto":
         return 0
-    size, of_type = Plan(config, ranks, 0).full_view, PixelType.of(config.dataset)
-    bytes_of_pixel = of_type.channels * np.dtype(of_type.loaded).itemsize
-    return config.batch_size * loader.worker_count(rank_cores(ranks)) * loader.prefetch * bytes_of_pixel * size**2
+    plan = Plan(config, ranks, 0)
+    return ranks * loader.workers_here(plan, ranks) * loader.prefetched_bytes(plan)
 
 
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:

@@ -21,9 +21,9 @@ from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import UserError
 from launcher.installation import how_to_add
-from launcher.probe import ProbeResult, usable_cores, usable_memory
+from launcher.probe import ProbeResult, free_shared_memory, usable_cores, usable_memory
 
-_CORES_A_RANK = 8  # the most loader workers of a rank
+_CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
 _CGROUP = Path("/sys/fs/cgroup")
@@ -97,11 +97,10 @@ def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
     """Check this machine for a number of ranks, bytes of prefetched batches, and a folder for runs."""
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     total, available = usable_memory()
-    shm = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else None
     return [
         cores(usable_cores(), allowed_cores(_CGROUP), ranks),
         memory(total, available, ranks),
-        shared_memory(shm, batches),
+        shared_memory(free_shared_memory(), batches),
         disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs),
     ]
 

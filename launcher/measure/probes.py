@@ -100,7 +100,7 @@ class StepProfiler:
 
     @property
     def _workers(self) -> int:
-        return loader_of(self.run.config).worker_count(rank_cores(self.run.ranks.local_world_size))
+        return loader_of(self.run.config).workers_here(self.run.plan, self.run.ranks.local_world_size)
 
     @property
     def _ahead(self) -> int:

@@ -7,6 +7,7 @@ import pytest
 
 from launcher import probe
 from launcher.config.compose import compose
+from launcher.data.loaders import torchvision
 from launcher.doctor import machine
 from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.machine import Finding
@@ -188,13 +189,25 @@ def test_the_need_of_shared_memory_follows_batch_image_size_and_workers() -> Non
     assert shared_memory_need(compose(["dataloader=synthetic"]).config, 1) == 0
 
 
-@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 2), (16, 4, 4), (64, 2, 8)])
+@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 2), (16, 4, 4), (64, 2, 24)])
 def test_the_need_of_shared_memory_counts_automatic_workers(
     cores: int, ranks: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe, "usable_cores", lambda: cores)
     config = compose(["recipe=mild", "batch_size=1024", "dataloader.prefetch=3"]).config
     assert shared_memory_need(config, ranks) == 1024 * 3 * 176 * 176 * workers * 3
+
+
+def test_automatic_workers_of_all_ranks_have_half_of_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "usable_cores", lambda: 64)
+    of_a_worker = 512 * 3 * 176 * 176 * 2
+    monkeypatch.setattr(torchvision, "free_shared_memory", lambda: 2 * 2 * 5 * of_a_worker + 1)
+    config = compose(["recipe=mild", "batch_size=1024"]).config
+    assert shared_memory_need(config, 2) == 2 * 5 * of_a_worker
+    typed = compose(["recipe=mild", "batch_size=1024", "dataloader.workers=30"]).config
+    assert shared_memory_need(typed, 2) == 2 * 30 * of_a_worker
+    monkeypatch.setattr(torchvision, "free_shared_memory", lambda: of_a_worker)
+    assert shared_memory_need(config, 2) == 2 * of_a_worker, "one worker at least"
 
 
 def test_data_are_counted_or_a_problem(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.choices import LoaderConfig
 from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
+from launcher.probe import rank_cores
 
 if TYPE_CHECKING:
     from launcher.data.folder import Folder
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from launcher.plan.plan import Plan
 
 # Loader processes of a rank by default.
-MOST_PROCESSES = 8
+MOST_PROCESSES = 24
 
 
 @plain_dataclass(frozen=True)
@@ -79,6 +80,10 @@ class Loader(LoaderConfig):
     def worker_count(self, cores: int) -> int:
         """Return the workers of a rank that has so many cores."""
         return 0
+
+    def workers_here(self, plan: Plan, ranks: int) -> int:
+        """Return the workers of each of the ranks on this machine."""
+        return self.worker_count(rank_cores(ranks))
 
     @property
     def batches_ahead(self) -> int:

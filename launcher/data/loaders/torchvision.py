@@ -13,6 +13,7 @@ from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
 from launcher.data.loaders.base import MOST_PROCESSES, DecodingLoader
 from launcher.errors import Problem
+from launcher.probe import free_shared_memory
 from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
     from launcher.data.workers import Report
+    from launcher.plan.plan import Plan
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -36,6 +38,23 @@ class TorchvisionLoader(DecodingLoader):
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
     decode: Literal["cpu", "gpu"]
     dct_scaling: bool
+
+    def workers_here(self, plan: Plan, ranks: int) -> int:
+        """Return the workers of each rank; with `auto`, half of shared memory holds the batches of all."""
+        workers = super().workers_here(plan, ranks)
+        if self.workers != "auto" or (free := free_shared_memory()) is None:
+            return workers
+        return max(1, min(workers, free // 2 // (ranks * self.prefetched_bytes(plan))))
+
+    def prefetched_bytes(self, plan: Plan) -> int:
+        """Return the bytes of the batches of a worker: images at the full training size."""
+        import numpy as np  # note: every command reads the values in this file
+
+        from launcher.data.pixel_types import PixelType
+
+        of_type = PixelType.of(plan.config.dataset)
+        bytes_of_pixel = of_type.channels * np.dtype(of_type.loaded).itemsize
+        return self.prefetch * plan.rank_batch * bytes_of_pixel * plan.full_view**2
 
     def reads_from(self, config: RunConfig) -> str | None:
         return config.dataset.path
