@@ -4,6 +4,7 @@ import base64
 import html
 import io
 from collections.abc import Collection, Iterable
+from html.parser import HTMLParser
 from pathlib import Path
 from string import Template
 
@@ -27,17 +28,60 @@ def text(value: object) -> str:
 
 def image(pixels: np.ndarray, about: str) -> str:
     """Return an element of an image, uint8 [H, W, 3]; `about` describes it where it is not shown."""
+    return image_element(encoded(pixels), about)
+
+
+def encoded(pixels: np.ndarray) -> str:
+    """Return an image, uint8 [H, W, 3], as a data URI."""
     small, file = max(pixels.shape[:2]) <= _SMALL, io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", quality=_QUALITY)
-    kind, data = "png" if small else "jpeg", base64.b64encode(file.getvalue()).decode()
-    return f'<img{" class=small" if small else ""} src="data:image/{kind};base64,{data}" alt="{text(about)}">'
+    return f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def image_element(uri: str, about: str) -> str:
+    """Return an element of an encoded image."""
+    small = " class=small" if uri.startswith("data:image/png") else ""
+    return f'<img{small} src="{text(uri)}" alt="{text(about)}">'
 
 
 def figures(images: Iterable[tuple[np.ndarray, str, str]]) -> str:
     """Return a grid of images, each with its description and a caption of markup."""
-    listed = (f"<figure>{image(pixels, about)}<figcaption>{caption}</figcaption></figure>"
-              for pixels, about, caption in images)  # fmt: skip
+    return grid((image(pixels, about), caption) for pixels, about, caption in images)
+
+
+def grid(images: Iterable[tuple[str, str]]) -> str:
+    """Return a grid of elements of images, each with a caption of markup."""
+    listed = (f"<figure>{element}<figcaption>{caption}</figcaption></figure>" for element, caption in images)
     return f'<div class="images">{"".join(listed)}</div>'
+
+
+def read_figures(text: str) -> list[tuple[str, str, list[str]]]:
+    """Return the images of a page: encoded, description, and the lines of the caption as texts."""
+    parser = _Figures()
+    parser.feed(text)
+    return parser.images
+
+
+class _Figures(HTMLParser):
+    """Collects what `grid` has written; other images are skipped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: list[tuple[str, str, list[str]]] = []
+        self._in_caption = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "img" and (uri := values.get("src", "")).startswith("data:image/"):
+            self.images.append((uri, values.get("alt", ""), []))
+        self._in_caption = tag == "figcaption" or (self._in_caption and tag != "figure")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_caption = self._in_caption and tag != "figcaption"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_caption and self.images:
+            self.images[-1][2].append(data)
 
 
 def table(columns: Iterable[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = ()) -> str:

@@ -33,6 +33,7 @@ from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_i
 from launcher.plan.plan import Plan, dilated_epochs
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import is_finished, read_attempts, read_last
+from launcher.records.origins import note_resume, write_origins
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
@@ -86,6 +87,7 @@ def start(
             if config.dataset.skip_bad and not is_there(folder.skipped):
                 write_skipped(folder.skipped, prepared.skipped)
             note_dataset(folder, images, prepared.splits)
+            write_origins(folder, composed.origins)
             # note: last, because a folder with a config can be resumed
             write(config, folder.config)
             ended = _train(folder, prepared, out, request, launcher)
@@ -140,6 +142,7 @@ def resume(
         config.logger.check()
         mirror_of(config, folder.path.name)
         if config != before:
+            note_resume(folder, changed(before, config))
             write(config, folder.config)
         print_changes(folder, prepared, out, images=identity(config, skipped, prepared.images))
         with stop_requests() as request:

@@ -33,10 +33,10 @@ VOID = "void"
 class RunFolder:
     """The files of a run folder.
 
-    Several nodes may share it. Before the ranks start, each launcher writes config, writer, index, skipped, initial,
-    teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts, tensorboard,
-    checkpoints and curve, its launcher the page at the end. Each rank writes its own log, each node its own lock, the
-    node of an error failure.
+    Several nodes may share it. Before the ranks start, each launcher writes config, origins, writer, index, skipped,
+    initial, teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts,
+    tensorboard, checkpoints, curve and samples, its launcher the page at the end. Each rank writes its own log, each
+    node its own lock, the node of an error failure.
 
     index: the names, places and labels of the images, which all ranks read; every start writes it. writer: the version
     that made the folder, and its job. attempts: the starts and resumes among metrics. code: copies of the user's code,
@@ -49,6 +49,7 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.config = path / "config.yaml"
+        self.origins = path / "origins.json"
         self.writer = path / "run.json"
         self.code = path / "code"
         self.environment = path / "environment.json"
@@ -61,6 +62,7 @@ class RunFolder:
         self.attempts = path / "attempts.jsonl"
         self.tensorboard = path / "tensorboard"
         self.curve = path / "curve.png"
+        self.samples = path / "samples.json"
         self.page = path / "index.html"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
@@ -75,18 +77,8 @@ class RunFolder:
     def of_resume(self) -> list[Path]:
         """Return what a resume may read besides a checkpoint, as far as it exists; to be copied in this order."""
         ids = sorted(self.path.glob("*.id"))  # of the run on the servers of loggers
-        files = [
-            self.writer,
-            self.environment,
-            self.dataset,
-            self.skipped,
-            self.initial,
-            self.teacher,
-            *ids,
-            self.metrics,
-            self.attempts,
-            self.config,
-        ]
+        first = [self.writer, self.environment, self.dataset, self.skipped, self.initial, self.teacher, self.origins]
+        files = [*first, *ids, self.metrics, self.attempts, self.config]
         return [*filter(is_there, files)]
 
     def exists(self) -> bool:

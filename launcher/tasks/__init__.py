@@ -139,6 +139,20 @@ class Task(Complete, ABC):
         """Return the network's outputs from what `predict` of an export returns."""
         return predicted
 
+    def labels(self, targets: Tensor, names: Sequence[str]) -> list[str]:
+        """Return the label of each target as the data set writes it; those of pixels are empty."""
+        separator = self.config.dataset.columns.separator
+        match self.values.labelled:
+            case "class":
+                return [names[number] for number in targets.tolist()]
+            case "classes":
+                rows = targets.tolist()
+                return [separator.join(n for n, one in zip(names, row, strict=True) if one) for row in rows]
+            case "numbers":
+                numbers = self.predictions(targets, names, len(names))
+                return [separator.join(f"{value:.9g}" for _, value in row) for row in numbers]
+        return [""] * len(targets)
+
     @abstractmethod
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the names that are predicted for each image with their probabilities, or numbers; likeliest first.

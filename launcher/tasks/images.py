@@ -103,6 +103,10 @@ class ImageTask(Task):
 
         return evaluation_input(self.config)
 
+    def beside(self, pixels: np.ndarray, targets: Tensor, outputs: Tensor) -> list[np.ndarray]:
+        """Return each image to show with its prediction, uint8 [H, W, 3], from those as displayed; the same here."""
+        return [*pixels]
+
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs, averaged with those of the mirrored images if the run evaluates so."""
         outputs = super().forward(model, inputs)

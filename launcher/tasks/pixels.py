@@ -73,7 +73,7 @@ class PixelConfusion(Confusion):
         pairs = zip(order, displayed(images / dataset.largest, dataset), masks.numpy(), strict=True)
         shown = []
         for number, pixels, mask in pairs:
-            both = np.concatenate([pixels, overlaid(pixels, mask), overlaid(pixels, self._masks[number])], 1)
+            both = side_by_side(pixels, mask, self._masks[number])
             name = f'<span class="hint">{page.text(loader.reader.name(number))}</span>'
             caption = f"{self._wrong[number]:.1%} of the pixels are wrong<br>{name}"
             shown.append((both, "image, mask, prediction", caption))
@@ -93,6 +93,11 @@ def palette() -> np.ndarray:
     table = np.resize(np.array(colours, np.uint8), (256, 3))
     table[IGNORED] = 255
     return table
+
+
+def side_by_side(pixels: np.ndarray, mask: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Return an image, and the same under its mask and under the predicted one, in a row: uint8 [H, 3 W, 3]."""
+    return np.concatenate([pixels, overlaid(pixels, mask), overlaid(pixels, predicted)], 1)
 
 
 def overlaid(pixels: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -39,21 +39,7 @@ class ImageRows:
         each = zip(outputs.split(1), targets.split(1), strict=True)
         losses = torch.stack([self._task.loss(*one) for one in each]).tolist()
         predictions = self._task.predictions(outputs, self._names, self._top)
-        self._rows += zip(self._labels(targets), losses, predictions, strict=True)
-
-    def _labels(self, targets: Tensor) -> list[str]:
-        """Return the labels as the data set writes them; those of pixels are empty."""
-        separator = self._task.config.dataset.columns.separator
-        match self._task.values.labelled:
-            case "class":
-                return [self._names[number] for number in targets.tolist()]
-            case "classes":
-                rows = targets.tolist()
-                return [separator.join(n for n, one in zip(self._names, row, strict=True) if one) for row in rows]
-            case "numbers":
-                numbers = self._task.predictions(targets, self._names, self._top)
-                return [separator.join(f"{value:.9g}" for _, value in row) for row in numbers]
-        return [""] * len(targets)
+        self._rows += zip(self._task.labels(targets, self._names), losses, predictions, strict=True)
 
     def of(self, reader: Reader, unreadable: Mapping[str, str]) -> list[EvaluatedImage]:
         """Return the images in their order, named by their reader, then the unreadable ones of its split."""

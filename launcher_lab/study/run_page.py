@@ -4,7 +4,7 @@ import base64
 import csv
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher import page
@@ -14,6 +14,7 @@ from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import UserError
+from launcher.records.origins import read_origins
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import results
 from launcher.regular import read_regular
@@ -21,7 +22,7 @@ from launcher_lab.study.runs import RunSummary, read_run
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy")
 _LARGEST = 2**23  # bytes of an image
-_MOST_CLASSES = 20
+_MOST_CLASSES, _MOST_WORST = 20, 12
 
 
 def write_page(folder: RunFolder) -> Path:
@@ -37,9 +38,10 @@ def write_page(folder: RunFolder) -> Path:
             f'<p class="hint">{page.text(" · ".join(about))}</p>\n',
             page.section("Results", run.state, _table([*results(folder, config), *_cost(run)])),
             _curve(folder.curve),
+            _samples(folder.samples),
             _errors(folder.path),
             page.section("Next", "commands for this run", _commands(folder.path, config)),
-            _config(run, config),
+            _config(run, config, folder),
             page.section("Environment", "of the process that started the run", _table(_environment(folder))),
         ]
     )
@@ -70,6 +72,37 @@ def _image(path: Path, about: str) -> str:
     return f'<img class="wide" src="data:image/png;base64,{data}" alt="{page.text(about)}">'
 
 
+def _samples(path: Path) -> str:
+    """Return the images with labels and predictions that rank 0 has written; empty without them."""
+    try:
+        samples = json.loads(read_regular(path, _LARGEST)) if path.is_file() else []
+        images = [
+            (page.image_element(one["image"], one["label"]), _caption(one["label"], one["predictions"], one["file"]))
+            for one in samples
+        ]
+    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
+        return ""
+    hint = f"{count_of(len(images), 'validation image')} with label and predictions"
+    return page.section("Samples", hint, page.grid(images)) if images else ""
+
+
+def _caption(label: str, predictions: Sequence[str], file: str) -> str:
+    lines = [*([f"<b>{page.text(label)}</b>"] if label else []), *map(page.text, predictions)]
+    return "<br>".join([*lines, f'<span class="hint">{page.text(file)}</span>'])
+
+
+def _worst(path: Path) -> str:
+    """Return the first images of the page of errors that `train eval --by-class` writes; empty without them."""
+    try:
+        listed = page.read_figures(read_regular(path, _LARGEST).decode(errors="replace")) if path.is_file() else []
+    except (UserError, OSError):
+        return ""
+    return page.grid(
+        (page.image_element(uri, about), "<br>".join(map(page.text, lines)))
+        for uri, about, lines in listed[:_MOST_WORST]
+    )
+
+
 def _errors(folder: Path) -> str:
     """Return what `train eval --by-class` has written into the run folder."""
     table, confusion = folder / "by_class.csv", _image(folder / "confusion.png", "confusion matrix")
@@ -77,8 +110,9 @@ def _errors(folder: Path) -> str:
         return confusion and page.section("Errors", "classes that are confused", confusion)
     heading, *rows = csv.reader(read_regular(table).decode(errors="replace").splitlines()[: 1 + _MOST_CLASSES])
     cells = page.table(heading, (map(page.text, row) for row in rows), range(1, 4))
-    gallery = '<p><a href="gallery.html">most confident errors</a></p>' if (folder / "gallery.html").is_file() else ""
-    return page.section("Errors", f"the worst {count_of(len(rows), 'class')}", cells + gallery + confusion)
+    worst = _worst(folder / "gallery.html")
+    images = worst and f"<p>the first images of gallery.html</p>{worst}"
+    return page.section("Errors", f"the worst {count_of(len(rows), 'class')}", cells + confusion + images)
 
 
 def _commands(folder: Path, config: RunConfig) -> str:
@@ -94,10 +128,15 @@ def _commands(folder: Path, config: RunConfig) -> str:
     return f"<pre>{text}</pre>"
 
 
-def _config(run: RunSummary, config: RunConfig) -> str:
-    rows = [(key, json.dumps(value)) for key, value in leaves(as_mapping(config))]
+def _config(run: RunSummary, config: RunConfig, folder: RunFolder) -> str:
+    origins = read_origins(folder)
+    rows = [
+        [page.text(text) for text in (key, json.dumps(value), origins.get(key, ""))]
+        for key, value in leaves(as_mapping(config))
+    ]
     typed = f"<pre>{page.text(shlex.join(run.command))}</pre>" if run.command else "<p>unknown</p>"
-    every = f"<details><summary>{count_of(len(rows), 'value')} of the run</summary>{_table(rows)}</details>"
+    table = page.table(("key", "value", "origin"), rows)
+    every = f"<details><summary>{count_of(len(rows), 'value')} of the run</summary>{table}</details>"
     return page.section("Config", "what was typed, and what it became", typed + every)
 
 

@@ -1,6 +1,8 @@
 """A segmentation from a run by the command line to masks by predict, an export and an ONNX file."""
 
+import base64
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -25,6 +27,11 @@ def test_a_run_is_evaluated_exported_and_writes_masks(tmp_path: Path) -> None:
     train = Train(tmp_path, before=(draw_nothing, fork_checks))
     done = train(*WORDS, "run_name=figures")
     assert "mean IoU" in done.stdout
+    samples = json.loads((tmp_path / "runs" / "figures" / "samples.json").read_text())
+    assert len(samples) == 12
+    for one in samples:
+        with Image.open(io.BytesIO(base64.b64decode(one["image"].partition(",")[2]))) as image:
+            assert image.size == (3 * 32, 32)
     evaluated = json.loads(train("eval", "runs/figures", "--by-class", "--json", "-o", "by").stdout)
     rows = {row["name"]: row for row in csv.DictReader((tmp_path / "by" / "by_class.csv").open())}
     assert len(rows) == 11

@@ -40,6 +40,10 @@ def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tm
     assert again["metrics"] == pytest.approx(tested["metrics"])
     assert again["samples"] == 3
     assert {"multilabel": "mAP", "regression": "MAE"}[name] in done.stdout
+    samples = json.loads((tmp_path / "runs" / name / "samples.json").read_text())
+    assert len(samples) == 12
+    if name == "regression":
+        assert {len(one["predictions"]) for one in samples} == {len(one["label"].split("|")) for one in samples} == {3}
     evaluated = json.loads(train("eval", f"runs/{name}", "--by-class", "--json", "-o", "by").stdout)
     if name == "multilabel":
         assert tested["metrics"]["threshold"] == evaluated["metrics"]["threshold"]
