@@ -28,6 +28,11 @@ def has_streams(device: torch.device) -> bool:
     return device.type not in _WITHOUT_STREAMS
 
 
+def max_memory(device: torch.device) -> int | None:
+    """Return the most bytes that this process has had on a device; None for one without its own memory."""
+    return int(interface(device).max_memory_allocated(device)) if has_streams(device) else None
+
+
 def widest(device: torch.device) -> torch.dtype:
     """Return the dtype in which a device sums: float64, or float32 where it has no wider one."""
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64

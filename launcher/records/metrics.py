@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
-from itertools import chain, dropwhile, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
@@ -70,7 +70,10 @@ class ResumeRecord(Record):
 
 @dataclass(frozen=True)
 class TrainRecord(Record):
-    """Means over the steps since the last line; `train_seconds` excludes evaluations and checkpoints."""
+    """Means over the steps since the last line; `train_seconds` excludes evaluations and checkpoints.
+
+    With several ranks also values of each: its own seconds in a step, on CPUs; those of waiting for data; its memory.
+    """
 
     kind: ClassVar[str] = "train"
     epoch: float
@@ -82,6 +85,9 @@ class TrainRecord(Record):
     data_wait_seconds: float
     gpu_memory_bytes: int | None
     train_seconds: float
+    rank_own_seconds: list[float] | None = None
+    rank_wait_seconds: list[float] | None = None
+    rank_gpu_memory_bytes: list[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -238,16 +244,6 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
             valid = [r for r in valid if r["step"] <= row["step"] and r["kind"] != "end"]
         valid.append(row)
     return valid
-
-
-def wall_seconds(rows: list[Row]) -> float:
-    """Sum the seconds of all attempts, from start or resume to the last record; repeated steps count twice.
-
-    The rows include void ones.
-    """
-    starts = ("start", "resume")
-    pairs = pairwise(dropwhile(lambda row: row["kind"] not in starts, rows))
-    return float(sum(max(0, row["time"] - before["time"]) for before, row in pairs if row["kind"] not in starts))
 
 
 def scalars(record: Record) -> dict[str, float]:

@@ -4,7 +4,7 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, dropwhile, pairwise
 from pathlib import Path
 
 from rich.console import Console
@@ -211,6 +211,16 @@ class ProgressView(TerminalView):
         widths = accumulate(len(fact) + 2 for fact in facts)
         fitting = [fact for fact, width in zip(facts, widths, strict=True) if width <= room]
         self._live.update(self._bar, completed=row["step"], description=step, facts="  ".join([*fitting, end]))
+
+
+def wall_seconds(rows: list[Row]) -> float:
+    """Sum the seconds of all attempts, from start or resume to the last record; repeated steps count twice.
+
+    The rows include void ones.
+    """
+    starts = ("start", "resume")
+    pairs = pairwise(dropwhile(lambda row: row["kind"] not in starts, rows))
+    return float(sum(max(0, row["time"] - before["time"]) for before, row in pairs if row["kind"] not in starts))
 
 
 def duration(seconds: float) -> str:

@@ -14,11 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.accelerator import has_streams, interface, widest
+from launcher.accelerator import has_streams, interface, max_memory, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
 from launcher.training.rank_times import RankSeconds
+
+# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and its memory.
+_VALUES = 3
 
 
 class AsyncRead:
@@ -137,7 +140,7 @@ class StepMeans:
     """Several steps: their number, the mean of their finite losses over all ranks, and seconds.
 
     seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
-    each rank in a step, if there are several.
+    each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one.
     """
 
     steps: int
@@ -146,6 +149,7 @@ class StepMeans:
     waited: float
     train_seconds: float
     ranks: list[RankSeconds] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
 
 
 class StepMeter:
@@ -176,7 +180,7 @@ class StepMeter:
         sums = self._losses
         if self._ranks.world_size > 1:
             # note: one all-reduce for both
-            sums = torch.cat([sums, self._seconds_of_ranks()])
+            sums = torch.cat([sums, self._values_of_ranks()])
             dist.all_reduce(sums)
         values, steps, waited = AsyncRead(sums), self._steps, self._waited
         end = None if has_streams(self._losses.device) else self._clock.seconds("training")
@@ -187,17 +191,20 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            ranks = [RankSeconds(*pair) for pair in zip(own[::2], own[1::2], strict=True)]
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks)
+            ranks = [RankSeconds(*pair) for pair in zip(own[::_VALUES], own[1::_VALUES], strict=True)]
+            memory = [int(bytes_) for bytes_ in own[2::_VALUES]]
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, memory)
 
         return means
 
-    def _seconds_of_ranks(self) -> Tensor:
-        """Return the means of this rank in its two places of [2 * ranks], and 0 in all others."""
+    def _values_of_ranks(self) -> Tensor:
+        """Return the means and the memory of this rank in its places of [_VALUES * ranks], and 0 in all others."""
         rank, device = self._ranks.rank, self._losses.device
-        seconds = torch.zeros(2 * self._ranks.world_size, dtype=self._losses.dtype)
-        seconds[2 * rank : 2 * rank + 2] = torch.tensor([self._own, self._waited]) / max(1, self._steps)
-        return (seconds.pin_memory() if has_streams(device) else seconds).to(device, non_blocking=True)
+        values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
+        steps = max(1, self._steps)
+        own = [self._own / steps, self._waited / steps, max_memory(device) or 0]
+        values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own)
+        return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the sums over all ranks, which call this together."""

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.accelerator import has_streams, interface
+from launcher.accelerator import max_memory
 from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics
@@ -82,7 +82,12 @@ class MetricLogger:
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
-            gpu_memory_bytes=interface(device).max_memory_allocated(device) if has_streams(device) else None,
+            gpu_memory_bytes=max_memory(device),
+            rank_own_seconds=[rank.compute for rank in means.ranks]
+            if any(rank.compute for rank in means.ranks)
+            else None,
+            rank_wait_seconds=[rank.load for rank in means.ranks] or None,
+            rank_gpu_memory_bytes=means.memory if any(means.memory) else None,
         )
 
     def _report_stragglers(self, done: int, means: StepMeans) -> None:

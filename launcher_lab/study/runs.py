@@ -17,7 +17,8 @@ from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import MachineError, UserError, first_few
 from launcher.plan.plan import dilated_epochs
-from launcher.records.metrics import Row, read_rows, wall_seconds, without_void
+from launcher.records.metrics import Row, read_rows, without_void
+from launcher.records.progress import wall_seconds
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
 from launcher.regular import read_regular
 from launcher_lab.study.scales import TOP1, QualityScale, scale_of_run

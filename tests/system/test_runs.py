@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import launcher
-from launcher.records.metrics import read_metrics, wall_seconds
+from launcher.records.metrics import read_metrics
+from launcher.records.progress import wall_seconds
 from tests.runs import SMALL, Cold, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
 pytestmark = pytest.mark.system

@@ -87,4 +87,11 @@ def test_a_rank_with_a_slow_folder_is_named(train: Train) -> None:
     words = [word for word in SHORT if not word.startswith("dataset")]
     data = ["dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader=torchvision"]
     train(*words, *data, "epochs=40", "checkpoint.every=1dur", "eval_every=1dur", "run_name=a")
-    assert "check the disk of" in str(_straggler(train.folder / "runs" / "a")["text"])
+    run = train.folder / "runs" / "a"
+    assert "check the disk of" in str(_straggler(run)["text"])
+    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"]
+    waits = [sum(row["rank_wait_seconds"][rank] for row in rows) for rank in range(2)]
+    assert waits[1] > 2 * waits[0]
+    assert {len(row["rank_own_seconds"]) for row in rows} == {2}
+    assert all(min(row["rank_own_seconds"]) > 0 for row in rows)
+    assert {row["rank_gpu_memory_bytes"] for row in rows} == {None}

@@ -15,6 +15,13 @@ const colour = (number) => `var(--c${number % COLOURS})`;
 const dash = (number) => DASHES[Math.floor(number / COLOURS) % DASHES.length];
 const shown = (value) => Number(value.toPrecision(4)).toLocaleString("en");
 
+// Return the rank with the highest last value, of lines of the ranks of one run.
+function highest(lines) {
+  if (lines.some((line) => line.rank === undefined || line.run !== lines[0].run)) return "";
+  const top = lines.reduce((one, other) => (other.points.at(-1)[1] > one.points.at(-1)[1] ? other : one));
+  return `; highest: rank ${top.rank} with ${shown(top.points.at(-1)[1])}`;
+}
+
 function chart(title, lines) {
   const points = lines.flatMap((line) => line.points);
   const xs = points.map((point) => point[0]), ys = points.map((point) => point[1]);
@@ -37,7 +44,7 @@ function chart(title, lines) {
     svg.append(element("polyline", { points: at.join(" "), style }));
   }
   const section = element("section");
-  const last = lines.length === 1 ? `: ${shown(lines[0].points.at(-1)[1])}` : "";
+  const last = lines.length === 1 ? `: ${shown(lines[0].points.at(-1)[1])}` : highest(lines);
   section.append(element("h2", {}, title + last), svg);
   return section;
 }
@@ -47,7 +54,7 @@ function draw(runs) {
   runs.forEach((run, number) => {
     for (const line of run.lines) {
       if (!titles.has(line.title)) titles.set(line.title, []);
-      titles.get(line.title).push({ run: number, points: line.points });
+      titles.get(line.title).push({ run: number, points: line.points, rank: line.rank });
     }
   });
   document.getElementById("runs").replaceChildren(...runs.map((run, number) => {

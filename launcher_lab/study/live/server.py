@@ -1,7 +1,7 @@
 """A page of running runs: a server on the loopback address, which reads metrics.jsonl and nothing else of a run."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 _FILES = {"/": ("page.html", "text/html"), "/page.js": ("page.js", "text/javascript")}
 LOOPBACK = "127.0.0.1"
 _POLICY = "default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'"
-_MOST_POINTS = 1000  # of a line
+_MOST_POINTS, _FEWEST_POINTS = 1000, 50  # of a line
 _METRICS = "metrics.jsonl"
 
 
@@ -55,32 +55,58 @@ class _Runs:
 
 
 def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the state of a run and its lines: `title` and points of (epoch, value).
+    """Return the state of a run and its lines: `title` and points of (epoch, value), and `rank` of those of one rank.
 
-    The metrics are those of the evaluations, as recorded; waits for data are shares of the step time; memory is in GiB.
+    The metrics are those of the evaluations, as recorded; seconds are shares of the step time; memory is in GiB.
     """
-    training = _thinned([row for row in rows if row["kind"] == "train"])
-    evaluations = _thinned([row for row in rows if row["kind"] == "eval"])
+    training, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "eval"))
     names = dict.fromkeys(name for row in evaluations for name in row["metrics"])
-    lines = [(name, [(row["epoch"], row["metrics"].get(name)) for row in evaluations]) for name in names]
-    columns = {
-        "training loss": [row["loss"] for row in training],
-        "learning rate": [row["lr"] for row in training],
-        "samples/s": [row["images_per_second"] for row in training],
-        "waiting for data, share": [
-            row["data_wait_seconds"] / row["step_seconds"] if row["step_seconds"] > 0 else None for row in training
-        ],
-        "GPU memory, GiB": [row["gpu_memory_bytes"] and row["gpu_memory_bytes"] / 2**30 for row in training],
+    lines = [_line(name, [(row["epoch"], row["metrics"].get(name)) for row in _thinned(evaluations)]) for name in names]
+    columns: dict[str, Callable[[Row], float | None]] = {
+        "training loss": lambda row: row["loss"],
+        "learning rate": lambda row: row["lr"],
+        "samples/s": lambda row: row["images_per_second"],
+        "waiting for data, share": lambda row: _share(row["data_wait_seconds"], row),
+        "GPU memory, GiB": lambda row: _gib(row["gpu_memory_bytes"]),
     }
-    epochs = [row["epoch"] for row in training]
-    lines += [(title, list(zip(epochs, values, strict=True))) for title, values in columns.items()]
-    drawn = ((title, [point for point in points if point[1] is not None]) for title, points in lines)
-    return {"state": _state(rows), "lines": [{"title": title, "points": points} for title, points in drawn if points]}
+    lines += [_line(title, [(row["epoch"], of(row)) for row in _thinned(training)]) for title, of in columns.items()]
+    return {"state": _state(rows), "lines": [line for line in [*lines, *_by_rank(training)] if line["points"]]}
 
 
-def _thinned(rows: Sequence[Row]) -> Sequence[Row]:
-    """Return at most `_MOST_POINTS` rows at equal distances, the last one too."""
-    stride = 1 + len(rows) // _MOST_POINTS
+def _line(title: str, points: Sequence[tuple[float, float | None]], **more: int) -> dict[str, Any]:
+    return {"title": title, "points": [point for point in points if point[1] is not None], **more}
+
+
+def _by_rank(training: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yield the lines of each rank of a run with several, in fewer points the more ranks there are."""
+    columns: dict[str, tuple[str, Callable[[float, Row], float | None]]] = {
+        "waiting for data by rank, share": ("rank_wait_seconds", _share),
+        "own work by rank, share": ("rank_own_seconds", _share),
+        "GPU memory by rank, GiB": ("rank_gpu_memory_bytes", lambda value, row: _gib(value)),
+    }
+    for title, (field, of) in columns.items():
+        known = [row for row in training if _are_numbers(row.get(field))]
+        ranks = min((len(row[field]) for row in known), default=0)
+        rows = _thinned(known, max(_FEWEST_POINTS, _MOST_POINTS // max(1, ranks)))
+        for rank in range(ranks):
+            yield _line(title, [(row["epoch"], of(row[field][rank], row)) for row in rows], rank=rank)
+
+
+def _are_numbers(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) in (int, float) for value in values)
+
+
+def _share(seconds: float, row: Row) -> float | None:
+    return seconds / row["step_seconds"] if row["step_seconds"] > 0 else None
+
+
+def _gib(number: float | None) -> float | None:
+    return None if number is None else number / 2**30
+
+
+def _thinned(rows: Sequence[Row], most: int = _MOST_POINTS) -> Sequence[Row]:
+    """Return at most `most` rows at equal distances, the last one too."""
+    stride = 1 + len(rows) // most
     return [row for number, row in enumerate(rows) if (len(rows) - 1 - number) % stride == 0]
 
 

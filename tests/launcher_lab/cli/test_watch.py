@@ -4,6 +4,7 @@ import http.client
 import json
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,31 @@ def test_the_page_has_the_lines_of_all_runs_and_follows_their_files(server: Serv
     assert lines["top1"] == [[1, 0.4], [2, 0.75]]
     (folders[1] / "metrics.jsonl").unlink()
     assert server.runs()[1]["state"] == "no records yet"
+
+
+def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: Cold, make_run: MakeRun) -> None:
+    run = make_run("several", [0.5], [60.0], finished=None)
+    step = replace(training(12), step_seconds=0.5)
+    for load in (0.1, 0.2):
+        ranks = {"rank_wait_seconds": [0.0, load], "rank_own_seconds": None, "rank_gpu_memory_bytes": [2**30, 2**31]}
+        append(run / "metrics.jsonl", replace(step, **ranks))
+    append(run / "metrics.jsonl", step)
+    server = Server(cold, run)
+    lines = {(line["title"], line.get("rank")): line["points"] for line in server.runs()[0]["lines"]}
+    assert lines["waiting for data by rank, share", 1] == [[1.2, 0.2], [1.2, 0.4]]
+    assert lines["GPU memory by rank, GiB", 0] == [[1.2, 1.0]] * 2
+    assert not [title for title, _ in lines if "own work" in title]
+    chromium = browser()
+    chromium.open(server.document["address"])
+    titles = chromium.run("""(async () => {
+        for (let turn = 0; turn < 100 && !document.querySelector("polyline"); turn++) {
+            await new Promise((done) => setTimeout(done, 100));
+        }
+        return [...document.querySelectorAll("h2")].map((node) => node.textContent);
+    })()""")
+    assert "waiting for data by rank, share; highest: rank 1 with 0.4" in titles
+    server.process.send_signal(signal.SIGINT)
+    server.process.communicate(timeout=60)
 
 
 def test_other_names_and_files_are_refused(server: Server) -> None:
