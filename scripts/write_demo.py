@@ -1,6 +1,7 @@
-"""Run the demo with three seeds, and write docs/demo.yaml and docs/learning_curve.png (the curve of the first seed).
+"""Run the demo with three seeds, and write docs/demo.yaml and the images of docs/first_run.md, from the first seed.
 
-Run it after a change of what the demo computes: .venv/bin/python scripts/write_demo.py
+Run it after a change of what the demo computes or its pages show: .venv/bin/python scripts/write_demo.py
+It needs chromium.
 """
 
 import json
@@ -8,16 +9,28 @@ import re
 import resource
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import yaml
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
-VALUES, CURVE = ROOT / "docs" / "demo.yaml", ROOT / "docs" / "learning_curve.png"
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))
+
+from benchmarks.chromium import Chromium, installed  # noqa: E402
+
+DOCS = ROOT / "docs"
+VALUES = DOCS / "demo.yaml"
+IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_page.png", "first_run_confusion.png",
+          "first_run_watch.png")  # fmt: skip
 SEEDS = (42, 1, 2)
+_WIDTH, _COLOURS = 900, 256
 
 
 def command() -> list[str]:
@@ -26,11 +39,54 @@ def command() -> list[str]:
     return shlex.split(line)
 
 
+def train(folder: Path, *words: str) -> None:
+    subprocess.run([sys.executable, "-m", "launcher", *words], cwd=folder, check=True)
+
+
+def words_of(verb: str, run: str) -> list[str]:
+    """Return the words of a verb on docs/first_run.md, with another run in place of the one there."""
+    (line,) = re.findall(rf"^    train ({verb} .*)$", (DOCS / "first_run.md").read_text(), re.MULTILINE)
+    return [run if word.startswith("runs/") else word for word in shlex.split(line)]
+
+
+def draw(folder: Path, run: str) -> None:
+    """Write the images of a finished run."""
+    train(folder, *words_of("look", run))
+    train(folder, *words_of("eval", run))
+    shutil.copy(folder / run / "curve.png", DOCS / IMAGES[0])
+    shutil.copy(folder / run / "confusion.png", DOCS / IMAGES[3])
+    browser = Chromium(installed() or "chromium")
+    browser.look(width=_WIDTH)
+    browser.open((folder / "look.html").as_uri())
+    shoot(browser, "First step", DOCS / IMAGES[1], height=640)
+    browser.open((folder / run / "index.html").as_uri())
+    shoot(browser, "Samples", DOCS / IMAGES[2], height=560)
+    command = [sys.executable, "-m", "launcher", "watch", run, "--json"]
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as watch:
+        assert watch.stdout is not None
+        browser.open(json.loads("".join(iter(watch.stdout.readline, "}\n")) + "}")["address"])
+        while not browser.run("document.querySelectorAll('polyline').length"):
+            time.sleep(0.1)
+        shoot(browser, "Runs", DOCS / IMAGES[4], height=590)
+        watch.send_signal(signal.SIGINT)
+    browser.close()
+
+
+def shoot(browser: Chromium, heading: str, path: Path, height: int) -> None:
+    """Write the part of a page below a heading, in few colours."""
+    headings = f"[...document.querySelectorAll('h1, h2')].find((one) => one.textContent.startsWith({heading!r}))"
+    top = int(browser.run(f"{headings}.getBoundingClientRect().top + scrollY"))
+    browser.screenshot(path)
+    with Image.open(path) as image:
+        part = image.convert("RGB").crop((0, max(0, top - 10), image.width, min(image.height, top + height)))
+    part.quantize(_COLOURS).save(path, "PNG", optimize=True)
+
+
 def run(seed: int, folder: Path) -> dict[str, float]:
     """Run the demo, and return its last top-1 accuracy in percent and the minutes of one core."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     words = [*command(), f"seed={seed}", f"run_name=demo-{seed}"]
-    subprocess.run([sys.executable, "-m", "launcher", *words], cwd=folder, check=True)
+    train(folder, *words)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     records = [
@@ -43,6 +99,6 @@ def run(seed: int, folder: Path) -> dict[str, float]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         results = [run(seed, Path(name)) for seed in SEEDS]
-        shutil.copy(Path(name) / "runs" / f"demo-{SEEDS[0]}" / "curve.png", CURVE)
+        draw(Path(name), f"runs/demo-{SEEDS[0]}")
     head = "# Results of the demo by seed, written by scripts/write_demo.py; core_minutes: minutes of one core\n"
     VALUES.write_text(head + yaml.safe_dump(results, sort_keys=False))
