@@ -69,12 +69,17 @@ def drawing(title: str, x: str, y: str) -> tuple[Figure, Axes]:
 
 def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
     """Return the page; `written` is its date, `axis` its first cost. Text of a run never becomes markup."""
+    return filled(page_data(results, written, axis), title)
+
+
+def filled(data: Mapping[str, Any], title: str) -> str:
+    """Return the page with the data of `page_data`."""
     # note: only `<` could end the script element
-    data = json.dumps(page_data(results, written, axis), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(title),
         script="\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
-        data=data,
+        data=text,
     )
 
 

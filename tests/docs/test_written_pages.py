@@ -40,6 +40,22 @@ def test_the_figures_of_the_demo_are_those_of_its_command() -> None:
         assert f"train {shlex.join(demo['command']())}\n" in (ROOT / page).read_text()
 
 
+def test_the_images_of_the_first_run_are_those_of_the_script() -> None:
+    demo = runpy.run_path(str(ROOT / "scripts" / "write_demo.py"))
+    shown = re.findall(r"^!\[[^\]]+\]\((\S+)\)$", (ROOT / "docs" / "first_run.md").read_text(), re.MULTILINE)
+    assert sorted(shown) == sorted(demo["IMAGES"])
+    assert all((ROOT / "docs" / name).is_file() for name in shown)
+    words = demo["words_of"]("eval", "runs/a")
+    assert words == ["eval", "runs/a", "--by-class"]
+
+
+def test_the_example_of_a_report_has_the_page_and_the_published_points_of_today() -> None:
+    example = runpy.run_path(str(ROOT / "scripts" / "write_example.py"))
+    text = example["PAGE"].read_text()
+    assert example["written"](text) == text, "run: .venv/bin/python scripts/write_example.py"
+    assert f"]({example['IMAGE'].name})" in (ROOT / "docs" / "results.md").read_text()
+
+
 def test_every_table_is_on_a_page() -> None:
     text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
     assert all(table in text for table in FIGURES["tables"]().values())
