@@ -203,7 +203,7 @@ class StepMeter:
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
         own = [self._own / steps, self._waited / steps, max_memory(device) or 0]
-        values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own)
+        values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 
     def state_dict(self) -> dict[str, Any]:
