@@ -1,6 +1,6 @@
 """Write docs/example_report.html with today's page and published points, and draw docs/example_report.png.
 
-The runs are those in the page; the command of docs/results.md and `train report` measure them anew.
+The runs are those in the page; the command of docs/results.md and `train report` measure them again.
 Run it after a change of the page or of published.yaml: .venv/bin/python scripts/write_example.py
 It needs chromium.
 """
