@@ -52,9 +52,15 @@ def _demo() -> str:
     results = yaml.safe_load((ROOT / "docs" / "demo.yaml").read_text())
     top1, minutes = ([result[name] for result in results] for name in ("top1", "core_minutes"))
     return (
-        f"With {len(results)} seeds it reached {min(top1)} to {max(top1)} % top-1 accuracy on 1,000 validation images; "
-        f"chance is 10 %.\nIt took {min(minutes):.0f} to {max(minutes):.0f} minutes of processor time.\n"
+        f"With {len(results)} seeds it reached {_span(top1, '.1f')} % top-1 accuracy on 1,000 validation images; "
+        f"chance is 10 %.\nIt took {_span(minutes, '.0f')} minutes of processor time.\n"
     )
+
+
+def _span(values: Sequence[float], digits: str) -> str:
+    """Return the lowest and the highest value, or one number where both look the same."""
+    least, most = (f"{value:{digits}}" for value in (min(values), max(values)))
+    return least if least == most else f"{least} to {most}"
 
 
 def _recipes() -> str:
