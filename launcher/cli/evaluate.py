@@ -35,7 +35,14 @@ EXAMPLES = [
 ]
 _GALLERY, _TOP = "gallery.html", 5
 # Keys, and groups of keys, that an evaluation may change.
-_CHANGEABLE = ("dataset.path", "eval_batch_size", "dataloader.workers", "dataloader.prefetch", "launch.")
+_CHANGEABLE = (
+    "dataset.path",
+    "eval_batch_size",
+    "dataloader.workers",
+    "dataloader.prefetch",
+    "launch.",
+    "image.eval_views",
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

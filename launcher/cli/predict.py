@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from launcher.config.choices import HUB
 from launcher.config.compose import compose
-from launcher.config.resolved import read
-from launcher.config.schema import RunConfig
+from launcher.config.resolved import read, with_views
+from launcher.config.schema import RunConfig, Views
 from launcher.config.tasks import SHARES
 from launcher.console import csv_cell
 from launcher.counts import count_of
@@ -45,7 +45,7 @@ EXAMPLES = [
 ]
 _STDIN = "-"
 _TOP, _TOKENS = 5, 100
-_OF_IMAGES, _OF_TEXT = ("list", "top", "csv", "masks"), ("tokens", "temperature", "top_k", "seed")
+_OF_IMAGES, _OF_TEXT = ("list", "top", "csv", "masks", "views"), ("tokens", "temperature", "top_k", "seed")
 _MASKS = "masks"
 
 
@@ -57,6 +57,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", metavar="FILE", help="a file with one path per line; - reads standard input")
     parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image (default: {_TOP})")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
+    parser.add_argument(
+        "--views", choices=get_args(Views), help="image.eval_views of these predictions (default: the run's)"
+    )
     parser.add_argument("--masks", metavar="FOLDER", help=f"where a segmentation writes masks (default: {_MASKS})")
     text = parser.add_argument_group("a text of a language model")
     text.add_argument("--tokens", type=int, metavar="N", help=f"most tokens that continue it (default: {_TOKENS})")
@@ -95,7 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.weights.classifier import predictions
     from launcher.weights.masks import write_masks
 
-    failed, trained = 0, classifier(exported, folder, config, best=arguments.best)
+    failed, trained = 0, classifier(exported, folder, config, best=arguments.best, views=arguments.views)
     for note in (*notes_on(dropped), *temperature.notes(trained.card["task"], trained.card["step"], folder)):
         print(f"note: {one_line(note)}", file=sys.stderr)
     titles = trained.task.values.predicted
@@ -175,17 +178,22 @@ def exported_at(path: str) -> Path | None:
     return folder
 
 
-def classifier(exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool) -> Classifier:
-    """Load the network of an export, or else of a run and its config, on the device of this machine."""
+def classifier(
+    exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool, views: Views | None = None
+) -> Classifier:
+    """Load the network of an export, or else of a run and its config, on the device of this machine.
+
+    views: `image.eval_views`, that of the run or export without one.
+    """
     from launcher.weights import temperature
     from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
         state = temperature.added(load_checkpoint(folder, best=best), folder)
-        return classifier_of(plan_for(config, 1), state, kind)
+        return classifier_of(plan_for(with_views(config, views), 1), state, kind)
     assert exported is not None
-    return classifier_of_export(exported, kind)
+    return classifier_of_export(exported, kind, views)
 
 
 def _listed(name: str) -> list[str]:

@@ -18,7 +18,7 @@ from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
 from launcher.config.overrides import OFF, ON, parse, sort_words
-from launcher.config.schema import LOGGER, SWITCHED, RunConfig
+from launcher.config.schema import LOGGER, SWITCHED, RunConfig, Views
 from launcher.config.secrets import secret_values
 from launcher.config.switches import Switches
 from launcher.config.validate import MISSING, NO_SUCH_KEY, validate
@@ -48,6 +48,7 @@ FREE = (
         "eval_every",
         "eval_batch_size",
         "device_batch_size",
+        "image.eval_views",
     ),
     *("deterministic", "cuda_graphs", "dataset.path", "dataset.links", "dataset.test_path", "model.checkpointing"),
     *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
@@ -62,6 +63,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
         if (path := get(values, key)) is not None and "://" not in path:
             put(values, key, str(Path(path).absolute()))
     return validate(values)
+
+
+def with_views(config: RunConfig, views: Views | None) -> RunConfig:
+    """Return the config with other `image.eval_views`, if any. Raises UserError if the task has none."""
+    return replace(config, image=replace(config.image, eval_views=views)) if views else config
 
 
 def as_mapping(config: RunConfig) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from launcher.plugins import LOGGERS
 
 LOSSES = Options("loss", "losses", LossConfig)
 LOGGER = Options("logger", "loggers", LoggerConfig, LOGGERS)
+Views = Literal["centre", "5crop", "scales"]
 SizeT = TypeVar("SizeT", bound=float)
 # Groups whose options are all values by name, each on or off.
 SWITCHED = ("algorithms", "callbacks", "metrics")
@@ -48,7 +49,8 @@ class Image:
 
     `flip` is the probability of a horizontal flip, drawn in each epoch, or `alternating`: an image is flipped in
     its first epoch with probability 0.5, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
-    With an `eval_resize` that is not whole, the centre is cut before it is resized, as FFCV does.
+    With an `eval_resize` that is not whole, the centre is cut before it is resized, as FFCV does. `eval_views`, whose
+    outputs are averaged, are cut from the centred square of `eval_resize`: `tasks.images` cuts them.
     """
 
     reference: Count
@@ -61,6 +63,7 @@ class Image:
     interpolation: Literal["bilinear", "bicubic"]
     eval_interpolation: Literal["bilinear", "bicubic"]
     eval_flip_average: bool
+    eval_views: Views
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -286,6 +289,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self.task.add_metrics(self.metrics)
+        self.task.check_views(self)
 
     def scaled_size(self, size: SizeT) -> SizeT | int:
         """Scale a size of `image` to the data set's native size, in steps of four pixels.

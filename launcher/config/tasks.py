@@ -64,7 +64,19 @@ class TaskConfig(Complete, Declaration, ABC):
 
     @abstractmethod
     def evaluation_view(self, config: RunConfig) -> int:
-        """Return the view of the samples of an evaluation."""
+        """Return the view of the samples of an evaluation, as the network gets them."""
+
+    def loaded_evaluation_view(self, config: RunConfig) -> int:
+        """Return the view of the samples of an evaluation as loaded."""
+        return self.evaluation_view(config)
+
+    def check_views(self, config: RunConfig) -> None:
+        """Raise UserError if `image.eval_views` of the task are all equal."""
+        size, loaded, views = self.evaluation_view(config), self.loaded_evaluation_view(config), config.image.eval_views
+        if views != "centre" and size >= loaded:
+            larger = "" if self.axes == 1 or self.labelled == "pixels" else ", or a larger image.eval_resize"
+            message = f"cuts {size} {self.unit} out of {loaded}, so all views are equal; set centre{larger}"
+            raise UserError(Problem(message, "image.eval_views", views))
 
     @abstractmethod
     def decoder(self, config: RunConfig, change_image: Callable[..., Any] | None) -> Any:

@@ -220,7 +220,7 @@ def evaluation_input(config: RunConfig) -> dict[str, Any]:
     image, dataset = config.image, config.dataset
     return {
         "resize": config.scaled_size(image.eval_resize),
-        "size": config.scaled_size(image.eval_size),
+        "size": config.task.loaded_evaluation_view(config),
         "interpolation": image.eval_interpolation,
         "exif_orientation": dataset.exif_orientation,
         "channels": dataset.channels,

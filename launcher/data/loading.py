@@ -105,7 +105,7 @@ def build_evaluation(plan: Plan, images: Folder | Reader, ranks: Ranks) -> Evalu
 
 
 def _evaluation(plan: Plan, shard: Shard, reader: Reader) -> EvaluationLoader:
-    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.evaluation_view)
+    return EvaluationLoader(reader, shard, plan.rank_eval_batch, plan.loaded_evaluation_view)
 
 
 def _shard(plan: Plan, ranks: Ranks) -> Shard:

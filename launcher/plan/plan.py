@@ -192,6 +192,10 @@ class Plan:
     def evaluation_view(self) -> int:
         return self.config.task.evaluation_view(self.config)
 
+    @property
+    def loaded_evaluation_view(self) -> int:
+        return self.config.task.loaded_evaluation_view(self.config)
+
     def view(self, step: int) -> int:
         """Return the view of a step; for different height and width, that of a square of equal area."""
         size: Size = (self.loaded_view(step),) * self._axes

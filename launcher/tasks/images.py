@@ -42,6 +42,11 @@ class ImageTaskConfig(TaskConfig):
     def evaluation_view(self, config: RunConfig) -> int:
         return config.scaled_size(config.image.eval_size)
 
+    def loaded_evaluation_view(self, config: RunConfig) -> int:
+        if config.image.eval_views == "centre":
+            return self.evaluation_view(config)
+        return round(config.scaled_size(config.image.eval_resize))
+
     def sizes(self, config: RunConfig) -> str:
         return f"{config.scaled_size(config.image.eval_resize):g} -> {self.evaluation_view(config)} px"
 
@@ -108,8 +113,34 @@ class ImageTask(Task):
         return [*pixels]
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Return the outputs, averaged with those of the mirrored images if the run evaluates so."""
-        outputs = super().forward(model, inputs)
-        if not self.config.image.eval_flip_average:
-            return outputs
-        return (outputs + super().forward(model, inputs.flip(3))) / 2
+        """Return the outputs, averaged over the views of each image, and their mirror images, if the run does so."""
+        views = self.views(inputs)
+        if self.config.image.eval_flip_average:
+            views = [one for view in views for one in (view, view.flip(3))]
+        outputs = [super(ImageTask, self).forward(model, view) for view in views]
+        return sum(outputs[1:], start=outputs[0]) / len(outputs) if len(outputs) > 1 else outputs[0]
+
+    def views(self, inputs: Tensor) -> list[Tensor]:
+        """Return the views [B, C, size, size] of prepared inputs that the network gets, as `image.eval_views`.
+
+        5crop: the corners and the centre (Krizhevsky et al. 2012). scales: centred squares of `eval_size`, of
+        `eval_resize` and midway, resized.
+        """
+        size, loaded, kind = self.values.evaluation_view(self.config), inputs.shape[3], self.config.image.eval_views
+        if kind == "5crop":
+            last = loaded - size
+            corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
+            return [inputs[..., top : top + size, left : left + size] for top, left in corners]
+        if kind == "scales":
+            return [_scaled(inputs, square, size) for square in (size, (size + loaded) // 2, loaded)]
+        return [inputs]
+
+
+def _scaled(images: Tensor, square: int, size: int) -> Tensor:
+    """Return the centred squares of images [B, C, H, W], resized to [B, C, size, size], antialiased."""
+    first = (images.shape[3] - square) // 2
+    centre = images[..., first : first + square, first : first + square]
+    shape = (size, size)
+    resize = torch.nn.functional.interpolate
+    # note: bfloat16 has no antialiased resize on every device
+    return centre if square == size else resize(centre.float(), shape, mode="bilinear", antialias=True).to(images.dtype)

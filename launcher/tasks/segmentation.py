@@ -54,6 +54,10 @@ class SegmentationConfig(ImageTaskConfig):
     classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
     ignore: Value | None
 
+    def loaded_evaluation_view(self, config: RunConfig) -> int:
+        # note: outputs of other crops belong to other pixels
+        return self.evaluation_view(config)
+
     def decoder(self, config: RunConfig, change_image: ChangeImage | None) -> Decoder:
         from launcher.data.masks.decoder import RandomPairs  # note: torch
 

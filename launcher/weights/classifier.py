@@ -14,8 +14,8 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
 from launcher.config.formats import FORMAT
-from launcher.config.resolved import fingerprint, portable
-from launcher.config.schema import RunConfig
+from launcher.config.resolved import fingerprint, portable, with_views
+from launcher.config.schema import RunConfig, Views
 from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
 from launcher.data.inspection import match_images
@@ -41,7 +41,7 @@ from launcher.version import __version__
 from launcher.weights import temperature
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
-from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, network_card, read_weights
+from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
 
 _BATCH = 64
 _PREFETCH = 2
@@ -110,6 +110,7 @@ def model_card(
     facts = state.get("task", {})
     notes = {
         FLIP_AVERAGE: config.image.eval_flip_average,
+        VIEWS: config.image.eval_views != "centre",
         IN_UNIT: "scale" in facts,
         CALIBRATED: temperature.FACT in facts,
     }
@@ -119,6 +120,7 @@ def model_card(
         "classes": state.get("classes") or classes or ([] if of_text else [*map(str, range(dataset.classes or 0))]),
         "input": build_task(config, facts=state.get("task")).card_input(),
         "flip_average": config.image.eval_flip_average,
+        "views": {"kind": config.image.eval_views, "size": plan.evaluation_view},
         "note": " ".join(note for note, holds in notes.items() if holds) or None,
         "scores": config.task.scores(config.loss),
         "task": facts,
@@ -159,13 +161,14 @@ class ClassifiedImage:
     unreadable: str | None = None
 
 
-def classifier_of_export(folder: Path, kind: str) -> Classifier:
-    """Build a classifier from an export, which computes the same as from its run.
+def classifier_of_export(folder: Path, kind: str, views: Views | None = None) -> Classifier:
+    """Build a classifier from an export, which computes the same as from its run, unless it averages other views.
 
     Raises UserError if a file is missing, damaged, or belongs to another network. Raises MachineError if the GPU cannot
     be used.
     """
     config, classes, facts = read_card(folder / CARD)
+    config = with_views(config, views)
     try:
         weights, _, surgery = read_weights(folder / WEIGHTS)
     except ValueError as error:

@@ -25,6 +25,10 @@ FLIP_AVERAGE = (
     "The network computes one forward pass. The run's predictions and metrics average the logits of each image and its "
     "horizontal mirror image; predict() in model.py does so, any other program must."
 )
+VIEWS = (
+    "The network gets views of an image of the size `views` has in this card. The run's predictions and metrics "
+    "average the logits of all views; predict() in model.py does so, any other program must."
+)
 IN_UNIT = (
     "The network computes normalized numbers. predict() in model.py converts them to the unit of the training data, by "
     "number * scale + shift of this card's `task`; any other program must."

@@ -74,6 +74,37 @@ def normalize(pixels: np.ndarray) -> np.ndarray:
     return (pixels.astype(np.float32) / largest - mean) / std
 
 
+def views(images: np.ndarray) -> list[np.ndarray]:
+    """Return what the network gets of images [B, C, H, W], whose outputs are averaged: views and mirror images."""
+    kind, loaded = CARD.get("views", {"kind": "centre"})["kind"], images.shape[3]
+    shown = [images]
+    if kind != "centre":
+        size = CARD["views"]["size"]
+        last = loaded - size
+        corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
+        shown = [images[..., top : top + size, left : left + size] for top, left in corners]
+        if kind == "scales":
+            shown = [_scaled(images, square, size) for square in (size, (size + loaded) // 2, loaded)]
+    return [one for view in shown for one in ([view, view[..., ::-1].copy()] if CARD["flip_average"] else [view])]
+
+
+def _scaled(images: np.ndarray, square: int, size: int) -> np.ndarray:
+    """Return the centred squares of float32 images [B, C, H, W], resized to [B, C, size, size]."""
+    first = (images.shape[3] - square) // 2
+    centre = images[..., first : first + square, first : first + square]
+    planes = (Image.fromarray(plane) for image in centre for plane in np.ascontiguousarray(image))
+    resized = [np.asarray(plane.resize((size, size), Image.Resampling.BILINEAR)) for plane in planes]
+    return np.stack(resized).reshape(*images.shape[:2], size, size)
+
+
+def averaged(outputs: list[np.ndarray]) -> np.ndarray:
+    """Return the mean of the outputs of all `views`."""
+    if CARD["flip_average"] and outputs[0].ndim == 4:
+        # note: those of pixels are mirrored too
+        outputs = [one[..., ::-1] if number % 2 else one for number, one in enumerate(outputs)]
+    return np.asarray(sum(outputs[1:], start=outputs[0]) / np.float32(len(outputs)))
+
+
 def converted(outputs: np.ndarray) -> np.ndarray:
     """Return logits, calibrated if the run is, or normalized numbers [B, K] in the training data's unit, float64."""
     facts = CARD.get("task", {})

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from launcher.weights.standalone import converted, main, prepare
-from launcher.weights.standalone_card import CARD, FOLDER
+from launcher.weights.standalone import averaged, converted, main, prepare, views
+from launcher.weights.standalone_card import FOLDER
 
 transform = prepare
 
@@ -26,13 +26,8 @@ def load() -> Any:
 
 
 def predict(network: Any, images: np.ndarray) -> np.ndarray:
-    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], with mirror images as the run."""
-    logits: np.ndarray = network.run(["logits"], {"images": images})[0]
-    if CARD["flip_average"]:
-        mirrored = network.run(["logits"], {"images": images[..., ::-1]})[0]
-        # note: those of pixels are mirrored too
-        logits = (logits + (mirrored[..., ::-1] if mirrored.ndim == 4 else mirrored)) / 2
-    return converted(logits)
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], averaged over views as the run."""
+    return converted(averaged([network.run(["logits"], {"images": view})[0] for view in views(images)]))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from launcher.weights.standalone import converted, main, prepare
-from launcher.weights.standalone_card import CARD
+from launcher.weights.standalone import averaged, converted, main, prepare, views
 from launcher.weights.standalone_network import load
 
 
@@ -26,15 +25,11 @@ def transform(image: Image.Image | np.ndarray) -> Tensor:
 
 @torch.inference_mode()
 def predict(network: nn.Module, images: Tensor | np.ndarray) -> Tensor:
-    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], with mirror images as the run."""
+    """Return logits [B, classes, ...] or numbers [B, K] of images [B, C, H, W], averaged over views as the run."""
     images = torch.as_tensor(images)
-    logits: Tensor = network(images)
-    if CARD["flip_average"]:
-        mirrored = network(images.flip(3))
-        # note: those of pixels are mirrored too
-        logits = (logits + (mirrored.flip(3) if mirrored.ndim == 4 else mirrored)) / 2
-    is_converted = {"scale", "temperature"} & CARD.get("task", {}).keys()
-    return torch.from_numpy(converted(logits.cpu().numpy())) if is_converted else logits
+    device = images.device
+    outputs = [network(torch.from_numpy(view).to(device)).cpu().numpy() for view in views(images.cpu().numpy())]
+    return torch.from_numpy(converted(averaged(outputs))).to(device)
 
 
 if __name__ == "__main__":

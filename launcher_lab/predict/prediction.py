@@ -261,12 +261,18 @@ class _Model:
     def _evaluation(self) -> EvaluationTimes:
         """Return the seconds of an evaluation batch: a fraction of a training step's by area, or its loading."""
         plan, assumed = self._plan, self._rates.values["assumed"]
-        passes = assumed["evaluation"] * (2 if plan.config.image.eval_flip_average else 1)
+        passes = assumed["evaluation"] * _passes(plan)
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
         size = plan.evaluation_view
         area = self._area(size) / self._area(largest.view)
         step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
-        rate = loading_rate(plan, self._machine, size, self._rates.values, trains=False)
+        rate = loading_rate(plan, self._machine, plan.loaded_evaluation_view, self._rates.values, trains=False)
         load = plan.rank_eval_batch * plan.world_size / rate
         batches = math.ceil((plan.config.dataset.val_samples or 0) / plan.world_size / plan.rank_eval_batch)
         return EvaluationTimes(assumed["first_batch"], [assumed["epoch_start"]], [max(step, load)], batches)
+
+
+def _passes(plan: Plan) -> int:
+    """Return how many outputs an evaluation averages for an image."""
+    image = plan.config.image
+    return {"centre": 1, "5crop": 5, "scales": 3}[image.eval_views] * (2 if image.eval_flip_average else 1)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
+from torchvision.transforms.functional import center_crop, five_crop, resize
 
 from launcher.config import resolved
 from launcher.data.figures import FIGURES, draw_figure
@@ -18,9 +19,12 @@ from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
 from launcher.training import checkpoint
 from launcher.weights.classifier import trained_network
-from tests.commands import execute, refused
+from tests.commands import execute, output_of, refused
 from tests.html import Page
 from tests.saved_runs import finished
+
+VIEWS = "image.eval_views="
+SMALLER = ("image.eval_size=168", "image.eval_flip_average=true")
 
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
@@ -126,6 +130,51 @@ def test_a_new_evaluation_equals_the_recorded_one(run: RunFolder) -> None:
     result = json.loads(execute("eval", str(run.path), "--json", "eval_batch_size=256")[1])
     assert result["loss"] == pytest.approx(recorded["loss"], rel=1e-6)
     assert [result[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
+
+
+@pytest.mark.parametrize("kind", ["5crop", "scales"])
+def test_views_are_averaged_by_evaluations_predictions_and_exports(
+    kind: str, tmp_path: Path, forked_checks: None
+) -> None:
+    run = finished(tmp_path / "runs", "loss=cross_entropy", "image.eval_resize=256", *SMALLER)
+    draw_figure("star", 60, "other", 0).crop((0, 0, 60, 44)).save(tmp_path / "a.png")
+    config, state = resolved.read(run.config), checkpoint.load(run.checkpoints / checkpoint_name(0))
+    network, _ = trained_network(plan_for(config, 1), state)
+    square = ImageClassification(crop_size=36, resize_size=36)(Image.open(tmp_path / "a.png").convert("RGB"))[None]
+    crops = five_crop(square, [24, 24])
+    if kind == "scales":
+        crops = [resize(centre, [24, 24]) for centre in (center_crop(square, [edge]) for edge in (24, 30, 36))]
+    with torch.inference_mode():
+        outputs = [network.eval()(one) for crop in crops for one in (crop, crop.flip(3))]
+    expected = torch.stack(outputs).mean(0).softmax(1)[0].tolist()
+
+    def probabilities(*words: str) -> list[float]:
+        rows = json.loads(output_of("predict", *words, str(tmp_path / "a.png"), "--top", "10", "--json"))["classes"]
+        scores = {row["class"]: row["probability"] for row in rows}
+        return [scores[name] for name in state["classes"]]
+
+    plain = probabilities(str(run.path))
+    assert probabilities(str(run.path), "--views", kind) == pytest.approx(expected, rel=1e-3)
+    assert expected != pytest.approx(plain, rel=1e-2)
+    losses = [json.loads(output_of("eval", str(run.path), "--json", *words))["loss"] for words in ([], [VIEWS + kind])]
+    assert losses[0] != losses[1]
+
+    run.config.write_text(run.config.read_text().replace("eval_views: centre", f"eval_views: {kind}"))
+    assert json.loads(output_of("eval", str(run.path), "--json"))["loss"] == losses[1]
+    # note: export compares the outputs of model.py with those of the run
+    output_of("export", str(run.path), "-o", str(tmp_path / "export"))
+    assert probabilities(str(tmp_path / "export")) == pytest.approx(expected, rel=1e-3)
+    assert probabilities(str(tmp_path / "export"), "--views", "centre") == pytest.approx(plain, rel=1e-6)
+    card = json.loads((tmp_path / "export" / "model_card.json").read_text())
+    assert card["views"] == {"kind": kind, "size": 24}
+    assert "logits of all views" in card["note"]
+
+
+def test_views_that_are_equal_are_refused(run: RunFolder) -> None:
+    words = ("loss=cross_entropy", "image.eval_size=256", VIEWS + "5crop")
+    message = "cuts 72 px out of 72, so all views are equal; set centre, or a larger image.eval_resize"
+    assert message in refused("plan", *words)
+    assert "all views are equal; set centre" in refused("plan", "recipe=small_segmentation", VIEWS + "scales")
 
 
 def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, other: Path) -> None:

@@ -246,14 +246,16 @@ def test_depthwise_grouped_and_unaligned_convolutions_are_distinguished() -> Non
 
 
 @pytest.mark.usefixtures("by_hand")
-def test_evaluation_with_mirror_images_takes_two_passes() -> None:
-    def evaluation(flips: str) -> float:
+def test_evaluation_takes_a_pass_for_each_view_and_its_mirror_image() -> None:
+    def evaluation(flips: str, views: str = "centre") -> float:
         words = ("recipe=baseline", "dataloader=synthetic", f"image.eval_flip_average={flips}")
+        words += ("image.eval_resize=256", f"image.eval_views={views}")
         times = Predictor(run(*words)).on(machines()["p5_48xlarge"], gpus()["H100 80GB"]).estimate
         assumed = efficiencies()["assumed"]
         return times.evaluation.seconds - (times.evaluations * assumed["epoch_start"] + assumed["first_batch"])
 
     assert evaluation("true") == pytest.approx(2 * evaluation("false"), rel=0.05)
+    assert evaluation("true", "5crop") == pytest.approx(10 * evaluation("false"), rel=0.05)
 
 
 @pytest.mark.usefixtures("by_hand")
