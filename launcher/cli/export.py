@@ -13,7 +13,7 @@ from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.records.run_folder import existing
 from launcher.weights.card import CARD, ONNX, WEIGHTS
-from launcher.weights.temperature import notes
+from launcher.weights.fitted import notes
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",

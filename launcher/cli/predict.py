@@ -94,12 +94,12 @@ def main(arguments: argparse.Namespace) -> int:
     if not any(is_file(Path(file)) for file in files):
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
-    from launcher.weights import temperature
+    from launcher.weights import fitted
     from launcher.weights.classifier import predictions
     from launcher.weights.masks import write_masks
 
     failed, trained = 0, classifier(exported, folder, config, best=arguments.best, views=arguments.views)
-    for note in (*notes_on(dropped), *temperature.notes(trained.card["task"], trained.card["step"], folder)):
+    for note in (*notes_on(dropped), *fitted.notes(trained.card["task"], trained.card["step"], folder)):
         print(f"note: {one_line(note)}", file=sys.stderr)
     titles = trained.task.values.predicted
     if arguments.csv:
@@ -185,12 +185,12 @@ def classifier(
 
     views: `image.eval_views`, that of the run or export without one.
     """
-    from launcher.weights import temperature
+    from launcher.weights import fitted
     from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
 
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
-        state = temperature.added(load_checkpoint(folder, best=best), folder)
+        state = fitted.added(load_checkpoint(folder, best=best), folder)
         return classifier_of(plan_for(with_views(config, views), 1), state, kind)
     assert exported is not None
     return classifier_of_export(exported, kind, views)

@@ -43,7 +43,7 @@ class RunFolder:
     which nothing runs. skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first
     step needs them. teacher: the network of distillation, and the config of its run; every start reads it. best: the
     checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume deletes it.
-    calibration: the temperature of a checkpoint, by `train calibrate`.
+    calibration: what `train calibrate` fits to a checkpoint.
     """
 
     def __init__(self, path: Path):

@@ -40,7 +40,7 @@ class ClassificationConfig(ImageTaskConfig):
         Metric("macro_f1", "macro F1", in_line="never"),
     )
     weighs_classes = True
-    facts = ("temperature",)
+    facts = ("temperature", "confidence")
 
     name: Literal["classification"]
 
@@ -54,11 +54,18 @@ class Classification(ImageTask):
     """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes].
 
     temperature: divides the outputs of evaluations and predictions, if the run is calibrated.
+    confidence: the least probability of the likeliest class of an image that gets a prediction.
     """
 
-    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, temperature: float | None = None):
+    def __init__(
+        self,
+        config: RunConfig,
+        dtype: torch.dtype | None = None,
+        temperature: float | None = None,
+        confidence: float | None = None,
+    ):
         super().__init__(config, dtype)
-        self._temperature = temperature
+        self._temperature, self._confidence = temperature, confidence or 0.0
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         outputs = super().forward(model, inputs)
@@ -108,6 +115,9 @@ class Classification(ImageTask):
         best = ranked(self.probabilities(outputs))
         pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
         return [[(names[number], score) for number, score in zip(*pair, strict=True)] for pair in pairs]
+
+    def decided(self, predictions: list[list[tuple[str, float]]]) -> list[list[tuple[str, float]]]:
+        return [row if row[0][1] >= self._confidence else [] for row in predictions]
 
 
 def ranked(scores: Tensor) -> torch.return_types.sort:

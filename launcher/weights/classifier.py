@@ -38,7 +38,7 @@ from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import set_backend
 from launcher.version import __version__
-from launcher.weights import temperature
+from launcher.weights import fitted
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
 from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
@@ -67,7 +67,7 @@ class Classifier:
 
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
-        return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
+        return self.task.decided(self.task.predictions(self.outputs(pixels), self.card["classes"], top))
 
 
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
@@ -112,7 +112,7 @@ def model_card(
         FLIP_AVERAGE: config.image.eval_flip_average,
         VIEWS: config.image.eval_views != "centre",
         IN_UNIT: "scale" in facts,
-        CALIBRATED: temperature.FACT in facts,
+        CALIBRATED: fitted.TEMPERATURE in facts,
     }
     return {
         **network_card(config.model, dataset.classes or 0, dataset.channels, changed=bool(surgeries)),
@@ -228,7 +228,7 @@ def evaluate_run(
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
-    state, plan = temperature.added(load_checkpoint(folder, best=best), folder), plan_for(config, 1)
+    state, plan = fitted.added(load_checkpoint(folder, best=best), folder), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
     images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
@@ -239,7 +239,7 @@ def evaluate_run(
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    notes = [*temperature.notes(classifier.card["task"], state["step"], folder), *notes]
+    notes = [*fitted.notes(classifier.card["task"], state["step"], folder), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 

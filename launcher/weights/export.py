@@ -27,7 +27,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import outside_steps
-from launcher.weights import temperature
+from launcher.weights import fitted
 from launcher.weights.card import ONNX
 from launcher.weights.classifier import load_checkpoint, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
@@ -57,7 +57,7 @@ def export_run(
         raise UserError(
             Problem("has no predictions without this project; export a run of another task", "task", config.task.name)
         )
-    state = temperature.added(load_checkpoint(folder, best=best), folder)
+    state = fitted.added(load_checkpoint(folder, best=best), folder)
     plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)

@@ -113,6 +113,15 @@ def converted(outputs: np.ndarray) -> np.ndarray:
     return outputs * np.array(facts["scale"]) + np.array(facts["shift"]) if "scale" in facts else outputs
 
 
+def predicted(scores: np.ndarray) -> list[int]:
+    """Return the classes that are predicted for scores [C], likeliest first: five, or all from their thresholds on."""
+    facts = CARD.get("task", {})
+    order = np.argsort(-scores, kind="stable")
+    if "threshold" in facts:
+        return [int(number) for number in order if (scores >= np.array(facts["threshold"]))[number]]
+    return order[:5].tolist() if scores.max() >= facts.get("confidence", 0) else []
+
+
 def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
     """Print the predictions of the image files on the command line: likeliest classes, numbers, or shares of pixels.
 
@@ -139,6 +148,5 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
             continue
         raised = np.exp(logits - logits.max())
         scores = 1 / (1 + np.exp(-logits)) if CARD["scores"] == "sigmoid" else raised / raised.sum()
-        least = CARD.get("task", {}).get("threshold")
-        for number in np.argsort(-scores, kind="stable")[: 5 if least is None else int((scores >= least).sum())]:
+        for number in predicted(scores):
             print(f"{scores[number]:8.2%}  {CLASSES[number]}")

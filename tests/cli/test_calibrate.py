@@ -2,13 +2,16 @@
 
 import csv
 import json
+import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
+from torchmetrics.functional.classification import binary_f1_score
 
 from launcher.data.figures import draw_figure
 from launcher.records.run_folder import RunFolder, checkpoint_name
@@ -112,6 +115,86 @@ def test_a_temperature_of_another_step_is_not_used(run: RunFolder, image: str) -
         assert "calibration.json cannot be read; remove it, or type train calibrate" in refused("predict", path, image)
     assert execute("calibrate", path)[0] == 0
     assert execute("predict", path, image)[0] == 0
+
+
+def test_predictions_below_the_confidence_of_a_precision_have_no_class(run: RunFolder, tmp_path: Path) -> None:
+    path, table = str(run.path), tmp_path / "images.csv"
+    logits, targets, _ = logits_of(run, table)
+    temperature = json.loads(output_of("calibrate", path, "--json"))["temperature"]
+    best, classes = (logits / temperature).softmax(1).max(1)
+    # note: the precision of the two most confident images and of all images more confident than any other
+    order = best.argsort(descending=True)
+    hits = (classes == targets)[order].double()
+    precisions = hits.cumsum(0) / torch.arange(1, 21)
+    wanted = precisions.max().item()
+    fitted = json.loads(output_of("calibrate", path, "--json", "--precision", f"{wanted:.9f}"[:-1]))
+    count = int((precisions >= wanted - 1e-6).nonzero().max()) + 1
+    assert (fitted["precision"], fitted["coverage"]) == (pytest.approx(wanted), pytest.approx(count / 20))
+    assert best[order[count - 1]] > fitted["confidence"] > best[order[count]]
+    files = [tmp_path / f"{number}.png" for number in range(20)]
+    for number, file in enumerate(files):
+        draw_figure("star", 40, "other", number).save(file)
+    rows = [json.loads(line) for line in output_of("predict", path, *map(str, files), "--json").splitlines()]
+    run.calibration.write_text(json.dumps({"step": 0, "temperature": temperature}))
+    plain = [json.loads(line) for line in output_of("predict", path, *map(str, files), "--json").splitlines()]
+    for one, other in zip(rows, plain, strict=True):
+        is_sure = other["classes"][0]["probability"] >= fitted["confidence"]
+        assert one["classes"] == (other["classes"] if is_sure else [])
+    least = sum(sorted(row["classes"][0]["probability"] for row in plain)[9:11]) / 2
+    run.calibration.write_text(json.dumps({"step": 0, "temperature": temperature, "confidence": least}))
+    output_of("export", path, "-o", str(tmp_path / "export"))
+    for command in (path, str(tmp_path / "export")):
+        lines = output_of("predict", command, *map(str, files)).splitlines()
+        assert sum(line.endswith(": no class") for line in lines) == 10
+    predicted = runpy.run_path(str(tmp_path / "export" / "model.py"))["predicted"]
+    assert predicted(np.array([0.1] * 9 + [least + 1e-6])) == [9, 0, 1, 2, 3]
+    assert predicted(np.array([0.0] * 9 + [least - 1e-6])) == []
+    assert "must be above 0 and at most 1" in refused("calibrate", path, "--precision", "1.5")
+    if wanted < 1:
+        assert "no confidence has this precision on 20 validation images" in refused(
+            "calibrate", path, "--precision", "1"
+        )
+
+
+def test_each_of_several_classes_has_the_threshold_of_its_best_f1_or_of_a_precision(tmp_path: Path) -> None:
+    run = finished(tmp_path / "runs", "dataset=scenes", "task=multilabel", "loss=bce", f"dataset.path={tmp_path}/drawn")
+    path, table = str(run.path), tmp_path / "images.csv"
+    before = json.loads(output_of("eval", path, "--json"))["metrics"]
+    fitted = json.loads(output_of("calibrate", path, "--json"))
+    assert fitted["before"]["f1"] == pytest.approx(before["f1"])
+    run.calibration.write_text(json.dumps({"step": 0, "threshold": [1e-9] * 10}))
+    output_of("eval", path, "--csv", str(table))
+    rows = [*csv.DictReader(table.open())]
+    names = sorted({row["class"] for row in rows})
+    labels = {row["file"]: row["label"].split("|") for row in rows}
+    for name, threshold in zip(names, fitted["threshold"], strict=True):
+        scores = torch.tensor([float(row["probability"]) for row in rows if row["class"] == name])
+        truth = torch.tensor([name in labels[row["file"]] for row in rows if row["class"] == name])
+        of_all = [binary_f1_score((scores >= one).int(), truth.int()).item() for one in (*scores.tolist(), threshold)]
+        assert of_all[-1] == pytest.approx(max(of_all)), name
+    output_of("calibrate", path)
+    _, output, errors = execute("eval", path, "--json", "--by-class", "-o", str(tmp_path / "by"))
+    after = json.loads(output)
+    assert "each class is predicted from a threshold of its own on" in errors
+    assert (after["metrics"]["map"], after["metrics"]["f1"]) == (before["map"], pytest.approx(fitted["after"]["f1"]))
+    assert after["threshold"] == fitted["threshold"]
+    of_classes = [row["f1"] for row in after["by_class"] if row["images"]]
+    assert fitted["after"]["macro_f1"] == pytest.approx(sum(of_classes) / len(of_classes))
+    assert fitted["after"]["macro_f1"] > fitted["before"]["macro_f1"]
+
+    precise = json.loads(output_of("calibrate", path, "--precision", "0.9", "--json"))
+    for row in json.loads(output_of("eval", path, "--json", "--by-class", "-o", str(tmp_path / "by")))["by_class"]:
+        if row["images"]:
+            assert (row["precision"] is None) == (row["name"] in precise["without"])
+            assert row["precision"] is None or row["precision"] >= 0.9
+    image = str(next((tmp_path / "drawn").rglob("*.jpg"), None) or next((tmp_path / "drawn").rglob("*.png")))
+    thresholds = [0.5 if number % 2 else 1e-3 for number in range(10)]
+    run.calibration.write_text(json.dumps({"step": 0, "threshold": thresholds}))
+    output_of("export", path, "-o", str(tmp_path / "export"))
+    expected = output_of("predict", path, image, "--json")
+    assert output_of("predict", str(tmp_path / "export"), image, "--json") == expected
+    predicted = runpy.run_path(str(tmp_path / "export" / "model.py"))["predicted"]
+    assert predicted(np.array([0.4, 0.45, 0.6, 0.7] + [1e-4] * 6)) == [3, 2, 0]
 
 
 def test_what_cannot_be_calibrated_is_refused(run: RunFolder) -> None:
