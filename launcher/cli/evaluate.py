@@ -79,13 +79,17 @@ def main(arguments: argparse.Namespace) -> int:
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
     result, ece = checkpoint.result, checkpoint.details.calibration_error()
+    levels = checkpoint.details.accuracy_by_level()
     if arguments.json:
         classes = checkpoint.details.values() if arguments.by_class else {}
         of_calibration = {} if ece is None else {"ece": ece}
-        print_json({"step": checkpoint.step, **vars(result), **of_calibration, **classes}, indent=None)
+        parents = {"parents": levels} if levels else {}
+        print_json({"step": checkpoint.step, **vars(result), **of_calibration, **parents, **classes}, indent=None)
     else:
         calibration = "" if ece is None else f"  ECE {ece:.2%}"
         print(f"step {checkpoint.step:,}: {config.task.text(result.metrics)}  loss {result.loss:.4f}{calibration}")
+        for level, accuracy in enumerate(levels, 1):
+            print(f"top-1 of the classes' parents at level {level}: {accuracy:.2%}")
         print(f"{count_of(result.samples, config.task.sample)}{f' of {other}' if other else ''} on {devices}")
         if arguments.by_class:
             _print(checkpoint)

@@ -84,21 +84,21 @@ class Columns:
 class Dataset:
     """Images in class folders `train/` and `val/` below `path`, in archives or a table; null counts are read there.
 
-    `skip_bad` skips unreadable images. `val_split` is the fraction of each class's training images that replaces
-    `val/` for validation; `folds` are those of cross-validation, of which `fold` is held out, counted from 1; images
-    of one of the `groups` stay together, by a column of a table or the level of a folder below the class. `test_path`
-    has images, in class folders or in `val/`, to evaluate only the finished run on. `exif_orientation` rotates images
-    by their EXIF data. `sampling` is uniform, each image once an epoch, or balanced: each class equally often. `links`
-    out of the split's folder are refused, or followed. Text becomes tokens by the file `tokenizer`, or its bytes are
-    tokens; then `classes` are those of the vocabulary.
-    Images have `channels` of type `dtype`; `mean` and `std` by channel are of fractions of its largest value, and of
-    float32 as stored; null computes them from the training images.
+    The class of an image in nested folders is the first or last of them, or the path of all (`class_level`). `skip_bad`
+    skips unreadable images. `val_split` is the fraction of each class's training images that replaces `val/`; `folds`
+    are those of cross-validation, of which `fold` is held out, counted from 1; images of one of the `groups` stay
+    together, by a column of a table or the level of a folder below the class. `test_path` has images to evaluate only
+    the finished run on. `exif_orientation` rotates images by their EXIF data. `sampling` is uniform, each image once an
+    epoch, or balanced: each class equally often. `links` out of the split's folder are refused, or followed. Text
+    becomes tokens by the file `tokenizer`, or bytes; then `classes` are those of the vocabulary. Images have `channels`
+    of type `dtype`; `mean` and `std` are of fractions of its largest value, of float32 as stored; null computes them.
     """
 
     name: str
     kind: Kind
     path: AnyPath | None
     columns: Columns
+    class_level: Literal["first", "last", "path"]
     classes: Count | None
     train_samples: Count | None
     val_samples: Count | None

@@ -248,16 +248,16 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
     notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
     unused = [folder for name in VAL if name != used and is_folder(folder := path / name)]
     if unused and dataset.test_path is None:
-        message = (
-            f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished run"
-        )
-        notes.append(f"{message} on it")
+        message = f"ignoring {first_few([*map(str, unused)])}; dataset.test_path={unused[-1]} evaluates the finished "
+        notes.append(f"{message}run on it")
     if others := unread_folders(Files(str(path)).tree(), train.place.rstrip("/")):
         notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
     if beside := [*archives_in(Files(str(path)), str(path))[0], *tables_in(str(path))]:
         notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
-    if deep := [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]:
-        notes.append(f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}")
+    deep = [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]
+    if deep and dataset.class_level == "first":
+        below = f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}"
+        notes.append(f"{below}; dataset.class_level=last, or path, makes classes of these folders")
     return notes
 
 

@@ -66,6 +66,10 @@ class Details(Complete, ABC):
         """Return the expected calibration error of the predicted class; None if predictions are no such class."""
         return None
 
+    def accuracy_by_level(self) -> list[float]:
+        """Return the accuracy of the parents of the classes, the top level first; empty without nested classes."""
+        return []
+
     def sections(self, loader: EvaluationLoader) -> str:
         """Return the markup of some of the images, with pixels from the loader; empty without any."""
         return ""

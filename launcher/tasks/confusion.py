@@ -97,6 +97,16 @@ class Confusion(Details):
     def calibration_error(self) -> float | None:
         return calibration_error(self._reliability.bins()) if self._reliability else None
 
+    def accuracy_by_level(self) -> list[float]:
+        numbers = [name.split("/") for name in self.classes]
+        levels = max(map(len, numbers)) - 1
+        return [self._accuracy(["/".join(parts[: level + 1]) for parts in numbers]) for level in range(levels)]
+
+    def _accuracy(self, parents: Sequence[str]) -> float:
+        """Return the share of images whose predicted class has the parent of the true one."""
+        _, of_class = np.unique(np.array(parents, dtype=object).astype(str), return_inverse=True)
+        return float(self.counts[of_class[:, None] == of_class].sum() / self.counts.sum())
+
     def sections(self, loader: EvaluationLoader) -> str:
         wrong = sorted((one for one in self._judged if one.prediction != one.label), key=lambda one: -one.probability)
         right = sorted((one for one in self._judged if one.prediction == one.label), key=lambda one: one.probability)

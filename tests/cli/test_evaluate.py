@@ -170,6 +170,23 @@ def test_views_are_averaged_by_evaluations_predictions_and_exports(
     assert "logits of all views" in card["note"]
 
 
+def test_nested_classes_have_the_accuracy_of_their_parents(tmp_path: Path) -> None:
+    folder = tmp_path / "nested"
+    for split in ("train", "val"):
+        for number, name in enumerate(("round/circle", "round/ring", "sharp/star", "sharp/cross") * 3):
+            (folder / split / name).mkdir(parents=True, exist_ok=True)
+            draw_figure(name.split("/")[1], 40, split, number).save(folder / split / name / f"{number}.png")
+    run = finished(
+        tmp_path / "runs", "dataset=image_folder", f"dataset.path={folder}", "dataset.class_level=path", "batch_size=4",
+        *("dataset.native_size=32", "dataset.train_samples=null", "dataset.val_samples=null", "loss=cross_entropy"),
+    )  # fmt: skip
+    output = execute("eval", str(run.path), "--json", "--csv", str(tmp_path / "a.csv"), "--top", "1")[1]
+    rows = [*csv.DictReader((tmp_path / "a.csv").open())]
+    parents = [(row["label"].split("/")[0], row["class"].split("/")[0]) for row in rows]
+    assert json.loads(output)["parents"] == [sum(one == other for one, other in parents) / 12]
+    assert f"level 1: {json.loads(output)['parents'][0]:.2%}" in output_of("eval", str(run.path))
+
+
 def test_views_that_are_equal_are_refused(run: RunFolder) -> None:
     words = ("loss=cross_entropy", "image.eval_size=256", VIEWS + "5crop")
     message = "cuts 72 px out of 72, so all views are equal; set centre, or a larger image.eval_resize"

@@ -1,5 +1,6 @@
 """Folders as users and other programs leave them: the images that are read, and the notes on the others."""
 
+import os
 import shutil
 import tarfile
 import zlib
@@ -12,7 +13,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
 from launcher.data.listing import image_files
-from launcher.data.sources.find import open_source
+from launcher.data.sources.find import open_source, read_splits
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -47,7 +48,8 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
     scanned = open_source(str(folder), "train", quiet)
     assert [file for file in scanned.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
     assert scanned.labels.tolist() == [0] * 7 + [1] * 5
-    assert notes(folder) == ["3 images in folders below their class folder, such as train/cat/persian/1.png"]
+    deep = "3 images in folders below their class folder, such as train/cat/persian/1.png"
+    assert notes(folder) == [f"{deep}; dataset.class_level=last, or path, makes classes of these folders"]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
     memory = fsspec.filesystem("memory")
@@ -66,6 +68,54 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
         loaders = make_loaders(folder, f"dataloader={loader}", "dataloader.workers=1")
         assert sum(len(labels) for _, labels, _ in loaders.evaluate) == 11
         loaders.close()
+
+
+@pytest.mark.parametrize("level", ["first", "last", "path"])
+def test_classes_of_nested_folders_are_the_first_last_or_all_folders(level: str, tmp_path: Path) -> None:
+    classes = {
+        "first": ["bird", "cat"],
+        "last": ["cat", "finch", "other", "persian"],
+        "path": ["bird/finch", "bird/other", "cat", "cat/other", "cat/persian"],
+    }[level]
+    names = ["bird/finch/1.png", "bird/other/1.png", "cat/1.png", "cat/other/1.png", "cat/persian/1.png"]
+    folder = write(tmp_path / "pets", *(f"{split}/{name}" for split in ("train", "val") for name in names))
+    with tarfile.open(tmp_path / "pets.tar", "w") as tar:
+        tar.add(folder, "pets")
+    fsspec.filesystem("memory").put(str(folder), "/nested", recursive=True)
+    words = [f"dataset.class_level={level}", "batch_size=4"]
+    for path in (folder, tmp_path / "pets.tar", "memory://nested"):
+        train, val = read_splits(compose([*words_for(folder, *words), f"dataset.path={path}"]).config)
+        for split in (train, val):
+            labels = {os.fsdecode(file): split.classes[n] for file, n in zip(split.files, split.labels, strict=True)}
+            parts = {name: name.split("/")[:-1] for name in names}
+            wanted = {"first": lambda p: p[0], "last": lambda p: p[-1], "path": "/".join}[level]
+            assert labels == {name: wanted(parts[name]) for name in names}
+            assert split.classes == classes
+            assert split.labels.tolist() == sorted(split.labels.tolist())
+    assert bool(notes(folder, *words)) == (level == "first")
+    (tmp_path / "pets.csv").write_text("image,label\npets/train/cat/1.png,cat\n")
+    config = compose(words_for(tmp_path / "pets.csv", *words, "dataset.val_split=0.5")).config
+    if level != "first":
+        with pytest.raises(UserError, match=f"class_level={level}.* has labels, not folders; set first"):
+            read_splits(config)
+
+
+def test_a_folder_of_images_with_one_table_is_that_table(tmp_path: Path) -> None:
+    folder = write(tmp_path / "pets", "images/1.png", "images/2.png", "images/3.png", "images/4.png")
+    rows = "".join(f"images/{number}.png,{name}\n" for number, name in enumerate(("cat", "dog", "cat", "dog"), 1))
+    (folder / "labels.csv").write_text(f"image,label\n{rows}")
+    config = compose(words_for(folder, "dataset.val_split=0.5", "batch_size=2")).config
+    assert inspect_data(config, must_exist=True).config.dataset.classes == 2
+    train, val = read_splits(config)
+    assert sorted([*train.files, *val.files]) == [
+        f"{n}/images/{i}.png" for n, i in zip(("cat", "cat", "dog", "dog"), (1, 3, 2, 4), strict=True)
+    ]
+    # note: beside class folders it is none
+    for file in (folder / "images").glob("*.png"):
+        file.unlink()
+    write(folder, "images/cat/1.png", "images/dog/1.png", "images/dog/2.png", "images/cat/2.png")
+    assert read_splits(config)[0].classes == ["cat", "dog"]
+    assert len(read_splits(config)[0].files) == 2
 
 
 def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:

@@ -35,9 +35,10 @@ Place = int | tuple[int, ...]
 class Rows:
     """The rows of one split: images by class and CLASS/NAME, with their places, and what is dropped."""
 
-    def __init__(self, wanted: Wanted, extensions: tuple[str, ...] = ()) -> None:
-        """extensions: of images besides the usual ones."""
-        self.wanted, self._extensions = wanted, (*EXTENSIONS, *extensions)
+    def __init__(self, wanted: Wanted, options: SourceOptions | None = None) -> None:
+        """options: extensions of images besides the usual ones, and the level of the classes, in class folders."""
+        self.wanted, self._extensions = wanted, (*EXTENSIONS, *(options.extensions if options else ()))
+        self._level = options.class_level if options else "first"
         # note: there may be millions, so most have one Python object as their name and class
         self._places: dict[str | tuple[str, str], Place] = {}
         self._dropped: Drops = {}
@@ -83,7 +84,7 @@ class Rows:
         elif len(parts) == 1:
             self.drop(LOOSE, path)
         else:
-            label = composed(parts[0])
+            label = composed({"first": parts[0], "last": parts[-2], "path": "/".join(parts[:-1])}[self._level])
             before = self.place(label, path) if mark else None
             # note: in one archive the last of equal names counts, as when unpacking
             is_in_same = isinstance(before, tuple) and isinstance(place, tuple) and before[0] == place[0]
@@ -116,6 +117,7 @@ class Rows:
             raise problem(
                 path, f"contains no images ({' '.join(self._extensions)}) at {where}; set other images{notes}"
             )
+        order = order if self._level == "first" else ()
         classes = [*order, *in_order({*map(_label, self._places)}.difference(order))]
         numbers = {name: number for number, name in enumerate(classes)}
         keys = sorted(self._places, key=_name)

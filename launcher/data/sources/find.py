@@ -18,7 +18,7 @@ from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem
-from launcher.data.sources.path_tables import TABLES, table_source, tables_in
+from launcher.data.sources.path_tables import TABLES, lone_table, table_source, tables_in
 from launcher.data.sources.shards import (
     COMPRESSED,
     FOLDERS,
@@ -78,7 +78,9 @@ def splits(
     """
     path, fraction, by_class = images_path(dataset), dataset.val_split, labelled == "class"
     column = dataset.groups if isinstance(dataset.groups, str) else None
-    options = SourceOptions(dataset.columns, dataset.links, labelled, (), column, PixelType.of(dataset).extensions)
+    options = SourceOptions(
+        dataset.columns, dataset.links, labelled, (), column, PixelType.of(dataset).extensions, dataset.class_level
+    )
     if dataset.folds is not None:
         with _keyed("dataset.folds", dataset.folds):
             whole = open_source(path, "all", report, options, is_prepared=is_prepared)
@@ -132,7 +134,14 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
     """
     dataset = config.dataset
     extensions = PixelType.of(dataset).extensions
-    options = SourceOptions(dataset.columns, dataset.links, config.task.labelled, classes, extensions=extensions)
+    options = SourceOptions(
+        dataset.columns,
+        dataset.links,
+        config.task.labelled,
+        classes,
+        extensions=extensions,
+        class_level=dataset.class_level,
+    )
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
@@ -148,6 +157,7 @@ def is_in_class_folders(path: str) -> bool:
 
     Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
+    path = lone_table(path) or path
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
     if is_remote(path) or is_in_one:
         return False
@@ -176,6 +186,7 @@ def open_source(
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
     of a web server.
     """
+    path = lone_table(path) or path
     files = Files(path)
     if is_in_class_folders(path):
         return folders_source(path, wanted, options, report)

@@ -38,7 +38,7 @@ def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Re
 
 
 def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Folder:
-    tree, rows = Files(str(path)).tree(), Rows(wanted, options.extensions)
+    tree, rows = Files(str(path)).tree(), Rows(wanted, options)
     place = class_root(tree, wanted, str(path), options.classes)
     root, shown = path / place, tree.folders(place)
     inside = None if options.links == "follow" else f"{root.resolve()}{os.sep}"
@@ -72,7 +72,7 @@ def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Rep
             message = f"has neither {split_of_wanted(wanted)}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}"
             raise problem(path, f"{message}; set another URL") from None
     report(what, 1, 1)
-    rows, known = Rows(wanted, options.extensions), np.array([*sizes.values()])
+    rows, known = Rows(wanted, options), np.array([*sizes.values()])
     for number, name in enumerate(sizes):
         rows.add_file(name, number)
     order = in_order(map(composed, tree.folders(root)))

@@ -49,7 +49,7 @@ class SourceOptions:
 
     It is a `class` or `numbers`, and may be missing otherwise. `classes` are those of a run whose images are evaluated.
     `groups` is the column of `dataset.groups`.
-    `extensions` are those of images besides the usual ones, in class folders.
+    `extensions` are those of images besides the usual ones, in class folders. `class_level` is `dataset.class_level`.
     """
 
     columns: Columns = NO_COLUMNS
@@ -58,9 +58,14 @@ class SourceOptions:
     classes: Sequence[str] = ()
     groups: str | None = None
     extensions: tuple[str, ...] = ()
+    class_level: str = "first"
 
     def check_label(self, text: str, file: str, entry: str, labels: str = "label", remove: str = "row") -> None:
-        """Raise a UserError about an entry of a file if the text of its label is empty, or that of a number of it."""
+        """Raise a UserError about an entry of a file without a label, or a number of it, or with class levels."""
+        if self.class_level != "first":
+            raise UserError(
+                Problem(f"{file} has labels, not folders; set first", "dataset.class_level", self.class_level)
+            )
         needs = {"class": [text], "numbers": text.split(self.columns.separator)}
         if "" in needs.get(self.labelled, ()):
             raise problem(file, f"{entry} has no {labels}; add it, or remove the {remove}")

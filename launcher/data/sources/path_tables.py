@@ -10,13 +10,14 @@ import numpy as np
 
 from launcher.counts import count_of
 from launcher.data.folder import Folder
-from launcher.data.listing import is_file, unreadable_path
+from launcher.data.listing import is_file, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows, path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
 from launcher.data.sources.layout import (
     VAL,
     Wanted,
     check_undivided,
+    is_remote,
     of_split,
     problem,
     split_among,
@@ -122,6 +123,17 @@ def tables_in(path: str) -> dict[str, str]:
         return {path: ""}
     tables = {str(Path(path, f"{name}{one}")): name for name in ("train", *VAL) for one in TABLES}
     return {file: name for file, name in tables.items() if is_file(Path(file))}
+
+
+def lone_table(path: str) -> str | None:
+    """Return the only table in a folder of images without class folders; None for any other path."""
+    if is_remote(path) or not is_folder(Path(path)):
+        return None
+    tables = [str(file) for file in sorted(Path(path).glob("[!.]*")) if file.suffix in TABLES and is_file(file)]
+    folders = [one for one in Path(path).glob("[!.]*") if is_folder(one)]
+    if len(tables) != 1 or tables[0] in tables_in(path) or len(folders) > 1:
+        return None
+    return None if any(map(is_folder, (inner for one in folders for inner in one.iterdir()))) else tables[0]
 
 
 def _split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, Collection[str | None]]:

@@ -106,7 +106,7 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
         partial(_listing, files, options.columns), archives, report=report, what=f"listing {wanted} images"
     )
     listings, versions = zip(*listed, strict=True)
-    rows = Rows(wanted)
+    rows = Rows(wanted, options)
     rows.drop_unread(_NO_SPLIT, unread(splits, archives))
     if wanted != "val":
         rows.drop_all(drops_of(others))
