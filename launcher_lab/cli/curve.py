@@ -19,6 +19,7 @@ from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, verbatim
+from launcher.counts import count_of
 from launcher.data.identity import COUNTS, identity_if_present
 from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
@@ -77,12 +78,31 @@ def main(arguments: argparse.Namespace) -> int:
             out = console()
             counts = Counter(outcomes.values())
             out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+            if _ALL_FOLDS in arguments.overrides and not counts["failed"]:
+                _print_out_of_fold(cells)
             out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
             code = 1 if counts["failed"] else 0
     if arguments.json:
         runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]
         print_json({"runs": runs})
     return code
+
+
+def _print_out_of_fold(cells: Sequence[Cell]) -> None:
+    """Write the predictions out of fold of each set of runs that differ in their fold alone."""
+    # note: imports torch, so only after all runs
+    from launcher_lab.look.out_of_fold import name_without_fold, write_out_of_fold
+
+    sets: dict[str, list[Path]] = {}
+    for cell in cells:
+        sets.setdefault(name_without_fold(cell.folder), []).append(cell.folder)
+    out = console()
+    for folders in sets.values():
+        files, suspected = write_out_of_fold(folders)
+        for file in files:
+            out.print(verbatim(f"{file}"))
+        if suspected is not None:
+            out.print(f"{count_of(suspected, 'label')} may be wrong")
 
 
 def _submit_all(cells: list[Cell], words: list[str], outcomes: dict[Path, str]) -> None:

@@ -1,4 +1,6 @@
+import csv
 import json
+import re
 import signal
 import statistics
 import subprocess
@@ -126,12 +128,20 @@ def test_the_folds_of_a_sweep_are_one_point_with_mean_and_deviation(train: Train
     words += ["dataset.folds=2", "dataset.fold=all", "batch_size=4"]
     output = replace(train, around=(fork_runs,))("curve", *words).stdout
     assert "2 finished" in output, output
-    folders = sorted(path.name for path in (train.folder / "runs").iterdir())
+    (table,) = (train.folder / "runs").glob("*-out_of_fold.csv")
+    rows = {row["file"]: row for row in csv.DictReader(table.open()) if row["rank"] == "1"}
+    assert sorted(rows) == sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
+    assert all(row["label"] == file.split("/")[0] for file, row in rows.items())
+    (gallery,) = (train.folder / "runs").glob("*-labels.html")
+    assert "Suspected labels" in gallery.read_text()
+    assert str(table.name) in output
+    assert re.search(r"\d+ labels? may be wrong", output)
+    folders = sorted(path.name for path in (train.folder / "runs").iterdir() if path.is_dir())
     assert ["dataset.fold=1" in name or "dataset.fold=2" in name for name in folders] == [True, True]
     document = json.loads(train("compare", "runs", "--json").stdout)
     (point,) = document["points"]
     assert point["seeds"] == 2
-    last = [read_metrics(path / "metrics.jsonl") for path in (train.folder / "runs").iterdir()]
+    last = [read_metrics(path / "metrics.jsonl") for path in (train.folder / "runs").iterdir() if path.is_dir()]
     values = [100 * [row for row in rows if row["kind"] == "eval"][-1]["metrics"]["top1"] for rows in last]
     assert point["top1_mean"] == pytest.approx(statistics.fmean(values))
     assert point["top1_deviation"] == pytest.approx(statistics.stdev(values))
