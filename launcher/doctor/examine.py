@@ -22,6 +22,7 @@ from launcher.data.unreadable import faults
 from launcher.data.workers import Report, quiet
 from launcher.doctor import machine
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
+from launcher.doctor.near_duplicates import near_duplicate_notes
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, run_probe
@@ -86,9 +87,19 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         yield from (warning("duplicates", note, "remove all but one") for note in copies)
         if not copies:
             yield ok("duplicates", "none, by size and content")
+        if config.dataset.is_rgb:
+            yield from _examine_looks(inspection.splits, report)
     if dataset.test_path is not None:
         test = evaluation_images(dataset.test_path, config, inspection.classes or (), report)
         yield from _examine_images(config, "test images", [test], report)
+
+
+def _examine_looks(splits: Sequence[Folder], report: Report) -> Iterator[Finding]:
+    alike = near_duplicate_notes(splits, report)
+    advice = "look at them, and remove the images of one scene from a split"
+    yield from (warning("near-duplicates", note, advice) for note in alike)
+    if not alike:
+        yield ok("near-duplicates", "none across the splits, by a perceptual hash")
 
 
 def bad_images(config: RunConfig, report: Report = quiet) -> list[Piece]:

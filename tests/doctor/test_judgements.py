@@ -216,8 +216,8 @@ def test_data_are_counted_or_a_problem(tmp_path: Path) -> None:
     assert missing.status == "problem"
     assert "has no train/ folder" in missing.advice
     write_images(tmp_path, {"train": 3, "val": 1}, size=(8, 8))
-    there, readable, duplicates = examine_data(compose(words).config)
-    assert there.status == readable.status == duplicates.status == "ok"
+    there, readable, duplicates, alike = examine_data(compose(words).config)
+    assert there.status == readable.status == duplicates.status == alike.status == "ok"
     assert readable.observation == "all 8 can be decoded"
     assert "2 classes, 6 training and 2 validation images; decoding all of them now" in there.observation
 
