@@ -127,13 +127,18 @@ class Confusion(Details):
             return "<p>none</p>"
         request = Request(START, np.array([one.number for one in chosen]), loader.view)
         images, _, _ = next(iter(loader.reader.batches([request])))
-        assert self._task is not None
-        dataset, shown = self._task.config.dataset, []
-        for one, pixels in zip(chosen, displayed(images / dataset.largest, dataset), strict=True):
+        shown = []
+        for one, pixels in zip(chosen, self.pixels(images, chosen), strict=True):
             lines = (f"<b>{page.text(one.label)}</b>", f"predicted {page.text(one.prediction)}, {one.probability:.1%}")
             caption = "<br>".join([*lines, f'<span class="hint">{page.text(loader.reader.name(one.number))}</span>'])
             shown.append((pixels, f"{one.label}, predicted {one.prediction}", caption))
         return page.figures(shown)
+
+    def pixels(self, images: Tensor, chosen: Sequence[Judged]) -> np.ndarray:
+        """Return loaded images [B, C, H, W] as RGB to look at, uint8 [B, H, W, 3]."""
+        assert self._task is not None
+        dataset = self._task.config.dataset
+        return displayed(images / dataset.largest, dataset)
 
 
 def by_class(classes: Sequence[str], confusion: np.ndarray) -> list[Row]:

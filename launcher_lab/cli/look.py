@@ -1,4 +1,4 @@
-"""`train look`: write a page of a data set and of the images that a run trains on."""
+"""`train look`: write a page of a data set and of the images that a run trains on, or heat maps of its errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,15 @@ import numpy as np
 
 from launcher import page, randomness
 from launcher.config.compose import compose
+from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.census import classes_section, images_section
 from launcher.errors import Problem, UserError
+from launcher.launch.devices import decide
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
+from launcher.records.run_folder import existing
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 EXAMPLES = [
     "train look recipe=small dataset.path=/data/flowers",
     "train look recipe=hot dataset.path=/data/imagenet -o hot.html",
+    "train look --cam runs/mild-imagenet-1120-1 -o cam.html",
     "train look recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64",
 ]
 _MOST_CLASSES, _FEW_CLASSES, _OF_NUMBERS = 20, 5, 10
@@ -34,6 +39,8 @@ _MOST_CLASSES, _FEW_CLASSES, _OF_NUMBERS = 20, 5, 10
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
+    parser.add_argument("--cam", metavar="RUN", help="the errors of a run folder, with heat maps (Grad-CAM), instead")
+    parser.add_argument("--best", action="store_true", help="with --cam the best checkpoint instead of the newest")
     parser.add_argument("-o", "--output", default="look.html", metavar="FILE", help="the page (default: look.html)")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
@@ -41,6 +48,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     path = Path(arguments.output)
     page.check_output(path)
+    if arguments.cam:
+        return _heat_maps(arguments, path)
+    if arguments.best:
+        raise UserError("--best is for heat maps of a run; add --cam RUN")
     composed = arguments.composed or compose(arguments.overrides)
     if not composed.config.dataloader.reads:
         message = "has noise instead of images; set dataloader=torchvision or ffcv"
@@ -81,6 +92,26 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     images = f"{count_of(sum(map(len, found)), 'image')}{of_classes}"
     console().print(verbatim(f"{path}: {images} at {count_of(len(steps), 'step')}"))
+    return 0
+
+
+def _heat_maps(arguments: argparse.Namespace, path: Path) -> int:
+    """Write the page of a run's errors with heat maps."""
+    if arguments.overrides:
+        raise UserError("--cam is for the images and values of its run; remove the words key=value")
+    folder = existing(arguments.cam, saved=True)
+    config = read(folder.config)
+    if config.task.labelled != "class" or config.task.axes != 2:
+        raise UserError(f"--cam is for classifications, and {folder.path} is task={config.task.name}; pass another run")
+    device = decide(replace(config.launch, nproc=1)).kind
+    from launcher_lab.look.heat_maps import errors_page
+
+    markup = errors_page(folder, config, device, best=arguments.best)
+    page.write(path, f"{folder.path.name}: errors with heat maps", markup)
+    if arguments.json:
+        print_json({"file": path, "steps": []})
+    else:
+        console().print(verbatim(f"{path}: errors with heat maps of the predicted class"))
     return 0
 
 
