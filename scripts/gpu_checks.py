@@ -62,7 +62,7 @@ class Machine:
 
 def step(run: Trainer, number: int) -> None:
     """Train step `number` of a run's schedule."""
-    epoch, first = divmod(number, run.plan.steps_per_epoch)
+    epoch, first = run.plan.epoch_steps.place(number)
     images, labels, indices = next(iter(run.loaders.train.epoch(epoch, first)))
     run.train_step(images, labels, indices, run.moment(number))
 

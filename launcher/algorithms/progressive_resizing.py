@@ -45,7 +45,7 @@ class ProgressiveResizingConfig(AlgorithmConfig, change_batch=10, acts_on=("imag
 
         `interpolation: nearest` gives the sizes of the published code, a pixel smaller at two of the multiples.
         """
-        step = step // plan.steps_per_epoch * plan.steps_per_epoch if self.granularity == "epoch" else step
+        step = plan.epoch_start(step) if self.granularity == "epoch" else step
         if self.stages:
             return self._stage_size(plan, self.stages, step / plan.total_steps)
         full, scale = plan.full_view, self.scale(step / plan.total_steps)

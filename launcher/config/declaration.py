@@ -55,6 +55,7 @@ class RunPlan(Protocol):
     def steps(self, duration: str) -> int: ...
     def every(self, duration: str) -> int: ...
     def part(self, step: int, parts: int) -> int: ...
+    def epoch_start(self, step: int) -> int: ...
 
 
 class Declaration:
@@ -114,6 +115,10 @@ class AlgorithmConfig(Declaration):
     def place(self, point: str) -> int | None:
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
+
+    def epoch_fraction(self, plan: RunPlan, epoch: int) -> float:
+        """Return the fraction of the training samples that an epoch reads; `change_order` drops the others."""
+        return 1.0
 
     def loaded_view(self, plan: RunPlan, step: int) -> int | None:
         """Return the view of the samples that the loader produces at a step; None for any."""

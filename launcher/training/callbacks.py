@@ -86,7 +86,7 @@ class Callbacks:
         """
         self._loss = loss_and_count
         self._call("after_step", trainer)
-        if trainer.next_step % trainer.plan.steps_per_epoch == 0:
+        if trainer.plan.epoch_start(trainer.next_step) == trainer.next_step:
             self._call("after_epoch", trainer)
 
     def after_evaluation(self, trainer: Trainer) -> None:
@@ -117,7 +117,7 @@ class Callbacks:
             config=plan.config,
             folder=self._folder,
             step=step,
-            epoch=step // plan.steps_per_epoch,
+            epoch=plan.epoch_steps.place(step)[0],
             total_steps=plan.total_steps,
             steps_per_epoch=plan.steps_per_epoch,
             rank=trainer.ranks.rank,

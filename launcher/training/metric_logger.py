@@ -64,7 +64,7 @@ class MetricLogger:
         trainer = self._trainer
         if trainer.next_step % self._interval == 0:
             self._pending.append(partial(self._train_record, trainer.next_step, trainer.line_meter.take()))
-        if trainer.next_step % trainer.plan.steps_per_epoch == 0:
+        if trainer.plan.epoch_start(trainer.next_step) == trainer.next_step:
             self._pending.append(partial(self._epoch_record, trainer.next_step, trainer.epoch_meter.take()))
 
     def write_pending(self) -> None:
@@ -78,7 +78,7 @@ class MetricLogger:
         self._report_stragglers(done, means)
         return metrics.TrainRecord(
             **self._means(done, means),
-            epoch=done / trainer.plan.steps_per_epoch,
+            epoch=trainer.plan.epoch_steps.before(done),
             lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
@@ -101,7 +101,7 @@ class MetricLogger:
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()
-        epoch = done // self._trainer.plan.steps_per_epoch
+        epoch, _ = self._trainer.plan.epoch_steps.place(done)
         return metrics.EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
 
     def _means(self, done: int, means: StepMeans) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class MetricLogger:
         """Record the result of an evaluation and its seconds; `held_out`: on the images of `dataset.test_path`."""
         trainer, kind = self._trainer, metrics.HeldOutRecord if held_out else metrics.EvalRecord
         step, clock = trainer.next_step, trainer.clock.seconds("training")
-        epoch = step / trainer.plan.steps_per_epoch
+        epoch = trainer.plan.epoch_steps.before(step)
         self.record(kind(step, metrics.now(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
         self._warn_of_failures()
 

@@ -99,23 +99,23 @@ class Trainer:
     @property
     def evaluation_is_due(self) -> bool:
         """Return whether an evaluation is due: once at every interval and at the end."""
-        at_interval = self.next_step % self.plan.every(self.config.eval_every) == 0
+        at_interval = self.plan.is_due(self.next_step, self.config.eval_every)
         at_end = self.next_step == self.plan.total_steps or self.out_of_time
         return self.next_step != self.evaluated_step and (at_interval or at_end)
 
     @property
     def save_is_due(self) -> bool:
         """Return whether a checkpoint is due: at every interval, and for the best weights."""
-        return self.is_best or self.next_step % self.plan.every(self.config.checkpoint.every) == 0
+        return self.is_best or self.plan.is_due(self.next_step, self.config.checkpoint.every)
 
     def moment(self, step: int) -> Moment:
         """Return the position of an optimizer step in the run."""
-        epoch = step // self.plan.steps_per_epoch
+        epoch, _ = self.plan.epoch_steps.place(step)
         return Moment(self.config.seed, epoch, step, self.plan.total_steps, self.ranks.rank)
 
     def rest_of_epoch(self) -> Overlap:
         """Return the remaining batches of the epoch, from the next step on."""
-        return self.loaders.train.epoch(*divmod(self.next_step, self.plan.steps_per_epoch))
+        return self.loaders.train.epoch(*self.plan.epoch_steps.place(self.next_step))
 
     def advance(self, outcome: StepOutcome, waited: float) -> None:
         """Count a step; `waited` is the seconds of waiting for its batch."""

@@ -6,6 +6,7 @@ differ from those of the closed one. Lines have the form `:::MLLOG {...}` and mi
 
 import argparse
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -106,7 +107,7 @@ def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
     """Yield epochs and evaluations; an epoch starts when the previous event ends."""
     last, opened = start, 0
     for row in rows:
-        epoch = -(-row["step"] // plan.steps_per_epoch)
+        epoch = math.ceil(plan.epoch_steps.before(row["step"]))
         if row["kind"] not in ("epoch", "eval"):
             continue
         if opened < epoch:
@@ -137,7 +138,7 @@ def _facts(plan: Plan, platform: str) -> dict[str, Any]:
         "train_samples": plan.train_samples,
         "eval_samples": config.dataset.val_samples,
         "model_bn_span": plan.rank_batch // plan.accumulation,
-        "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
+        "opt_learning_rate_warmup_epochs": plan.epoch_steps.before(plan.warmup_steps),
     }
     if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
         return {**facts, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
