@@ -58,7 +58,7 @@ ONE_RANK = plain_and_captured(
     algorithms("trivialaugment,random_erasing,ghost_batchnorm,layer_freezing,cutmix", "optimizer=nadamw"),
     algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
     algorithms("mixup,randaugment", "optimizer=schedule_free_adamw", *BF16),
-    algorithms("sample_dropping,label_smoothing,ema"),
+    algorithms("sample_dropping,label_smoothing,ema,lookahead"),
     *(Case(tuple(words)) for words in TASKS.values()),
     Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),

@@ -1,0 +1,86 @@
+"""Lookahead (Zhang et al. 2019) as in airbench (Jordan 2024): the weights return to their moving average."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic.dataclasses import dataclass
+
+from launcher.accelerator import widest
+from launcher.algorithms.base import Algorithm
+from launcher.algorithms.ema import update_average
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Duration, Fraction, NotNegative, Within
+from launcher.data.batch import Moment
+from launcher.errors import Problem
+from launcher.foreach import by_dtype
+from launcher.later import nn, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, config=STRICT)
+class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
+    start: Annotated[Duration, Within(0.3)]
+    update_interval: Annotated[Duration, Within(0.02)]
+    decay: Fraction
+    power: NotNegative
+
+    def problems(self, plan: RunPlan) -> Iterator[Problem]:
+        if (optimizer := plan.config.optimizer.name) == "schedule_free_adamw":
+            message = f"optimizer={optimizer} averages the weights itself; set algorithms.{self.name}=off"
+            yield Problem(message, "decay", self.decay)
+
+    def updates_at(self, plan: RunPlan, step: Any) -> Any:
+        """Return whether the average is updated after a step, or after each of an array of steps."""
+        return (step >= plan.steps(self.start)) & ((step + 1) % plan.every(self.update_interval) == 0)
+
+    def acts_at(self, plan: RunPlan, step: int) -> Any:
+        ends_epoch = plan.epoch_start(step + 1) == step + 1
+        return self.updates_at(plan, step) | ((step >= plan.steps(self.start)) & ends_epoch)
+
+    def rate(self, plan: RunPlan, step: int) -> float:
+        """Return the weight of the current weights in the update after a step."""
+        decay = self.decay ** plan.every(self.update_interval)
+        return float(1 - decay * ((step + 1) / plan.total_steps) ** self.power)
+
+
+class Lookahead(Algorithm[LookaheadConfig]):
+    """Averages parameters and floating-point buffers every `update_interval` from `start` on, and continues from there.
+
+    The first update copies the weights. They are also set to the average, which stays, at the end of each epoch.
+    """
+
+    def change_model(self, model: nn.Module) -> None:
+        self._average = {name: tensor.detach().clone() for name, tensor in _averaged(model).items()}
+        # note: counts on the device, where steps are dropped
+        device = next(model.parameters()).device
+        self._count = torch.zeros((), dtype=widest(device), device=device)
+
+    @no_grad
+    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
+        plan, step = self.context.plan, moment.step
+        if not self.values.acts_at(plan, step):
+            return
+        updates = bool(self.values.updates_at(plan, step))
+        weights, flag = _averaged(model), applied.float()
+        rate = torch.where(self._count > 0, self.values.rate(plan, step) if updates else 0.0, 1.0)
+        update_average(self._average, weights, rate.float() * flag)
+        averages = by_dtype(self._average[name] for name in weights)
+        for own, average in zip(by_dtype(weights.values()), averages, strict=True):
+            torch._foreach_lerp_(own, average, [flag] * len(own))
+        self._count += updates * applied
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"average": self._average, "count": int(self._count)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, tensor in state["average"].items():
+            self._average[name].copy_(tensor)
+        self._count.fill_(state["count"])
+
+
+def _averaged(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
