@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from launcher.algorithms.sample_dropping import infobatch, progressive
 from launcher.config.compose import compose
+from launcher.data.batch import Moment
 from launcher.errors import UserError
 from launcher.losses.cross_entropy import cross_entropy
 from launcher.plan.checks import check
@@ -108,6 +109,23 @@ def test_an_epoch_reads_the_kept_samples_once_and_drops_easy_ones() -> None:
     assert losses[dropped].max() <= np.sort(losses)[max(27, (losses < losses.mean()).sum()) - 1]
     state = run.state_dict()["algorithms"]["sample_dropping"]
     assert (state["scores"].numpy() == losses).all()
+
+
+def test_epochs_have_the_steps_of_their_policy(bound: Callable[..., Any]) -> None:
+    def lengths(**values: Any) -> list[int]:
+        epochs = bound("sample_dropping", **values).context.plan.epoch_steps
+        return [epochs.length(epoch) for epoch in range(10)]
+
+    assert lengths(share=0.2, end=0.45) == [10, 8, 8, 8, *[10] * 6]
+    assert lengths(policy="progressive", decay=0.45, end=0.4) == [10, 5, 3, 1, *[10] * 6]
+
+
+def test_an_epoch_weighs_easy_samples_by_its_rate(bound: Callable[..., Any]) -> None:
+    algorithm = bound("sample_dropping", share=0.2, rate=0.25)
+    algorithm._epoch, algorithm._scores = 1, np.arange(80, dtype=np.float32)
+    assert len(algorithm.change_order(np.arange(80), Moment(0, 1, 10, 100))) == 64
+    # note: 16 of 64 easy samples, where 40 are below the mean
+    np.testing.assert_allclose(algorithm._weights, [4 / 3] * 64 + [1] * 16, rtol=1e-6)
 
 
 def drawn(rank: int, count: int, folder: Path, policy: str) -> None:
