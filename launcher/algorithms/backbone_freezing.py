@@ -1,4 +1,7 @@
-"""Backbone freezing (Kumar et al. 2022): only the last layer learns at first, as in linear probing."""
+"""Backbone freezing (Kumar et al. 2022): only the last layer learns at first, as in linear probing.
+
+In several stages it is gradual unfreezing (Howard and Ruder 2018): the other layers start to learn from the last on.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
-from launcher.config.fields import STRICT, Duration, Within
+from launcher.config.fields import STRICT, Count, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
 from launcher.errors import Problem
@@ -21,11 +24,13 @@ class BackboneFreezingConfig(
     AlgorithmConfig, before_step=20, excludes={"layer_freezing": "both choose the layers to freeze; use one"}
 ):
     until: Annotated[Duration, Within(0.1)]
+    stages: Count
 
     needs_pretrained = True
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
-        return step < plan.every(self.until)
+        """Return how many stages of the layers do not learn yet: all at first, 0 from `until` on."""
+        return max(0, self.stages - self.stages * step // plan.every(self.until))
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if 0 < plan.total_steps <= plan.every(self.until):
@@ -33,17 +38,33 @@ class BackboneFreezingConfig(
                 f"must be less than the run's {count_of(plan.total_steps, 'step')}, such as 0.1dur, or train longer"
             )
             yield Problem(message, "until", self.until)
+        if self.stages > plan.every(self.until):
+            message = f"more than the {count_of(plan.every(self.until), 'step')} of until={self.until}; set fewer"
+            yield Problem(message, "stages", self.stages)
 
 
 class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
     """Sets before each step whether parameters outside the head need gradients; the optimizer skips the others."""
 
     changes_learning_parameters = True
+    _of_parameters: dict[str, int] | None = None
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
-        from launcher.models.parameters import parameters_of_head
-
-        head = parameters_of_head(model)
-        frozen = bool(self.values.acts_at(self.context.plan, moment.step))
+        frozen = self.values.acts_at(self.context.plan, moment.step)
+        stages = self._stages(model)
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not frozen or name in head)
+            # note: those of the head have none
+            parameter.requires_grad_(stages.get(name, self.values.stages) >= frozen)
+
+    def _stages(self, model: nn.Module) -> dict[str, int]:
+        """Return the stage of each parameter outside the head by name, from 0 for the first layers."""
+        from launcher.models.parameters import layer_depths, parameters_of_head
+
+        if self._of_parameters is None:
+            head = parameters_of_head(model)
+            depths = {name: depth for name, depth in layer_depths(model).items() if name not in head}
+            layers = sorted({*depths.values()})
+            self._of_parameters = {
+                name: layers.index(depth) * self.values.stages // len(layers) for name, depth in depths.items()
+            }
+        return self._of_parameters

@@ -15,7 +15,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"dataset.tokenizer": None, "dataset.columns.text": None, "stop.minutes": None},
         **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
         **{"dataset.channels": 3, "dataset.dtype": "uint8", "hardware.network": None},
-        **{"image.eval_views": "centre", "dataset.class_level": "first"},
+        **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
     }
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.

@@ -1,4 +1,5 @@
 import copy
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,21 @@ def test_only_the_head_learns_until_the_end_of_backbone_freezing(
     assert learn(model, algorithm, batch(size=32, step=25)) == {name for name, _ in model.named_parameters()}
 
 
+def test_layers_start_to_learn_in_stages_from_the_last_on(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
+    model = resnet18(num_classes=10)
+    algorithm = bound("backbone_freezing", until="4ep", stages=4)
+    every, sets = {name for name, _ in model.named_parameters()}, []
+    for step in (0, 9, 10, 20, 30, 39, 40):
+        sets.append(learn(model, algorithm, batch(size=32, step=step)))
+    assert sets[0] == sets[1] == {"fc.weight", "fc.bias"}
+    assert all(one < other for one, other in itertools.pairwise(sets[1:5]))
+    assert sets[4] == sets[5] < sets[6] == every
+    # note: of nine layers, the stem and eight blocks, the last stage has two
+    assert {name[:8] for name in sets[2] - sets[0]} == {"layer4.0", "layer4.1"}
+    assert {"conv1.weight", "bn1.weight", "layer1.0.conv1.weight"}.isdisjoint(sets[4])
+    assert {"layer2.0.conv1.weight"} <= sets[4]
+
+
 def test_the_head_of_a_timm_model_is_recognized(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     """The last layer of timm's vision transformer has another name, and many of its layers are linear."""
     import timm
@@ -146,6 +162,8 @@ def test_freezing_the_backbone_for_the_whole_run_is_refused() -> None:
         UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*less than the run's 62 steps, such as 0\.1dur"
     ):
         checked(*words, "epochs=1")
+    with pytest.raises(UserError, match=r"freezing\.stages=4.*more than the 2 steps of until=2ba; set fewer"):
+        checked(*words, "epochs=2", "algorithms.backbone_freezing.until=2ba", "algorithms.backbone_freezing.stages=4")
 
 
 @pytest.mark.parametrize(
