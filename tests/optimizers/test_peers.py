@@ -28,7 +28,7 @@ def test_lars_follows_its_paper() -> None:
 
 
 LARS = {"trust_coefficient": 0.02}, {"momentum": 0.9, "trust_coeff": 0.02, "eps": 0.0}
-AT_95 = {"beta1": 0.8, "beta2": 0.95}, {"betas": (0.8, 0.95)}
+AT_95 = {"beta1": 0.8, "beta2": 0.95, "epsilon": 0.3}, {"betas": (0.8, 0.95), "eps": 0.3}
 # Names here and in the other library, the values of both, and the values under their own names.
 PEERS: list[tuple[str, Any, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     *(
