@@ -21,6 +21,7 @@ from benchmarks.chromium import Chromium, installed  # noqa: E402
 from launcher_lab.study.published import published_curves  # noqa: E402
 from launcher_lab.study.report import filled, page_data  # noqa: E402
 from launcher_lab.study.results import Results  # noqa: E402
+from launcher_lab.study.scales import TOP1  # noqa: E402
 
 PAGE, IMAGE = (ROOT / "docs" / f"example_report.{suffix}" for suffix in ("html", "png"))
 TITLE = "Quality against cost"
@@ -32,8 +33,8 @@ def written(text: str) -> str:
     (stored,) = re.findall(r'id="data">(.*?)</script>', text)
     data: dict[str, Any] = json.loads(stored)
     today = page_data(Results([], [], published_curves()), data["written"], data["axis"])
-    own = [curve for curve in data["curves"] if not curve["published"]]
-    kept = {key: data[key] for key in ("keys", "base", "runs")}
+    own = [{**curve, "metric": TOP1} for curve in data["curves"] if not curve["published"]]
+    kept = {"keys": data["keys"], "base": data["base"], "runs": [{**run, "metric": TOP1} for run in data["runs"]]}
     return filled({**today, **kept, "curves": own + today["curves"]}, TITLE)
 
 

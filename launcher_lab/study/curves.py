@@ -100,6 +100,11 @@ def metric_of(curves: Iterable[Curve | RunSummary]) -> QualityScale:
     return scales.pop() if len(scales) == 1 else QualityScale("quality")
 
 
+def named_by_metric(dataset: str, metric: QualityScale) -> str:
+    """Return the name of a data set in the setting of curves: other metrics are not compared with top-1."""
+    return dataset if metric == TOP1 else f"{dataset}, {metric.heading}"
+
+
 def deviation(values: Iterable[float]) -> float | None:
     """Return the sample standard deviation; None for fewer than two values."""
     values = list(values)
@@ -115,10 +120,7 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     datasets = dataset_names(runs)
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
     for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.mixed]):
-        # note: other metrics are not compared with top-1
-        dataset = datasets[run.identity]
-        if run.metric != TOP1:
-            dataset += f", {run.metric.heading}"
+        dataset = named_by_metric(datasets[run.identity], run.metric)
         groups[StudySetting(dataset, run.model, run.hardware), key].append(run)
     names = _names(groups)
     curves = [

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any
 from launcher import atomic
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
-from launcher_lab.study.curves import ACROSS, COSTS, Cost, Curve, CurvePoint, dataset_names, deviation, metric_of
+from launcher_lab.study.curves import (
+    ACROSS,
+    COSTS,
+    Cost,
+    Curve,
+    CurvePoint,
+    dataset_names,
+    deviation,
+    metric_of,
+    named_by_metric,
+)
 from launcher_lab.study.results import Results, fronts
 from launcher_lab.study.runs import Evaluated, RunSummary
 from launcher_lab.study.scales import QualityScale
@@ -95,12 +105,10 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     numbers = {key: number for number, key in enumerate(keys)}
     currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
     datasets = dataset_names(results.runs)
-    scale = metric_of(results.all_curves or results.runs)
     limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
         "written": written,
         "axis": axis,
-        "metric": scale._asdict(),
         "across": [ACROSS[what] for what in results.across],
         "currency": currencies.most_common(1)[0][0] if currencies else "USD",
         "keys": keys,
@@ -108,8 +116,8 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
         "curves": [_curve(curve, index_of) for curve in results.all_curves],
         "runs": [
             {
-                **_run(run, limit, scale.sign),
-                "dataset": datasets[run.identity],
+                **_run(run, limit),
+                "dataset": named_by_metric(datasets[run.identity], run.metric),
                 **_differences(config, base, numbers),
                 "curveIndex": curve_of.get(run.path, -1),
                 "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
@@ -123,6 +131,7 @@ def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
     return {
         "name": curve.name,
         **vars(curve.setting),
+        "metric": curve.metric,
         "published": curve.source is not None,
         "source": curve.source,
         "points": [_point(point, index_of) for point in curve.points],
@@ -143,17 +152,18 @@ def _pair(values: Sequence[float]) -> list[float | None]:
     return [_short(sum(values) / len(values)), _short(deviation(values))]
 
 
-def _run(run: RunSummary, limit: int, sign: int) -> dict[str, Any]:
+def _run(run: RunSummary, limit: int) -> dict[str, Any]:
     times = run.times
     return {
         "name": str(run.path),
+        "metric": run.metric,
         "state": run.state,
         "problem": run.problem,
         "model": run.model,
         "hardware": run.hardware if run.device else "?",
         "epochs": run.epochs,
         "seed": run.seed,
-        "top1": _short(sign * run.evaluations[-1].top1) if run.evaluations else None,
+        "top1": _short(run.metric.sign * run.evaluations[-1].top1) if run.evaluations else None,
         "time": _short(times.counted / 60) if times else None,
         "wall": _short(times.wall / 60) if times else None,
         "money": _short(run.money),
@@ -229,15 +239,8 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
     label: str | None = "Pareto front"
     for front in fronts(shown, axis, results.across).values():
         _, costs, qualities = zip(*front, strict=True)
-        axes.plot(
-            costs,
-            [scale.sign * quality for quality in qualities],
-            color="black",
-            linestyle="--",
-            linewidth=1.2,
-            zorder=1,
-            label=label,
-        )
+        signed = [scale.sign * quality for quality in qualities]
+        axes.plot(costs, signed, color="black", linestyle="--", linewidth=1.2, zorder=1, label=label)
         label = None
     _best_above(axes, scale)
     if shown:

@@ -53,7 +53,7 @@ function axes(plot, x, y, xLabel) {
     plot.svg.append(draw("text", { x: MARGIN.left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(SIGN * tick, 4)));
   }
   plot.svg.append(draw("text", { x: (MARGIN.left + right) / 2, y: plot.height - 6, "text-anchor": "middle" }, xLabel));
-  plot.svg.append(draw("text", { x: 12, y: MARGIN.top + 4, transform: `rotate(-90 12 ${MARGIN.top + 4})`, "text-anchor": "end" }, METRIC_AXIS));
+  plot.svg.append(draw("text", { x: 12, y: MARGIN.top + 4, transform: `rotate(-90 12 ${MARGIN.top + 4})`, "text-anchor": "end" }, METRIC + UNIT.replace(" ", ", ")));
 }
 
 const MARKERS = {

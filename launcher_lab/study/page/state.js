@@ -20,14 +20,20 @@ function draw(tag, attributes, ...children) {
   return node;
 }
 
+// Take the metric of curves and runs; of several metrics it is a quality without a unit.
+function useMetric(items) {
+  const metrics = new Map(items.map((item) => [String(item.metric), item.metric]));
+  if (metrics.size) [METRIC, UNIT, SIGN] = metrics.size === 1 ? [...metrics.values()][0] : ["quality", "", 1];
+}
+
 // Colours of page.html, apart for colour-blind readers in light and dark mode; then dashes differ, and markers always.
 const COLOURS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--ink)"];
 const DASHES = ["none", "9 3", "12 3 3 3", "5 2"];
 const SHAPES = ["circle", "square", "triangle", "diamond", "cross"];
 const GREY = "#767676";
 // note: qualities have a sign by which higher is better, and are shown without it
-const { title: METRIC, unit: UNIT, sign: SIGN } = data.metric;
-const METRIC_AXIS = METRIC + UNIT.replace(" ", ", ");
+let METRIC, UNIT, SIGN;
+useMetric([...data.curves, ...data.runs]);
 const AXES = { time: "training time, minutes", wall: "wall clock, minutes", money: "money, " + data.currency, epochs: "epochs" };
 const SETTING = { dataset: "data set", model: "model", hardware: "machine" };
 const FILTERS = { curve: "recipe", epochs: "duration, epochs" };
@@ -119,6 +125,7 @@ let shown = { points: [], curves: [], named: new Map(), runs: [] };
 function findShown() {
   const points = shownPoints(), curves = [...new Set(points.map((point) => point.curve))].sort((a, b) => a.index - b.index);
   shown = { points, curves, named: labels(curves), runs: data.runs.filter(passes) };
+  useMetric([...curves, ...shown.runs]);
 }
 
 function shownPoints() {

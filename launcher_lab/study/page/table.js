@@ -125,7 +125,7 @@ const inOrder = new Intl.Collator();
 const COLUMNS = [
   ["name", "run", "long"], ["curve", "recipe"], ["model", "model", "wide"], ["dataset", "data set", "wide long"],
   ["hardware", "hardware", "wide"], ["epochs", "epochs", "number"], ["seed", "seed", "number wide"],
-  ["top1", METRIC + UNIT, "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
+  ["top1", null, "number"], ["time", "minutes", "number"], ["wall", "wall clock", "number wide"],
   ["money", data.currency, "number wide"], ["state", "state"],
 ];
 
@@ -141,7 +141,7 @@ function sortedRuns() {
 function drawTable() {
   const head = COLUMNS.map(([key, label, kind]) => make("th",
     { class: kind || "", scope: "col", "aria-sort": state.sort === key ? (state.descending ? "descending" : "ascending") : "none" },
-    make("button", { type: "button", onclick: () => sortBy(key) }, label + (state.sort === key ? (state.descending ? " ▼" : " ▲") : ""))));
+    make("button", { type: "button", onclick: () => sortBy(key) }, (label ?? METRIC + UNIT) + (state.sort === key ? (state.descending ? " ▼" : " ▲") : ""))));
   find("runs").tHead.replaceChildren(make("tr", {}, ...head));
   const runs = sortedRuns(), rows = runs.slice(0, most);
   find("runs").tBodies[0].replaceChildren(...rows.map(rowOf));

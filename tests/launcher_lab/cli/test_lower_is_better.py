@@ -89,3 +89,22 @@ def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> No
     assert result["detail"].startswith("perplexity: 4.1 ± 0.1")
     output_of("report", str(folder), "-o", str(tmp_path / "curves.png"))
     assert (tmp_path / "curves.png").stat().st_size > 10_000
+
+
+def test_the_page_switches_between_data_sets_of_different_metrics(
+    folder: Path, make_run: MakeRun, tmp_path: Path
+) -> None:
+    make_run("g/images", [0.4, 0.5], [60.0, 60.0])
+    result = in_browser(folder, tmp_path, """
+        const seen = {};
+        for (const [number, value] of choices.dataset.entries()) {
+            choose("dataset", value);
+            redraw();
+            const points = shown.points.map((point) => qualities(point.top1));
+            seen[value.includes("perplexity") ? "text" : "images"] = [METRIC + UNIT, points.length, points.at(-1),
+                document.querySelector("#runs th:nth-child(8)").textContent];
+        }
+        return seen;
+    """)  # fmt: skip
+    assert result["text"] == ["perplexity", 6, "6.1 ± 0.1", "perplexity"]
+    assert result["images"] == ["top-1 %", 1, "50 %", "top-1 %"]
