@@ -91,9 +91,16 @@ def json_schema() -> dict[str, Any]:
     for group in GROUPS:
         files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
         keys[group]["x-options"] = {one.name: {"description": one.description, "values": one.values} for one in files}
+        keys[group]["description"] = f"the values of one option, which `{group}=NAME` chooses"
         of_name = keys[group].get("discriminator", {}).get("mapping", {})
         for kind in {of_name.get(one.name, keys[group].get("$ref")) for one in files} - {None}:
-            _describe(_at(kind, known), [one for one in files if of_name.get(one.name, kind) == kind], known)
+            own = _at(kind, known)
+            _describe(own, [one for one in files if of_name.get(one.name, kind) == kind], known)
+            _describe_others(own, files, known)
+            own["properties"]["name"]["description"] = f"the option, of `train ls {group}`"
+    for own in keys.values():
+        if "$ref" in own:
+            own.setdefault("description", _at(own["$ref"], known).get("description", ""))
     for name, own in keys["algorithms"]["properties"].items():
         # note: those of the user have no file there
         for option in map(read, (CONF / "algorithms").glob(f"{name}.yaml")):
@@ -112,6 +119,14 @@ def _describe(schema: dict[str, Any], files: Sequence[Option], known: Mapping[st
             _describe(_at(own["$ref"], known), [inside(option, name) for option in files], known)
         elif defaults and all(one == defaults[0] for one in defaults):
             own["default"] = defaults[0]
+
+
+def _describe_others(schema: dict[str, Any], files: Sequence[Option], known: Mapping[str, Any]) -> None:
+    """Add the comments to the keys of other options of the group in an option, such as several loggers in one."""
+    for other in files:
+        for one in schema["properties"].get(other.name, {}).get("anyOf", []):
+            if "$ref" in one:
+                _describe(_at(one["$ref"], known), [other], known)
 
 
 def _at(reference: str, known: Mapping[str, Any]) -> dict[str, Any]:
