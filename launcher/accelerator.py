@@ -33,6 +33,18 @@ def max_memory(device: torch.device) -> int | None:
     return int(interface(device).max_memory_allocated(device)) if has_streams(device) else None
 
 
+def use(device: torch.device) -> float | None:
+    """Return the percentage of the last moments in which a device computed, as its driver counts; None if unknown.
+
+    PyTorch asks the driver by nvidia-ml-py, or AMD's by amdsmi.
+    """
+    try:
+        return float(interface(device).utilization(device))
+    # note: without the package, in containers without the library and in parts of a GPU the errors have many types
+    except Exception:
+        return None
+
+
 def widest(device: torch.device) -> torch.dtype:
     """Return the dtype in which a device sums: float64, or float32 where it has no wider one."""
     return torch.float32 if device.type in _WITHOUT_FLOAT64 else torch.float64

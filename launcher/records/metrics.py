@@ -72,7 +72,8 @@ class ResumeRecord(Record):
 class TrainRecord(Record):
     """Means over the steps since the last line; `train_seconds` excludes evaluations and checkpoints.
 
-    With several ranks also values of each: its own seconds in a step, on CPUs; those of waiting for data; its memory.
+    With several ranks also values of each: its own seconds in a step, on CPUs; those of waiting for data; its memory;
+    the percentage of the last moments in which its GPU computed, -1 if unknown.
     """
 
     kind: ClassVar[str] = "train"
@@ -88,6 +89,8 @@ class TrainRecord(Record):
     rank_own_seconds: list[float] | None = None
     rank_wait_seconds: list[float] | None = None
     rank_gpu_memory_bytes: list[int] | None = None
+    gpu_use: float | None = None
+    rank_gpu_use: list[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -14,14 +14,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.accelerator import has_streams, interface, max_memory, widest
+from launcher.accelerator import has_streams, interface, max_memory, use, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
 from launcher.training.rank_times import RankSeconds
 
-# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and its memory.
-_VALUES = 3
+# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, its memory and GPU use.
+_VALUES = 4
+_UNKNOWN = -1.0
 
 
 class AsyncRead:
@@ -140,7 +141,8 @@ class StepMeans:
     """Several steps: their number, the mean of their finite losses over all ranks, and seconds.
 
     seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
-    each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one.
+    each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one; use:
+    the percentage of the last moments in which it computed, -1 if unknown.
     """
 
     steps: int
@@ -150,6 +152,7 @@ class StepMeans:
     train_seconds: float
     ranks: list[RankSeconds] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+    use: list[float] = field(default_factory=list)
 
 
 class StepMeter:
@@ -191,18 +194,19 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            ranks = [RankSeconds(*pair) for pair in zip(own[::_VALUES], own[1::_VALUES], strict=True)]
-            memory = [int(bytes_) for bytes_ in own[2::_VALUES]]
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, memory)
+            compute, load, memory, used = (own[number::_VALUES] for number in range(_VALUES))
+            ranks = list(map(RankSeconds, compute, load))
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, list(map(int, memory)), used)
 
         return means
 
     def _values_of_ranks(self) -> Tensor:
-        """Return the means and the memory of this rank in its places of [_VALUES * ranks], and 0 in all others."""
+        """Return the values of this rank in its places of [_VALUES * ranks], and 0 in all others."""
         rank, device = self._ranks.rank, self._losses.device
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
-        own = [self._own / steps, self._waited / steps, max_memory(device) or 0]
+        used = use(device)
+        own = [self._own / steps, self._waited / steps, max_memory(device) or 0, _UNKNOWN if used is None else used]
         values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from launcher.accelerator import max_memory
+from launcher.accelerator import max_memory, use
 from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics
@@ -88,6 +88,8 @@ class MetricLogger:
             else None,
             rank_wait_seconds=[rank.load for rank in means.ranks] or None,
             rank_gpu_memory_bytes=means.memory if any(means.memory) else None,
+            gpu_use=use(device),
+            rank_gpu_use=means.use if any(one >= 0 for one in means.use) else None,
         )
 
     def _report_stragglers(self, done: int, means: StepMeans) -> None:

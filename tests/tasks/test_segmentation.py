@@ -125,6 +125,16 @@ def test_the_dice_loss_is_monais(background: bool) -> None:
     assert ours == pytest.approx(reference_dice(logits.double().numpy(), targets.numpy(), background), rel=1e-5)
 
 
+def test_both_losses_have_their_weights() -> None:
+    words = ["loss.dice=0.25", "loss.cross_entropy=1.75", "loss.background=true"]
+    loss = build_task(compose(["task=segmentation", "loss=dice_cross_entropy", "model=unet", *words]).config).loss
+    logits, targets = torch.randn(3, 4, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(192) % 4
+    targets = targets.view(3, 8, 8)
+    dice = reference_dice(logits.double().numpy(), targets.numpy(), background=True)
+    expected = 0.25 * dice + 1.75 * torch.nn.functional.cross_entropy(logits, targets).item()
+    assert loss(logits, targets).item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_ignored_pixels_are_no_part_of_the_loss() -> None:
     logits, targets = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0)), torch.ones(2, 4, 4).long()
     targets[:, :2] = 255

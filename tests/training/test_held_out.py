@@ -1,6 +1,7 @@
 """`dataset.test_path`: images on which only the finished run is evaluated, once."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,8 +73,8 @@ def test_missing_test_images_are_refused_before_the_start(here: Here, held_out_i
         (drawn(tmp_path / "others", {"abc": "star"}), "contains no class of the run"),
     ):
         refused = here(*SMALL, "run_name=d", f"dataset.test_path={path}", code=2).stderr
-        assert refused.startswith(f"error: dataset.test_path={path}: {message}" if "no" in path.name else "error: ")
-        assert message in refused
+        # note: of a long path the message has no middle
+        assert re.match(rf"error: dataset.test_path=\S+{path.name}: .*{re.escape(message)}", refused)
         assert len(refused.strip().splitlines()) == 1
     assert not (here.folder / "runs" / "d").exists()
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
+from launcher.accelerator import use
 from launcher.records.metrics import read_metrics
 from launcher.training.rank_times import LEAST_SECONDS, RankSeconds, Straggler, Stragglers, advice
 from tests.images import write_images
 from tests.runs import SHORT, Train, draw_nothing, ended, ranks_of, steps_done, use_tiny, wait_for
-from tests.slow_ranks import shorter_intervals, slow_folder_of_rank_1
+from tests.slow_ranks import shorter_intervals, slow_folder_of_rank_1, use_known_of_rank_1
 
 FAST, SLOW = RankSeconds(0.1, 0.0), RankSeconds(0.2, 0.0)
 
@@ -52,6 +54,18 @@ def test_the_line_has_rank_host_evidence_and_what_to_do() -> None:
     assert "its data 200 ms (median 0 ms); check node-2 for other programs" in both
 
 
+def test_the_use_of_a_device_is_what_its_driver_says_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert use(torch.device("cpu")) is None
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 10 + device.index)
+    assert use(torch.device("cuda", 3)) == 13.0
+
+    def missing(device: torch.device) -> int:
+        raise ModuleNotFoundError("nvidia-ml-py does not seem to be installed or it can't be imported.")
+
+    monkeypatch.setattr(torch.cuda, "utilization", missing)
+    assert use(torch.device("cuda", 0)) is None
+
+
 def _straggler(run: Path) -> dict[str, object]:
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "straggler"]
     assert {row["rank"] for row in rows} == {1}, rows
@@ -83,7 +97,7 @@ def test_a_rank_that_is_stopped_again_and_again_is_named(train: Train) -> None:
 @pytest.mark.system
 def test_a_rank_with_a_slow_folder_is_named(train: Train) -> None:
     write_images(train.folder / "images", {"train": 24, "val": 4}, size=(32, 32))
-    train.before = (use_tiny, draw_nothing, shorter_intervals, slow_folder_of_rank_1)
+    train.before = (use_tiny, draw_nothing, shorter_intervals, slow_folder_of_rank_1, use_known_of_rank_1)
     words = [word for word in SHORT if not word.startswith("dataset")]
     data = ["dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader=torchvision"]
     train(*words, *data, "epochs=40", "checkpoint.every=1dur", "eval_every=1dur", "run_name=a")
@@ -95,3 +109,4 @@ def test_a_rank_with_a_slow_folder_is_named(train: Train) -> None:
     assert {len(row["rank_own_seconds"]) for row in rows} == {2}
     assert all(min(row["rank_own_seconds"]) > 0 for row in rows)
     assert {row["rank_gpu_memory_bytes"] for row in rows} == {None}
+    assert {(row["gpu_use"], *row["rank_gpu_use"]) for row in rows} == {(None, -1.0, 40.0)}

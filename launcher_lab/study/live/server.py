@@ -68,6 +68,7 @@ def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
         "samples/s": lambda row: row["images_per_second"],
         "waiting for data, share": lambda row: _share(row["data_wait_seconds"], row),
         "GPU memory, GiB": lambda row: _gib(row["gpu_memory_bytes"]),
+        "GPU use, %": lambda row: row.get("gpu_use"),
     }
     lines += [_line(title, [(row["epoch"], of(row)) for row in _thinned(training)]) for title, of in columns.items()]
     return {"state": _state(rows), "lines": [line for line in [*lines, *_by_rank(training)] if line["points"]]}
@@ -83,6 +84,7 @@ def _by_rank(training: Sequence[Row]) -> Iterator[dict[str, Any]]:
         "waiting for data by rank, share": ("rank_wait_seconds", _share),
         "own work by rank, share": ("rank_own_seconds", _share),
         "GPU memory by rank, GiB": ("rank_gpu_memory_bytes", lambda value, row: _gib(value)),
+        "GPU use by rank, %": ("rank_gpu_use", lambda value, row: value if value >= 0 else None),
     }
     for title, (field, of) in columns.items():
         known = [row for row in training if _are_numbers(row.get(field))]

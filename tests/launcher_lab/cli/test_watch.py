@@ -81,12 +81,15 @@ def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: C
     step = replace(training(12), step_seconds=0.5)
     for load in (0.1, 0.2):
         ranks = {"rank_wait_seconds": [0.0, load], "rank_own_seconds": None, "rank_gpu_memory_bytes": [2**30, 2**31]}
+        ranks["rank_gpu_use"] = [-1.0, 88.0]
         append(run / "metrics.jsonl", replace(step, **ranks))
     append(run / "metrics.jsonl", step)
     server = Server(cold, run)
     lines = {(line["title"], line.get("rank")): line["points"] for line in server.runs()[0]["lines"]}
     assert lines["waiting for data by rank, share", 1] == [[1.2, 0.2], [1.2, 0.4]]
     assert lines["GPU memory by rank, GiB", 0] == [[1.2, 1.0]] * 2
+    assert lines["GPU use by rank, %", 1] == [[1.2, 88.0]] * 2
+    assert ("GPU use by rank, %", 0) not in lines, "it is unknown"
     assert not [title for title, _ in lines if "own work" in title]
     chromium = browser()
     chromium.open(server.document["address"])
