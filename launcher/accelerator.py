@@ -36,7 +36,7 @@ def max_memory(device: torch.device) -> int | None:
 def use(device: torch.device) -> float | None:
     """Return the percentage of the last moments in which a device computed, as its driver counts; None if unknown.
 
-    PyTorch asks the driver by nvidia-ml-py, or AMD's by amdsmi.
+    PyTorch reads it by nvidia-ml-py, or on AMD by amdsmi.
     """
     try:
         return float(interface(device).utilization(device))

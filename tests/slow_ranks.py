@@ -29,7 +29,7 @@ def slow_folder_of_rank_1() -> None:
 
 
 def use_known_of_rank_1() -> None:
-    """Make the driver of rank 1 alone say how much its device computes."""
+    """Make the use of the device of rank 1 alone known."""
     from launcher.training import meters, metric_logger
 
     def known(device: torch.device) -> float | None:

@@ -1,11 +1,13 @@
 """Decode the images of a folder in worker processes, through torch's DataLoader, and explain failures."""
 
 import errno
+import os
 import shutil
 import signal
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing import queues
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,8 @@ from launcher.disk import DiskError
 from launcher.errors import MORE_PROCESSES, MachineError, Problem, UserError
 
 _SHARED_MEMORY = "/dev/shm"
+# Exit code of a worker that cannot send a batch: EX_TEMPFAIL.
+_CANNOT_SEND = 75
 _SECONDS_TO_DIE = 1.0
 _SECONDS_TO_END = 1.5  # of the workers of a loader; a rank has two
 
@@ -149,7 +153,11 @@ def _collate(
             for tensor in (*(images if isinstance(images, Compressed) else [images]), classes):
                 if isinstance(tensor, Tensor):
                     tensor.share_memory_()
-        except (RuntimeError, OSError):
+        except (RuntimeError, OSError) as error:
+            # note: torch has no type for it
+            if os.strerror(errno.EMFILE) in str(error):
+                message = "no more files can be opened; raise their limit (ulimit -n 65536), or use fewer workers"
+                return UserError(Problem(message, "dataloader.workers", worker.num_workers))
             return _full(worker.num_workers)
     return images, classes, np.array(indices, dtype=np.int64)
 
@@ -157,6 +165,12 @@ def _collate(
 def _start_worker(_: int) -> None:
     torch.set_num_threads(1)
     follow_parent()
+    # note: a batch that its thread cannot send would be lost, and the rank would wait for it
+    queues.Queue._on_queue_feeder_error = staticmethod(_end)  # type: ignore[attr-defined]
+
+
+def _end(error: Exception, _: object) -> None:
+    os._exit(_CANNOT_SEND)
 
 
 def _cause(loader: DataLoader[Any], error: Exception) -> Exception:
@@ -186,6 +200,7 @@ _REMEDY = (
 _ADVICE = {
     signal.SIGKILL: "; usually out of memory: reduce dataloader.workers or "
     "dataloader.prefetch, or use dataloader=ffcv, which has no worker processes",
+    -_CANNOT_SEND: f", because it cannot send a batch; {MORE_PROCESSES}",
     signal.SIGBUS: f", usually because {_SHARED_MEMORY} is full: {_REMEDY}",
 }
 

@@ -126,14 +126,15 @@ class ImageTask(Task):
         5crop: the corners and the centre (Krizhevsky et al. 2012). scales: centred squares of `eval_size`, of
         `eval_resize` and midway, resized.
         """
-        size, loaded, kind = self.values.evaluation_view(self.config), inputs.shape[3], self.config.image.eval_views
+        kind = self.config.image.eval_views
+        if kind == "centre":
+            return [inputs]
+        size, loaded = self.values.evaluation_view(self.config), inputs.shape[3]
         if kind == "5crop":
             last = loaded - size
             corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
             return [inputs[..., top : top + size, left : left + size] for top, left in corners]
-        if kind == "scales":
-            return [_scaled(inputs, square, size) for square in (size, (size + loaded) // 2, loaded)]
-        return [inputs]
+        return [_scaled(inputs, square, size) for square in (size, (size + loaded) // 2, loaded)]
 
 
 def _scaled(images: Tensor, square: int, size: int) -> Tensor:

@@ -11,7 +11,7 @@ from launcher.config.tasks import SHARES
 from launcher.data.batch import START
 from launcher.data.sampling import Request
 from launcher.disk import reason
-from launcher.errors import UserError
+from launcher.errors import one_line
 from launcher.tasks import build_task
 from launcher.tasks.images import ImageTask, displayed
 from launcher.training.evaluation import outside_steps
@@ -23,16 +23,17 @@ _MOST, _TOP = 12, 3
 def write_samples(trainer: Trainer, path: Path) -> None:
     """Write images at equal distances in the validation set, as the network gets them, with their predictions.
 
-    The weights are those that the finished run evaluates; only rank 0 calls this. A failure is a warning. Tasks without
-    images have no file.
+    The weights are those that the finished run evaluates; only rank 0 calls this. A failure is a warning. Tasks and
+    loaders without images have no file.
     """
     task = build_task(trainer.config, trainer.train_step.precision.dtype, trainer.task_facts)
-    if not isinstance(task, ImageTask):
+    if not isinstance(task, ImageTask) or not trainer.config.dataloader.reads:
         return
     try:
         atomic.write_text(path, json.dumps(_samples(trainer, task)))
-    except (OSError, UserError) as error:
-        why = reason(error) if isinstance(error, OSError) else error
+    # note: the run is complete, and code of the user's own can fail on images that it has not seen together
+    except Exception as error:
+        why = reason(error) if isinstance(error, OSError) else one_line(f"{type(error).__name__}: {error}")
         print(f"warning: cannot write images with predictions: {why}", flush=True)
 
 

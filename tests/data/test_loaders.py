@@ -1,7 +1,10 @@
 """The stream of batches: the same for any number of workers and ranks, and from any step on."""
 
 import contextlib
+import itertools
+import resource
 import time
+from multiprocessing import reduction
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +13,15 @@ import pytest
 import torch
 
 from launcher.data.batch import Moment, normalize
+from launcher.data.images import ChangeImage
 from launcher.data.jpeg import decode_part
 from launcher.data.sources.find import open_source
 from launcher.data.workers import Reading, quiet
-from launcher.errors import UserError
+from launcher.errors import MachineError, UserError
 
 from .conftest import make_loaders, same, stream
+
+_CHANGED = itertools.count(1)  # images that this process has changed
 
 
 def test_workers_do_not_change_the_stream(image_folder: Path, loader: list[str]) -> None:
@@ -102,6 +108,40 @@ def test_closing_after_a_partial_epoch_ends_all_workers(image_folder: Path) -> N
     assert len(workers()) == 3
     loaders.close()
     assert workers() == []
+
+
+def open_no_more_files(image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
+    """Let a worker open no file after the last image of its first batch."""
+    if next(_CHANGED) == 4:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return image
+
+
+def start_no_threads(image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
+    """Let the thread of a worker that sends batches fail, as where no further thread can start."""
+    reduction.DupFd = no_thread  # type: ignore[assignment]
+    return image
+
+
+def no_thread(_: int) -> object:
+    raise RuntimeError("can't start new thread")
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "message"),
+    [
+        (open_no_more_files, UserError, r"dataloader\.workers=1: no more files can be opened; raise .*ulimit -n"),
+        (start_no_threads, MachineError, "ended with exit code 75, because it cannot send a batch; use fewer"),
+    ],
+)
+def test_a_batch_that_a_worker_cannot_send_is_an_error(
+    image_folder: Path, change: ChangeImage, kind: type[Exception], message: str
+) -> None:
+    words = ["dataloader.workers=1", "batch_size=4", "eval_batch_size=4"]
+    loaders = make_loaders(image_folder, *words, change_image=change)
+    with pytest.raises(kind, match=message):
+        next(iter(loaders.train.epoch(0)))
+    loaders.close()
 
 
 def test_the_error_of_a_broken_image_shows_its_path(image_folder: Path, tmp_path: Path) -> None:
