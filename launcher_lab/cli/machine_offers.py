@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.algorithms.progressive_resizing import ProgressiveResizingConfig
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import Composed, compose
 from launcher.config.gpus import Gpu, unsupported
@@ -44,7 +43,7 @@ _FASTER = [
     *(*_FILES, "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=4"),
     *("dataloader.decode=crop", "dataloader.dct_scaling=true"),
 ]
-_CROPS = "algorithms.progressive_resizing.where=loader"
+_OF_VALUES = 2  # points in algorithms.NAME.KEY=VALUE
 # Times as fast that a remedy must be to be named.
 _WORTH = 1.05
 
@@ -94,8 +93,8 @@ def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, corre
     if not waits or not isinstance(loader, DecodingLoader):
         return []
     before = prediction.estimate.wall.seconds
-    sizes = [_CROPS] if "progressive_resizing" in predictor.plan.config.algorithms else []
-    for words in [[*_FASTER, *sizes]] if isinstance(loader, FFCVValues) else [_FILES, [*_FASTER, *sizes]]:
+    faster = [*_FASTER, *_advised(predictor.plan.config)]
+    for words in [faster] if isinstance(loader, FFCVValues) else [_FILES, faster]:
         plan = replace(predictor.plan, config=_with(predictor.plan.config, words))
         other = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
         after = other.estimate.wall.seconds
@@ -111,14 +110,20 @@ def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, corre
     ]
 
 
+def _advised(config: RunConfig) -> list[str]:
+    """Return the values that algorithms advise where loading is the bottleneck, as words."""
+    advice = (values.advice(values, "data") or "" for values in config.algorithms.values())
+    return [word for text in advice if (word := text.partition(":")[0]).count(".") == _OF_VALUES]
+
+
 def _with(config: RunConfig, words: Sequence[str]) -> RunConfig:
-    """Return the config with another loader, which may make crops of the step's size."""
+    """Return the config with the loader of words, and with their values of its algorithms."""
     algorithms = Algorithms(config.algorithms)
-    if _CROPS in words:
-        sizes = algorithms["progressive_resizing"]
-        assert isinstance(sizes, ProgressiveResizingConfig)
-        algorithms["progressive_resizing"] = replace(sizes, where="loader")
-    loader = compose([word for word in words if word != _CROPS]).config.dataloader
+    advised = [word for word in words if word.startswith("algorithms.")]
+    for word in advised:
+        (_, name, key), value = word.partition("=")[0].split("."), word.partition("=")[2]
+        algorithms[name] = replace(algorithms[name], **{key: value})  # type: ignore[type-var]
+    loader = compose([word for word in words if word not in advised]).config.dataloader
     return replace(config, dataloader=loader, algorithms=algorithms)
 
 

@@ -19,6 +19,7 @@ ALLOWED = {
     **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
+    ("launcher/config/formats.py", "backbone_freezing"): "the value of a key in older run folders",
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
     ("launcher_lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
 }
