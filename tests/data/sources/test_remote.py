@@ -56,7 +56,7 @@ def test_training_reads_class_folders_of_a_bucket_as_those_of_a_disk(image_folde
         inspect_data(compose(words_for(path)).config, must_exist=True).config for path in (image_folder, url)
     )
     assert identity(here) == identity(there)
-    assert [finding.status for finding in examine_data(there)] == ["ok", "ok", "ok"]
+    assert [finding.status for finding in examine_data(there)] == ["ok"] * 4
     streams = [stream(make_loaders(path, "dataloader.workers=0")) for path in (image_folder, url)]
     assert same(*streams)
     assert same(*([*make_loaders(path, "dataloader.workers=0").evaluate] for path in (image_folder, url)))
