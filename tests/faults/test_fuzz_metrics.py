@@ -94,6 +94,6 @@ def test_any_records_can_be_drawn(folder: RunFolder, lines: list[dict[str, Any]]
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), float("inf"), 10**400, 1e308, [1], {}])
 def test_an_invalid_value_invalidates_only_its_line(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "metrics.jsonl"
-    row = dict.fromkeys(KINDS["train"], 1) | {"kind": "train"}
+    row: dict[str, Any] = {name: [1] if name.startswith("rank_") else 1 for name in KINDS["train"]} | {"kind": "train"}
     path.write_text("\n".join(json.dumps(r) for r in (row | {"step": 3}, row | {"lr": value}, row)))
     assert [r["step"] for r in read_metrics(path)] == [3, 1]
