@@ -117,6 +117,8 @@ def in_words(hint: Any) -> str:
     origin, parts = get_origin(hint), get_args(hint)
     if within := [extra for extra in parts[1:] if isinstance(extra, Within)]:
         return f"duration, shortened to {within[0].fraction:g}dur by schedule.fit=on"
+    if origin is Annotated and get_origin(parts[0]) is list:
+        return _list(get_args(parts[0])[0], parts[1:])
     if origin is Annotated:
         return ", ".join([in_words(parts[0]), *_bounds(parts[1:])])
     if origin is Literal:
@@ -124,10 +126,20 @@ def in_words(hint: Any) -> str:
     if origin in (Union, UnionType):
         return ", or ".join(in_words(part) for part in parts)
     if origin is list:
-        return f"list: {in_words(parts[0])}"
+        return _list(parts[0])
     if origin is dict:
         return f"mapping of {in_words(parts[0])} to {in_words(parts[1])}"
     return "`_target_` and its keywords" if isinstance(hint, type) and issubclass(hint, Called) else _WORDS[hint]
+
+
+def _list(item: Any, extras: tuple[Any, ...] = ()) -> str:
+    """Describe a list of a type, as in `list of 2 numbers, above 0`."""
+    limits = [limit for extra in extras for limit in getattr(extra, "metadata", [])]
+    least, most = (max((getattr(one, name, 0) for one in limits), default=0) for name in ("min_length", "max_length"))
+    count = f"{most} " if most else f"at least {least} " if least > 1 else ""
+    noun, comma, bounds = in_words(item).partition(",")
+    first, of, rest = noun.partition(" of ")
+    return f"list of {count}{first}s{of}{rest}{comma}{bounds}"
 
 
 def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
@@ -138,7 +150,7 @@ def _bounds(extras: tuple[Any, ...]) -> Iterator[str]:
                 if (bound := getattr(limit, name, None)) is not None:
                     yield f"{words} {bound:g}" if bound < 2**53 else f"{words} 2^{bound.bit_length() - 1}"
             if (length := getattr(limit, "min_length", None)) is not None:
-                yield "one character" if length == 1 else f"{length} items"
+                yield "one character" if length == 1 else f"at least {length} items"
 
 
 def default(name: str, files: Iterable[Option]) -> str:
