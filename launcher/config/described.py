@@ -97,7 +97,7 @@ def json_schema() -> dict[str, Any]:
             own = _at(kind, known)
             _describe(own, [one for one in files if of_name.get(one.name, kind) == kind], known)
             _describe_others(own, files, known)
-            own["properties"]["name"]["description"] = f"the option, of `train ls {group}`"
+            own["properties"]["name"]["description"] = "the name of the option"
     for own in keys.values():
         if "$ref" in own:
             own.setdefault("description", _at(own["$ref"], known).get("description", ""))
