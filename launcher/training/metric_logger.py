@@ -88,7 +88,8 @@ class MetricLogger:
             else None,
             rank_wait_seconds=[rank.load for rank in means.ranks] or None,
             rank_gpu_memory_bytes=means.memory if any(means.memory) else None,
-            gpu_use=use(device),
+            # note: of several ranks the next field has it
+            gpu_use=None if means.ranks else use(device),
             rank_gpu_use=means.use if any(one >= 0 for one in means.use) else None,
         )
 
