@@ -14,7 +14,7 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import table, verbatim
 from launcher.errors import MachineError, UserError, one_line
-from launcher.plan.plan import dilated_epochs
+from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, without_void
 from launcher.records.progress import duration, wall_seconds
 from launcher.records.run_folder import RunFolder, run_folders

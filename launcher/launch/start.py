@@ -30,7 +30,8 @@ from launcher.launch.changes import last_ranks, print_changes
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
-from launcher.plan.plan import Plan, dilated_epochs
+from launcher.plan.epochs import dilated_epochs
+from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import is_finished, read_attempts, read_last
 from launcher.records.origins import note_resume, write_origins

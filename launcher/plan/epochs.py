@@ -11,6 +11,11 @@ from itertools import accumulate
 from launcher.counts import count_of
 
 
+def dilated_epochs(epochs: int, dilate: float) -> int:
+    """Return a run's epochs after dilation, rounded, at least one."""
+    return max(1, round(epochs * dilate))
+
+
 @dataclass(frozen=True)
 class EpochSteps:
     """The steps of a run's epochs.

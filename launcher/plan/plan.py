@@ -17,7 +17,7 @@ from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Launch, RunConfig
 from launcher.config.validate import validate
-from launcher.plan.epochs import EpochSteps
+from launcher.plan.epochs import EpochSteps, dilated_epochs
 
 # Passes at one view from which cuDNN's tuning pays.
 _TUNED_PASSES = 10_000
@@ -34,11 +34,6 @@ def processes_of_node(launch: Launch, gpus: int) -> int:
     if launch.nproc != "auto":
         return launch.nproc
     return 1 if launch.device == "cpu" else max(1, gpus)
-
-
-def dilated_epochs(epochs: int, dilate: float) -> int:
-    """Return a run's epochs after dilation, rounded, at least one."""
-    return max(1, round(epochs * dilate))
 
 
 @dataclass(frozen=True)

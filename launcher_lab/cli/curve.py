@@ -26,7 +26,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.plan.plan import dilated_epochs
+from launcher.plan.epochs import dilated_epochs
 from launcher.records.run_folder import RunFolder
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values

@@ -14,7 +14,7 @@ from launcher.config.overrides import read_override, unquoted
 from launcher.config.resolved import as_mapping, is_free
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
-from launcher.plan.plan import dilated_epochs
+from launcher.plan.epochs import dilated_epochs
 from launcher_lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from launcher_lab.study.runs import RunSummary
 from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected

@@ -16,7 +16,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import MachineError, UserError, first_few
-from launcher.plan.plan import dilated_epochs
+from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.records.progress import wall_seconds
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
