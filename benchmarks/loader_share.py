@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import write_between
+
 _BEGIN, _END = "<!-- loaders -->", "<!-- end of loaders -->"
 RECIPES = ("mild", "medium", "hot")
 _FASTER = [
@@ -66,10 +68,7 @@ def main(words: Sequence[str] | None = None) -> int:
     text = table()
     print(text, end="")
     if arguments.page:
-        path = Path(arguments.page)
-        before, _, rest = path.read_text().partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-        path.write_text(f"{before}{_BEGIN}\n\n{text}\n{_END}{after}")
+        write_between(Path(arguments.page), _BEGIN, _END, f"\n{text}\n")
     return 0
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
+from benchmarks.page import write_between
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
 from launcher_lab.predict.machines import decoding_threads
 from launcher_lab.predict.prediction import efficiencies
@@ -177,10 +178,7 @@ def main(words: Sequence[str] | None = None) -> int:
     text = page(values)
     print(text)
     if arguments.page:
-        path = Path(arguments.page)
-        before, _, rest = path.read_text().partition(_BEGIN)
-        _, _, after = rest.partition(_END)
-        path.write_text(f"{before}{_BEGIN}\n{text}{_END}{after}")
+        write_between(Path(arguments.page), _BEGIN, _END, text)
     return 0
 
 
