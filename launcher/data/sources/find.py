@@ -1,4 +1,4 @@
-"""Find the images of a data set's path: class folders, archives, tables, or ImageNet's files; imports no torch."""
+"""Find the images of a path: class folders, archives, tables, ImageNet's or CIFAR's files; imports no torch."""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +14,7 @@ from launcher.data.folder import Folder, divided, part, same_classes, sizes, wit
 from launcher.data.folds import held_out_fold
 from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
+from launcher.data.sources.cifar import cifar_path, cifar_source
 from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
@@ -158,6 +159,8 @@ def is_in_class_folders(path: str) -> bool:
     Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
     path = lone_table(path) or path
+    if cifar_path(path) is not None:
+        return False
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
     if is_remote(path) or is_in_one:
         return False
@@ -188,6 +191,8 @@ def open_source(
     """
     path = lone_table(path) or path
     files = Files(path)
+    if (cifar := cifar_path(path)) is not None:
+        return cifar_source(cifar, wanted, options)
     if is_in_class_folders(path):
         return folders_source(path, wanted, options, report)
     split = "val" if wanted == "evaluation" else wanted

@@ -16,7 +16,8 @@ class Piece:
     """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None.
 
     `deflated` are the compressed bytes from `start` on, 0 if it is stored as it is. A file with a `version` is read
-    through a copy on this machine, another URL from there; that of a table has the images of a `column`.
+    through a copy on this machine, another URL from there; that of a table has the images of a `column`,
+    those of CIFAR a split's.
     """
 
     name: str
@@ -32,7 +33,10 @@ class Piece:
 
 
 class Archive(NamedTuple):
-    """A file with many images, in a `column` if it is a table; with a `version` it is read through a copy here."""
+    """A file with many images, in a `column` if it is a table; with a `version` it is read through a copy here.
+
+    CIFAR is one, file or folder, whose column is a split.
+    """
 
     file: str
     version: str = ""
