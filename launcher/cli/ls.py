@@ -14,6 +14,7 @@ from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
+from launcher.config.keys import synonyms
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, Hardware
 from launcher.config.similar import did_you_mean
@@ -43,7 +44,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     section = arguments.section
     if section is not None and section not in SECTIONS:
-        raise UserError(Problem(f"no such section; {did_you_mean(section, SECTIONS)}", "ls", section))
+        meant = {word: f"{kind} {one}" for kind in ("verb", "key") for word, one in synonyms(f"{kind}s").items()}
+        hint = f"did you mean the {meant[section]}?" if section in meant else did_you_mean(section, SECTIONS)
+        raise UserError(Problem(f"no such section; {hint}", "ls", section))
     if section == "runs":
         return _runs(arguments)
     if arguments.folder is not None:

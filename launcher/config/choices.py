@@ -179,8 +179,8 @@ class ModelConfig(Complete, Declaration, ABC):
 
 # From outputs to the probabilities of classes, or `numbers`; None if an export has none.
 Scores = Literal["softmax", "sigmoid", "numbers"] | None
-# The mean loss [], float32, of outputs [B, ...], targets [B, ...], and weights of classes, float32 [C], or None.
-LossFunction = Callable[["Tensor", "Tensor", "Tensor | None"], "Tensor"]
+# The mean loss [], float32, of outputs [B, ...] and targets [B, ...]; in training also with the keywords `of_classes`.
+LossFunction = Callable[..., "Tensor"]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -205,9 +205,12 @@ class LossConfig(Complete, Declaration, ABC):
         Raises UserError if they lack what the values change.
         """
 
-    def weights(self, counts: np.ndarray) -> np.ndarray | None:
-        """Return the weights of classes with these numbers of training images, float64 [C]; None without any."""
-        return None
+    def of_classes(self, counts: np.ndarray, images: int) -> dict[str, np.ndarray]:
+        """Return keywords of the loss in training with values of the classes, float64 [C].
+
+        counts: the training images of each class, int64 [C], of so many images, which may have several classes.
+        """
+        return {}
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -16,8 +16,11 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
         **{"dataset.channels": 3, "dataset.dtype": "uint8", "hardware.network": None},
         **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
+        **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
     }
 }
+# The option of its group that a key belongs to, where others lack it.
+_OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view"}
 # The environment variable of a job of `train submit` with the job's identity, which the run folder records.
@@ -30,6 +33,8 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     complete = {**values}
     for key, value in _added():
         section = key.rpartition(".")[0]
+        if key in _OPTION and get(complete, f"{section}.name") != _OPTION[key]:
+            continue
         if get(complete, key, _ABSENT) is _ABSENT and (not section or isinstance(get(complete, section), Mapping)):
             put(complete, key, value)
     return complete

@@ -39,6 +39,14 @@ def kinds(group: str) -> list[type]:
     return options(get_type_hints(RunConfig, include_extras=True)[group])
 
 
+def options_with(key: str) -> list[str]:
+    """Return the options whose values have a dotted key, such as `loss=bce` for loss.pos_weight."""
+    group, _, name = key.partition(".")
+    extras = getattr(get_type_hints(RunConfig, include_extras=True)[group], "__metadata__", ())
+    listed = [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
+    return [f"{group}={option}" for option, kind in listed if name in all_keys(kind)]
+
+
 def takes_target(group: str) -> bool:
     """Return whether an option of a group may have a `_target_`."""
     extras = getattr(get_type_hints(RunConfig, include_extras=True)[group], "__metadata__", ())

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.keys import nearest_key
+from launcher.config.keys import nearest_key, options_with
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.schema import SWITCHED, RunConfig
 from launcher.config.similar import nearest
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
 _ABSENT = ("missing", "union_tag_not_found")
@@ -135,8 +135,11 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
 
 def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
     like = nearest_key(key, kind)
-    if like is None or like == key:
+    if like is None:
         return NO_SUCH_KEY
+    if like == key:
+        having = options_with(key) if kind is RunConfig else []
+        return f"{NO_SUCH_KEY} here; it is for {first_few(having)}" if having else NO_SUCH_KEY
     if like.rpartition(".")[0] in SWITCHED:
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
         like += f"={switched or ON_OFF[0]}"

@@ -9,10 +9,16 @@ from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.counts import count_of
-from launcher.errors import Problem, UserError, first_few
+from launcher.errors import Problem, UserError, first_few, shown
 
 # Note classes if the largest has so many times the images of the smallest.
 _UNEQUAL = 10
+# By the keywords of losses: the key, and what its values do.
+_IN_LOSS = {
+    "weights": ("class_weights", "weighs"),
+    "pos_weight": ("pos_weight", "weighs the presence of"),
+    "added": ("logit_adjustment", "shifts the logit of"),
+}
 _TYPES = {"class": np.int64, "classes": np.uint8, "numbers": np.float32}
 
 
@@ -83,27 +89,30 @@ def class_counts(labels: np.ndarray, classes: int) -> np.ndarray:
     return labels.sum(0, dtype=np.int64) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
 
 
-def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarray) -> list[str]:
+def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarray, images: int) -> list[str]:
     """Return a note if the largest class has ten times the training images of the smallest, with the remedies."""
     low, high = int(counts.argmin()), int(counts.argmax())
     if counts[high] < _UNEQUAL * counts[low]:
         return []
     facts = f"the largest class, {classes[high]}, has {count_of(counts[high], 'training image')}"
     facts += f" and the smallest, {classes[low]}"
-    used, weights, kind = [], config.loss.weights(counts), getattr(config.loss, "class_weights", "none")
+    used = []
     if config.dataset.sampling == "balanced":
         times = counts.sum() / len(counts) / counts[low]
         used.append(f"dataset.sampling=balanced draws an image of {classes[low]} {times:.2g} times an epoch")
-    if weights is not None and len(weights) == len(counts):
-        name = "loss.class_weights" if isinstance(kind, list) else f"loss.class_weights={kind}"
-        used.append(f"{name} weighs {classes[high]} by {weights[high]:.2g} and {classes[low]} by {weights[low]:.2g}")
+    for keyword, values in config.loss.of_classes(counts, images).items():
+        name, verb = _IN_LOSS[keyword]
+        kind = getattr(config.loss, name)
+        key = f"loss.{name}" if isinstance(kind, list) else f"loss.{name}={shown(kind)}"
+        if len(values) == len(counts):
+            used.append(f"{key} {verb} {classes[high]} by {values[high]:.2g} and {classes[low]} by {values[low]:.2g}")
     if not used:
         used = ["loss.class_weights=auto weighs rare classes more", "dataset.sampling=balanced draws them more often"]
         end = "; balanced_accuracy counts each class equally"
         if config.task.labelled == "classes":
             used, end = used[:1], ""
         return [f"{facts}, {counts[low]:,}: {', '.join(used)}{end}"]
-    return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of the two is enough' if len(used) == 2 else ''}"]
+    return [f"{facts}, {counts[low]:,}: {' and '.join(used)}{'; one of them is enough' if len(used) > 1 else ''}"]
 
 
 def check_labels(
@@ -121,7 +130,7 @@ def check_labels(
     if joined := [name for name in names if separator in name]:
         example = f"such as {joined[0]}; set task=multilabel for multi-label classification"
         notes.append(f"{_number(joined)} names joined by dataset.columns.separator={separator}, {example}")
-    return notes + imbalance_notes(config, names, class_counts(train, len(names)))
+    return notes + imbalance_notes(config, names, class_counts(train, len(names)), len(train))
 
 
 def check_classes(

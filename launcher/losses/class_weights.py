@@ -22,6 +22,10 @@ class ClassWeights(LossConfig):
     class_weights_power: NotNegative
     class_weights_beta: Annotated[float, Field(ge=0, lt=1)]
 
+    def of_classes(self, counts: np.ndarray, images: int) -> dict[str, np.ndarray]:
+        weights = self.weights(counts)
+        return {} if weights is None else {"weights": weights}
+
     def weights(self, counts: np.ndarray) -> np.ndarray | None:
         """Return the weights; with power 1 `auto` is samples / (classes * counts), as scikit-learn's "balanced"."""
         if isinstance(self.class_weights, list):

@@ -35,7 +35,7 @@ class DiceCrossEntropy(LossConfig):
         return partial(_sum, values=self)
 
 
-def _sum(logits: Tensor, targets: Tensor, weights: Tensor | None, values: DiceCrossEntropy) -> Tensor:
+def _sum(logits: Tensor, targets: Tensor, values: DiceCrossEntropy) -> Tensor:
     """Return the loss of logits [B, C, H, W]; a pass of a batch is of one rank, so Dice depends on their number."""
     total = logits.new_zeros(())
     if values.dice:

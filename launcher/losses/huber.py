@@ -30,6 +30,6 @@ class Huber(LossConfig):
         return partial(huber, delta=self.delta)
 
 
-def huber(outputs: Tensor, targets: Tensor, weights: Tensor | None = None, *, delta: float) -> Tensor:
-    """Return the mean Huber loss of float32 [B, K]; it has no weights."""
+def huber(outputs: Tensor, targets: Tensor, *, delta: float) -> Tensor:
+    """Return the mean Huber loss of float32 [B, K]."""
     return F.huber_loss(outputs, targets, delta=delta)

@@ -26,6 +26,6 @@ class L1(LossConfig):
         return l1
 
 
-def l1(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean absolute error of float32 [B, K]; it has no weights."""
+def l1(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean absolute error of float32 [B, K]."""
     return F.l1_loss(outputs, targets)

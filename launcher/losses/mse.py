@@ -26,6 +26,6 @@ class MSE(LossConfig):
         return mse
 
 
-def mse(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Return the mean squared error of float32 [B, K]; it has no weights."""
+def mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the mean squared error of float32 [B, K]."""
     return F.mse_loss(outputs, targets)

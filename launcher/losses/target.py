@@ -40,7 +40,7 @@ class LossTargetConfig(Called, LossConfig):
     def function(self, task: TaskConfig) -> LossFunction:
         called = self.built()
 
-        def loss(outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        def loss(outputs: Tensor, targets: Tensor) -> Tensor:
             # note: compiled code has no such context
             if torch.compiler.is_compiling():
                 return called(outputs.float(), targets)  # type: ignore[no-any-return]

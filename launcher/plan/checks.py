@@ -161,14 +161,15 @@ def _weights(plan: Plan) -> Iterator[Problem]:
 
 
 def _class_weights(plan: Plan) -> Iterator[Problem]:
-    key, task = "loss.class_weights", plan.config.task
-    value = getattr(plan.config.loss, "class_weights", "none")
-    if value != "none" and not task.weighs_classes:
-        yield Problem(f"task={task.name} has no weights of classes; set {key}=none", key, value)
-    elif isinstance(value, list) and len(value) != (classes := plan.config.dataset.classes):
-        has = f"has {count_of(len(value), 'number')} for {task.counted(classes)}"
-        message = f"{has}; set one per class, in the order of their names"
-        yield Problem(message, key, value)
+    task, classes = plan.config.task, plan.config.dataset.classes
+    for name, off in (("class_weights", "none"), ("pos_weight", "none"), ("logit_adjustment", 0)):
+        key, value = f"loss.{name}", getattr(plan.config.loss, name, off)
+        if value != off and not task.weighs_classes:
+            yield Problem(f"task={task.name} has no weights of classes; set {key}={off}", key, value)
+        elif isinstance(value, list) and len(value) != classes:
+            has = f"has {count_of(len(value), 'number')} for {task.counted(classes)}"
+            message = f"{has}; set one per class, in the order of their names"
+            yield Problem(message, key, value)
 
 
 def _checkpointing(plan: Plan) -> Iterator[Problem]:

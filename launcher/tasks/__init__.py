@@ -94,12 +94,12 @@ class Task(Complete, ABC):
     def targets(self, labels: Tensor) -> Tensor:
         """Return the targets of images with these labels, classes int64 [B] or rows [B, K] (`data.classes`)."""
 
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, **of_classes: Tensor) -> Tensor:
         """Return the mean loss [], in float32.
 
-        weights: of classes, float32 [C]; only if the declaration has `weighs_classes`.
+        of_classes: `LossConfig.of_classes`, float32 [C], in training; only if the declaration has `weighs_classes`.
         """
-        return self._loss(outputs.float(), targets, weights)
+        return self._loss(outputs.float(), targets, **of_classes)
 
     @abstractmethod
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

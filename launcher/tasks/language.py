@@ -97,8 +97,8 @@ class Language(Task):
     def targets(self, labels: Tensor) -> Tensor:
         return labels
 
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        return super().loss(outputs.flatten(0, 1), targets.flatten(), weights)
+    def loss(self, outputs: Tensor, targets: Tensor, **of_classes: Tensor) -> Tensor:
+        return super().loss(outputs.flatten(0, 1), targets.flatten(), **of_classes)
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Return the sums of nats, tokens and bytes; nats are summed in the widest type, for any batches alike."""

@@ -238,18 +238,18 @@ def build_trainer(
         classes=classes,
         index=index,
     )
-    labels, weights = loaders.train.reader.labels, None
+    labels, of_classes = loaders.train.reader.labels, {}
     if config.task.weighs_classes:
-        weights = config.loss.weights(class_counts(labels, config.dataset.classes or 0))
+        of_classes = config.loss.of_classes(class_counts(labels, config.dataset.classes or 0), len(labels))
     facts = {**loaders.train.reader.facts, **config.task.of_training(labels)}
-    step = build_step(plan, ranks, engine, initial, weights, facts)
+    step = build_step(plan, ranks, engine, initial, of_classes, facts)
     check_metrics(step.task, plan.evaluation_view, ranks.device)
     HEARTBEAT.watch_reading(loaders.stalled)
     clock = Stopwatch(partial(synchronize, ranks.device))
     meters = StepMeter(ranks, clock), StepMeter(ranks, clock)
-    numbers = None if weights is None else weights.tolist()
+    weights = of_classes["weights"].tolist() if "weights" in of_classes else None
     return Trainer(
-        plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters, class_weights=numbers, facts=facts
+        plan, ranks, loaders, step, copy.deepcopy(step.model), clock, *meters, class_weights=weights, facts=facts
     )
 
 
@@ -258,20 +258,19 @@ def build_step(
     ranks: Ranks,
     engine: Engine,
     initial: Mapping[str, Tensor] | None = None,
-    class_weights: np.ndarray | None = None,
+    of_classes: Mapping[str, np.ndarray] | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> TrainStep:
     """Build the training step with weights from the seed, or with `initial` ones, equal on all ranks.
 
-    class_weights: of the loss, [C]. facts: what the task computed from the training labels.
+    of_classes: `LossConfig.of_classes`. facts: what the task computed from the training labels.
     """
     config = plan.config
     precision = choose_precision(config, ranks.device)
     task = build_task(config, precision.dtype, facts)
-    if class_weights is None:
-        loss: Loss = task.loss
-    else:
-        loss = partial(task.loss, weights=torch.tensor(class_weights, dtype=torch.float32, device=ranks.device))
+    device = ranks.device
+    values = {k: torch.tensor(v, dtype=torch.float32, device=device) for k, v in (of_classes or {}).items()}
+    loss: Loss = partial(task.loss, **values) if values else task.loss
     outputs, channels = config.task.outputs(config.dataset), config.dataset.channels
     model = build_model(config.model, outputs, config.loss, config.seed, channels).to(ranks.device)
     engine.change_model(model, initial)

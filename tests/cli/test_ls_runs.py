@@ -111,3 +111,8 @@ def test_where_no_run_is_yet_the_list_is_empty(tmp_path: Path, monkeypatch: pyte
 def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
     assert f"{tmp_path}/x is no folder; type train ls runs FOLDER" in refused("ls", "runs", str(tmp_path / "x"))
     assert "only train ls runs takes a folder" in refused("ls", "recipes", str(tmp_path))
+
+
+@pytest.mark.parametrize(("word", "meaning"), [("long_tail", "key loss.logit_adjustment"), ("gradcam", "verb look")])
+def test_ls_knows_other_words(word: str, meaning: str) -> None:
+    assert f"did you mean the {meaning}?" in refused("ls", word)

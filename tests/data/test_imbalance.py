@@ -64,7 +64,14 @@ def test_the_note_has_the_weights_in_use(folder: Path) -> None:
     (note,) = notes(folder, "dataset.sampling=balanced")
     assert note.endswith("2: dataset.sampling=balanced draws an image of emu 4.5 times an epoch")
     (note,) = notes(folder, "dataset.sampling=balanced", f"{WEIGHTS}=[1,2,3]")
-    assert note.endswith("and loss.class_weights weighs cat by 1 and emu by 3; one of the two is enough")
+    assert note.endswith("and loss.class_weights weighs cat by 1 and emu by 3; one of them is enough")
+
+
+def test_the_note_has_what_else_the_loss_takes_from_the_counts(folder: Path) -> None:
+    (note,) = notes(folder, "loss.logit_adjustment=1")
+    assert note.endswith("2: loss.logit_adjustment=1.0 shifts the logit of cat by -0.3 and emu by -2.6")
+    (note,) = notes(folder, "loss=bce", "loss.pos_weight=balanced", f"{WEIGHTS}=auto")
+    assert "and loss.pos_weight=balanced weighs the presence of cat by 0.35 and emu by 12" in note
 
 
 def weights(*words: str) -> np.ndarray:
@@ -102,11 +109,42 @@ def test_other_weights_are_refused(folder: Path, value: str, message: str) -> No
     assert WEIGHTS in line
 
 
-def test_a_task_without_weights_of_classes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ([f"{WEIGHTS}=auto"], f"{WEIGHTS}=none"),
+        (["loss.logit_adjustment=1"], "loss.logit_adjustment=0"),
+        (["loss=bce", "loss.pos_weight=2"], "loss.pos_weight=none"),
+    ],
+)
+def test_a_task_without_weights_of_classes_refuses_them(
+    words: list[str], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ClassificationConfig, "weighs_classes", False)
-    config = compose(["launch=cpu", f"{WEIGHTS}=auto"]).config
-    with pytest.raises(UserError, match=r"task=classification has no weights of classes; set loss.class_weights=none"):
+    config = compose(["launch=cpu", *words]).config
+    with pytest.raises(UserError, match=f"task=classification has no weights of classes; set {remedy}"):
         check(Plan(config, 1, 320), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["loss=bce", "loss.logit_adjustment=1"], "no such key here; it is for loss=cross_entropy"),
+        (["loss.pos_weight=3"], "no such key here; it is for loss=bce"),
+        (["loss=mse", "loss.pos_weight=balanced"], "no such key here; it is for loss=bce"),
+        (["loss=bce", "loss.pos_weight=[1,2]"], "has 2 numbers for 3 classes; set one per class, in the order of"),
+        (["loss=bce", "loss.pos_weight=auto"], "must be one of none, balanced"),
+        (["loss=bce", "loss.pos_weight=0"], "above 0"),
+        (["loss.logit_adjustment=-1"], "must be at least 0"),
+        (["long_tail=1"], "no such key; did you mean loss.logit_adjustment?"),
+        (["logit_adjustment=1"], "no such key; did you mean loss.logit_adjustment?"),
+        (["pos_weight=1"], "no such key; did you mean loss.pos_weight?"),
+    ],
+)
+def test_values_of_another_loss_are_refused_with_the_loss_that_has_them(
+    folder: Path, words: list[str], message: str
+) -> None:
+    assert message in refused("plan", *words_for(folder), *words)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=7).filter(any), st.integers(0, 2**63 - 1), st.integers(0, 99))

@@ -81,6 +81,36 @@ def test_the_threshold_of_bce_is_timms(threshold, ones):
     assert thresholded(LOGITS, LABELS).item() == BCE(LOGITS, LABELS).item()
 
 
+@pytest.mark.parametrize("tau", [1.0, 0.5])
+@pytest.mark.parametrize("targets", [[[0, 0, 1], [1, 0, 0]], SOFT.tolist()])
+def test_logit_adjustment_is_the_loss_of_menon_et_al(tau, targets):
+    """Equation 10: -log(prior_y^tau e^f_y / sum_j prior_j^tau e^f_j); here summed over the weights of a target."""
+    counts = np.array([60, 30, 10])
+    config = compose([f"loss.logit_adjustment={tau}"]).config
+    values = {name: torch.tensor(value) for name, value in config.loss.of_classes(counts, 100).items()}
+    expected = 0.0
+    for logits, row in zip(LOGITS.tolist(), targets, strict=True):
+        odds = [(count / 100) ** tau * math.exp(logit) for count, logit in zip(counts, logits, strict=True)]
+        expected -= sum(weight * math.log(one / sum(odds)) for weight, one in zip(row, odds, strict=True)) / 2
+    assert build_task(config).loss(LOGITS, torch.tensor(targets).float(), **values).item() == pytest.approx(expected)
+    assert "added" not in compose([]).config.loss.of_classes(counts, 100)
+
+
+@pytest.mark.parametrize(
+    ("value", "weights"),
+    [("balanced", [40 / 60, 70 / 30, 100.0]), ("3", [3.0] * 3), ("[2,0.5,1]", [2.0, 0.5, 1.0])],
+)
+def test_pos_weight_multiplies_the_terms_of_present_classes(value, weights):
+    config = compose(["loss=bce", f"loss.pos_weight={value}"]).config
+    values = config.loss.of_classes(np.array([60, 30, 0]), 100)
+    assert values["pos_weight"].tolist() == pytest.approx(weights)
+    absent, present = -(1 - LOGITS.sigmoid()).log() * (1 - SOFT), -LOGITS.sigmoid().log() * SOFT
+    expected = (absent + torch.tensor(weights) * present).sum().item() / 2
+    given = {name: torch.tensor(one, dtype=torch.float32) for name, one in values.items()}
+    assert build_task(config).loss(LOGITS, SOFT, **given).item() == pytest.approx(expected)
+    assert compose(["loss=bce"]).config.loss.of_classes(np.array([60, 30, 0]), 100) == {}
+
+
 @pytest.mark.parametrize(("gamma", "alpha"), [(2.0, 0.25), (0.5, 0.9), (3.0, None), (0.0, None)])
 @pytest.mark.parametrize("targets", [LABELS, SOFT])
 def test_the_focal_loss_is_torchvisions_and_bce_without_its_power(gamma, alpha, targets):
@@ -123,10 +153,10 @@ def test_weighted_cross_entropy_is_torchs_sum_over_the_number_of_samples(smoothi
     """torch's mean of soft targets is the same; that of indices is divided by the sum of their weights instead."""
     theirs = F.cross_entropy(LOGITS, LABELS, WEIGHTS, reduction="sum", label_smoothing=smoothing) / 2
     targets = smooth(LABELS, smoothing, 3) if smoothing else LABELS
-    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, targets, WEIGHTS), theirs)
+    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, targets, weights=WEIGHTS), theirs)
     soft = torch.nn.CrossEntropyLoss(weight=WEIGHTS)(LOGITS, SOFT)
-    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, SOFT, WEIGHTS), soft)
-    mean_of_indices = CROSS_ENTROPY(LOGITS, LABELS, WEIGHTS) * 2 / WEIGHTS[LABELS].sum()
+    torch.testing.assert_close(CROSS_ENTROPY(LOGITS, SOFT, weights=WEIGHTS), soft)
+    mean_of_indices = CROSS_ENTROPY(LOGITS, LABELS, weights=WEIGHTS) * 2 / WEIGHTS[LABELS].sum()
     torch.testing.assert_close(mean_of_indices, torch.nn.CrossEntropyLoss(weight=WEIGHTS)(LOGITS, LABELS))
 
 
@@ -135,15 +165,15 @@ def test_weighted_bce_weighs_each_sample_by_its_classes(targets):
     """As in the class-balanced sigmoid loss of Cui et al. 2019."""
     each = torch.stack([BCE(LOGITS[n : n + 1], targets[n : n + 1]) for n in range(2)])
     of_samples = WEIGHTS[targets] if targets is LABELS else targets @ WEIGHTS
-    torch.testing.assert_close(BCE(LOGITS, targets, WEIGHTS), (of_samples * each).mean())
+    torch.testing.assert_close(BCE(LOGITS, targets, weights=WEIGHTS), (of_samples * each).mean())
 
 
 @pytest.mark.parametrize("loss", [CROSS_ENTROPY, BCE])
 @pytest.mark.parametrize("targets", [LABELS, SOFT])
 def test_the_mean_over_halves_of_a_batch_is_that_of_the_batch_with_weights_too(loss, targets):
-    halves = [loss(LOGITS[n : n + 1], targets[n : n + 1], WEIGHTS) for n in range(2)]
-    torch.testing.assert_close(loss(LOGITS, targets, WEIGHTS), torch.stack(halves).mean())
-    torch.testing.assert_close(loss(LOGITS, targets, torch.ones(3)), loss(LOGITS, targets))
+    halves = [loss(LOGITS[n : n + 1], targets[n : n + 1], weights=WEIGHTS) for n in range(2)]
+    torch.testing.assert_close(loss(LOGITS, targets, weights=WEIGHTS), torch.stack(halves).mean())
+    torch.testing.assert_close(loss(LOGITS, targets, weights=torch.ones(3)), loss(LOGITS, targets))
 
 
 def test_of_equal_logits_the_first_class_is_predicted_by_metrics_table_and_predictions_alike():

@@ -71,7 +71,7 @@ class Masks(ImageTask):
     def targets(self, labels: Tensor) -> Tensor:
         return labels
 
-    def loss(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def loss(self, outputs: Tensor, targets: Tensor, **of_classes: Tensor) -> Tensor:
         return F.cross_entropy(outputs.float(), targets)
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:

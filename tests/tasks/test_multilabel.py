@@ -154,7 +154,7 @@ def test_class_weights_multiply_the_loss_of_each_class() -> None:
     task, logits, targets = task_of("multilabel"), torch.randn(5, 3), torch.tensor([[0, 1.0, 0.5]] * 5)
     weights = torch.tensor([1.0, 4.0, 0.25])
     terms = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
-    torch.testing.assert_close(task.loss(logits, targets, weights), (terms * weights).sum() / 5)
+    torch.testing.assert_close(task.loss(logits, targets, weights=weights), (terms * weights).sum() / 5)
 
 
 def test_predictions_are_all_labels_from_the_threshold_on() -> None:

@@ -21,6 +21,8 @@ from tests.two_ranks import on_ranks
 
 # 33 training images: three classes have four, the others three.
 UNEQUAL = ["dataset.train_samples=33", "batch_size=12", "loss.class_weights=[9,9,9,1,1,1,1,1,1,1]"]
+# Other values of classes in the loss, from the same images.
+OF_COUNTS = {"bce": "loss.pos_weight=balanced", "cross_entropy": "loss.logit_adjustment=1.5"}
 AUTO = ["dataset.train_samples=33", "loss.class_weights=auto"]
 EVERY = ["algorithms=[mixup,cutmix,label_smoothing,sam,selective_backprop]", "algorithms.sam.interval=2"]
 EVERY += ["algorithms.selective_backprop.start=0.0", "algorithms.selective_backprop.end=1.0"]
@@ -44,6 +46,15 @@ def test_weighted_runs_resume_to_the_same_bits_with_every_algorithm_of_the_loss(
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
 
 
+@pytest.mark.parametrize("loss", OF_COUNTS)
+def test_what_comes_from_the_counts_of_classes_is_in_the_step_alone_and_resumes(loss: str, tmp_path: Path) -> None:
+    words = [*UNEQUAL[:2], f"loss={loss}"]
+    plain, changed = build(*words), build(*words, OF_COUNTS[loss])
+    assert plain.evaluate(lambda: False) == changed.evaluate(lambda: False)
+    assert steps(plain, 1) != steps(changed, 1)
+    assert_resumes_to_the_same_bits([*words, OF_COUNTS[loss], *EVERY], tmp_path / "step-00000003.pt")
+
+
 def test_weights_change_the_step_and_not_the_loss_of_an_evaluation() -> None:
     plain, weighted = build(*UNEQUAL, "loss.class_weights=none"), build(*UNEQUAL)
     of_both = [run.evaluate(lambda: False) for run in (plain, weighted)]
@@ -59,19 +70,24 @@ def test_micro_batches_do_not_change_the_weighted_loss(targets: str) -> None:
     assert four == pytest.approx(one, rel=1e-5)
 
 
-def first_loss(rank: int, world: int, folder: Path) -> None:
+def first_loss(rank: int, world: int, folder: Path, words: list[str]) -> None:
     torch.set_num_threads(1)
     building.get_model = tiny
-    config = compose(["schedule.warmup=0ba", *SMALL, *UNEQUAL, "dataset.sampling=balanced"]).config
+    config = compose(["schedule.warmup=0ba", *SMALL, *UNEQUAL, *words]).config
     run = build_trainer(config, Ranks(rank, world, rank, world, torch.device("cpu")))
     run.train_step.model.eval()
     (folder / f"{world}-{rank}.json").write_text(json.dumps(steps(run, 1)))
 
 
-def test_the_mean_of_the_ranks_losses_is_that_of_one_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [["dataset.sampling=balanced"], *([f"loss={loss}", word] for loss, word in OF_COUNTS.items())],
+    ids=["balanced", *OF_COUNTS],
+)
+def test_the_mean_of_the_ranks_losses_is_that_of_one_rank(words: list[str], tmp_path: Path) -> None:
     means = []
     for world in (1, 2, 3):
-        on_ranks(world, first_loss, world, tmp_path)
+        on_ranks(world, first_loss, world, tmp_path, words)
         losses = [json.loads((tmp_path / f"{world}-{rank}.json").read_text())[0] for rank in range(world)]
         means.append(sum(losses) / world)
     assert means == pytest.approx(means[:1] * 3, rel=1e-5)
