@@ -29,9 +29,10 @@ def checkpoint_activations(network: nn.Module) -> None:
     """
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
-    from launcher.models import causal_transformer, residual_unet, vision_transformer
+    from launcher.models import causal_transformer, residual_unet, vision_transformer, whitened_network
 
-    kinds = (BasicBlock, Bottleneck, vision_transformer.Block, causal_transformer.Block, residual_unet.TwoConvolutions)
+    own = (vision_transformer.Block, causal_transformer.Block, residual_unet.TwoConvolutions)
+    kinds = (BasicBlock, Bottleneck, *own, whitened_network.ConvolutionGroup)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
         # note: changing the class keeps weights, names and hooks as they are

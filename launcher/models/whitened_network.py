@@ -1,0 +1,65 @@
+"""The network of airbench (Jordan 2024, arXiv:2404.00498): a small convolution, three groups of others, and a head.
+
+An export contains this source, so it needs only torch.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class ConvolutionGroup(nn.Module):
+    """Convolutions of 3 x 3, the first before a maximum over 2 x 2, each with a batch norm without a weight, and GELU.
+
+    Of three convolutions the last two have a residual connection.
+    """
+
+    def __init__(self, inputs: int, outputs: int, convolutions: int, momentum: float):
+        super().__init__()
+        widths = [inputs, *[outputs] * (convolutions - 1)]
+        self.convs = nn.ModuleList(nn.Conv2d(width, outputs, 3, padding=1, bias=False) for width in widths)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(outputs, eps=1e-12, momentum=momentum) for _ in widths)
+        for norm in self.norms:
+            norm.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = first = F.gelu(self.norms[0](F.max_pool2d(self.convs[0](x), 2)))
+        for number in range(1, len(self.convs)):
+            x = self.norms[number](self.convs[number](x))
+            x = F.gelu(x + first if number == 2 else x)
+        return x
+
+
+class WhitenedNetwork(nn.Module):
+    """Compute logits [B, classes] of images [B, channels, H, W] from 18 px on.
+
+    The first convolution has two outputs for each value of a patch of 2 x 2, as `algorithms.whitening` fills it.
+    widths: outputs of the groups. convolutions: of each, 2 or 3. output_scale: multiplies the logits.
+    """
+
+    def __init__(
+        self,
+        classes: int,
+        *,
+        widths: list[int],
+        convolutions: int,
+        batchnorm_momentum: float,
+        output_scale: float,
+        channels: int = 3,
+    ):
+        super().__init__()
+        self.output_scale = output_scale
+        self.whiten = nn.Conv2d(channels, 8 * channels, 2)
+        inputs = [8 * channels, *widths[:-1]]
+        self.groups = nn.ModuleList(
+            ConvolutionGroup(*pair, convolutions, batchnorm_momentum) for pair in zip(inputs, widths, strict=True)
+        )
+        self.head = nn.Linear(widths[-1], classes, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = F.gelu(self.whiten(images))
+        for group in self.groups:
+            x = group(x)
+        return self.output_scale * self.head(F.adaptive_max_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
+
+
+PARTS = (ConvolutionGroup, WhitenedNetwork)
