@@ -28,8 +28,10 @@ from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
-from launcher.training.meters import StepOutcome
+from launcher.training.gpu_faults import GpuFaults, fault_code
+from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
 from launcher.training.networks import read_teacher
+from launcher.training.rank_times import Stragglers, advice
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -37,6 +39,8 @@ ROUNDS = 4
 WARMUP_STEPS = 2
 _SAVES = 3
 _COPIES = 8
+# Of the steps of a round, to judge the ranks.
+_LEAST_SECONDS = 0.4
 
 
 def work(scratch: Path) -> None:
@@ -58,6 +62,10 @@ class StepProfiler:
         self._steps: dict[StepSample, list[float]] = {sample: [] for sample in chosen}
         self._both: dict[StepSample, list[float]] = {sample: [] for sample in common}
         self._loads: dict[StepSample, list[float]] = {sample: [] for sample in (common[0], common[-1])}
+        self._clock = Stopwatch(self._timer.synchronize)
+        self._meter = StepMeter(run.ranks, self._clock)
+        self._stragglers, self._faults = Stragglers(_LEAST_SECONDS), GpuFaults()
+        self._warnings: list[str] = []
 
     def measure(self, scratch: Path) -> Measurement:
         """Measure all parts in rounds."""
@@ -73,6 +81,7 @@ class StepProfiler:
                 seconds.append(self._step_alone(sample))
             for sample, seconds in self._both.items():
                 seconds.append(self._with_loading(sample, seconds or self._steps[sample], self._timer.step))
+            self._judge_ranks()
             for sample, seconds in self._loads.items():
                 seconds.append(self._with_loading(sample, seconds or self._both[sample], lambda *_: None))
             transfers.append(self._transfer())
@@ -96,7 +105,16 @@ class StepProfiler:
             evaluation=evaluation,
             save_seconds=saves,
             last_save_seconds=last_save,
+            warnings=self._warnings,
         )
+
+    def _judge_ranks(self) -> None:
+        """Note the ranks that the last steps with their loading found slow, and the GPUs that their drivers did."""
+        means, ranks = self._meter.take()(), self.run.ranks
+        slow = self._stragglers.add(means.ranks, means.steps, means.seconds)
+        sick = self._faults.add(means.faults or [fault_code(ranks.device)])
+        self._warnings += [advice(one, ranks.host(one.rank)) for one in slow]
+        self._warnings += [one.line(ranks.host(one.rank)) for one in sick]
 
     @property
     def _workers(self) -> int:
@@ -122,14 +140,23 @@ class StepProfiler:
         return self._timer.mean(count, lambda number: self._timer.step(self._batch, sample, number))
 
     def _with_loading(
-        self, sample: StepSample, earlier: list[float], use: Callable[[Loaded, StepSample, int], object]
+        self, sample: StepSample, earlier: list[float], use: Callable[[Loaded, StepSample, int], StepOutcome | None]
     ) -> float:
         """Return the seconds per batch of loading and of its use, as in the training loop."""
         count = self._within_epoch(self._count(earlier))
         batches = self._batches(*self._start_of(sample, count))
         for number in range(self._ahead):
             use(next(batches), sample, number)
-        return self._timer.mean(count, lambda number: use(next(batches), sample, number))
+
+        def load_and_use(number: int) -> None:
+            start = time.perf_counter()
+            batch = next(batches)
+            waited = time.perf_counter() - start
+            if (outcome := use(batch, sample, number)) is not None:
+                self._meter.add(outcome, waited)
+
+        with self._clock.counting("training"):
+            return self._timer.mean(count, load_and_use)
 
     def _transfer(self) -> float:
         """Return the seconds to copy a batch to the GPU; 0 on the CPU."""
@@ -235,7 +262,7 @@ class StepTimer:
         self.run = run
         self._last: StepOutcome | None = None
 
-    def step(self, batch: Loaded, sample: StepSample, number: int) -> None:
+    def step(self, batch: Loaded, sample: StepSample, number: int) -> StepOutcome:
         """Take a step on a batch, at step `number` of a sample; raise StopRequested after a stop request."""
         images, targets, indices = batch
         # note: a change of the trainable parameters rebuilds DDP, which is not part of a step
@@ -244,6 +271,7 @@ class StepTimer:
         before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.requested))
         if before is not None and before.report().requests.stop:
             raise StopRequested(signal.SIGTERM)
+        return self._last
 
     def mean(self, count: int, run: Callable[[int], object]) -> float:
         """Return the mean seconds of `count` calls with the numbers from 0."""

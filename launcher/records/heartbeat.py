@@ -10,10 +10,12 @@ from launcher.disk import reason
 from launcher.records.metrics import (
     EndRecord,
     EvalRecord,
+    GpuFaultRecord,
     NonFiniteRecord,
     Record,
     ResumeRecord,
     StartRecord,
+    StragglerRecord,
     TrainRecord,
 )
 from launcher.records.run_folder import RunFolder, checkpoint_name
@@ -30,6 +32,7 @@ _HELP = {
     "seconds_left": "Predicted seconds to the end of the run.",
     "checkpoint_step": "Step of the newest checkpoint.",
     "nonfinite_steps": "Steps with a non-finite loss or gradient since the start or resume.",
+    "warnings": "Slow ranks and faults of GPUs since the start or resume.",
     "healthy": "1 if the last steps were finite, else 0.",
     "running": "1 while the run trains, 0 after its end.",
 }
@@ -42,6 +45,7 @@ class HeartbeatSink:
         self._path, self._folder = path, RunFolder(folder.path.absolute())
         self._values: dict[str, Any] = {"run": str(self._folder.path), "state": "starting", "health": "ok"}
         self._values |= {"total_steps": total_steps, "epochs": epochs, "nonfinite_steps": 0, "metrics": {}}
+        self._values |= {"warnings": 0, "warning": None}
         self._evaluation_seconds = 0.0
         self._written, self._has_failed = -_SECONDS, False
 
@@ -71,7 +75,7 @@ class HeartbeatSink:
         """Return the values that a record changes."""
         match record:
             case StartRecord() | ResumeRecord():
-                return {"state": "training", "nonfinite_steps": 0, "health": "ok"}
+                return {"state": "training", "nonfinite_steps": 0, "health": "ok", "warnings": 0, "warning": None}
             case TrainRecord():
                 spent = record.train_seconds + self._evaluation_seconds
                 left = (self._values["total_steps"] - record.step) * spent / max(1, record.step)
@@ -85,6 +89,8 @@ class HeartbeatSink:
             case NonFiniteRecord():
                 steps = self._values["nonfinite_steps"] + 1
                 return {"nonfinite_steps": steps, "health": f"loss or gradients of step {record.step} are not finite"}
+            case StragglerRecord() | GpuFaultRecord():
+                return {"warnings": self._values["warnings"] + 1, "warning": record.text}
             case EndRecord():
                 return {"state": "finished" if record.finished else "stopped", "seconds_left": 0.0}
         return {}

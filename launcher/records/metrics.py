@@ -148,6 +148,16 @@ class StragglerRecord(Record):
 
 
 @dataclass(frozen=True)
+class GpuFaultRecord(Record):
+    """The driver of a rank's GPU has seen a fault; `text` has what and what to do."""
+
+    kind: ClassVar[str] = "gpu_fault"
+    rank: int
+    host: str
+    text: str
+
+
+@dataclass(frozen=True)
 class EndRecord(Record):
     """The run ended; `finished` is false if it was stopped, `ended_by` the key that ended it before its length."""
 

@@ -1,6 +1,7 @@
 """Summarize a run in a table, with the errors of an earlier estimate."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ def results(folder: RunFolder, config: RunConfig) -> list[tuple[str, str]]:
         *_target(config, rows),
         *_stopped_early(config, rows),
         *_speed(config.task, rows),
-        *_stragglers(rows),
+        *slow_and_sick(rows),
         *_estimated(config, rows),
         *_gaps(rows),
     ]
@@ -105,10 +106,12 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     return cells
 
 
-def _stragglers(rows: list[Row]) -> list[tuple[str, str]]:
-    """Return the last warning of each rank that was slow."""
+def slow_and_sick(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the last warning of each rank that was slow, and each fault of a GPU once."""
     last = {row["rank"]: row for row in rows if row["kind"] == "straggler"}
-    return [("slow rank", f"{row['text']} (step {row['step']:,})") for _, row in sorted(last.items())]
+    faults = {row["text"]: row for row in rows if row["kind"] == "gpu_fault"}
+    named = [*(("slow rank", row) for _, row in sorted(last.items())), *(("GPU fault", row) for row in faults.values())]
+    return [(name, f"{row['text']} (step {row['step']:,})") for name, row in named]
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:

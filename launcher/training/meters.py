@@ -18,10 +18,12 @@ from launcher.accelerator import has_streams, interface, max_memory, use, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
+from launcher.training.gpu_faults import fault_code
 from launcher.training.rank_times import RankSeconds
 
-# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, its memory and GPU use.
-_VALUES = 4
+# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and of its GPU the memory,
+# use and faults.
+_VALUES = 5
 _UNKNOWN = -1.0
 
 
@@ -142,7 +144,7 @@ class StepMeans:
 
     seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
     each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one; use:
-    the percentage of the last moments in which it computed, -1 if unknown.
+    the percentage of the last moments in which it computed, -1 if unknown; faults: the codes of `gpu_faults`.
     """
 
     steps: int
@@ -153,6 +155,7 @@ class StepMeans:
     ranks: list[RankSeconds] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     use: list[float] = field(default_factory=list)
+    faults: list[int] = field(default_factory=list)
 
 
 class StepMeter:
@@ -194,9 +197,10 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            compute, load, memory, used = (own[number::_VALUES] for number in range(_VALUES))
+            compute, load, memory, used, faults = (own[number::_VALUES] for number in range(_VALUES))
             ranks = list(map(RankSeconds, compute, load))
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, list(map(int, memory)), used)
+            of_gpus = [*map(int, memory)], used, [*map(int, faults)]
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, *of_gpus)
 
         return means
 
@@ -206,7 +210,8 @@ class StepMeter:
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
         used = use(device)
-        own = [self._own / steps, self._waited / steps, max_memory(device) or 0, _UNKNOWN if used is None else used]
+        of_gpu = max_memory(device) or 0, _UNKNOWN if used is None else used, fault_code(device)
+        own = [self._own / steps, self._waited / steps, *of_gpu]
         values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 

@@ -1,6 +1,6 @@
 """Write the records of a run while it trains; only rank 0 writes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -14,6 +14,7 @@ from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder
 from launcher.training.evaluation import Evaluation
+from launcher.training.gpu_faults import GpuFaults, fault_code
 from launcher.training.meters import AsyncRead, StepMeans
 from launcher.training.rank_times import Stragglers, advice
 from launcher.training.trainer import Trainer
@@ -30,7 +31,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
-        self._stragglers = Stragglers()
+        self._stragglers, self._gpu_faults = Stragglers(), GpuFaults()
         sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
         if sinks and (heartbeat := trainer.config.heartbeat) is not None:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
@@ -75,7 +76,9 @@ class MetricLogger:
 
     def _train_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
-        self._report_stragglers(done, means)
+        self._warn_of_stragglers(done, means)
+        # note: a single rank reads its driver here
+        self._warn_of_gpus(done, means.faults or [fault_code(device)])
         return metrics.TrainRecord(
             **self._means(done, means),
             epoch=trainer.plan.epoch_steps.before(done),
@@ -93,14 +96,24 @@ class MetricLogger:
             rank_gpu_use=means.use if any(one >= 0 for one in means.use) else None,
         )
 
-    def _report_stragglers(self, done: int, means: StepMeans) -> None:
+    def _warn_of_stragglers(self, done: int, means: StepMeans) -> None:
         """Print and record the ranks that have become slow."""
         for slow in self._stragglers.add(means.ranks, means.steps, means.seconds):
             host = self._trainer.ranks.host(slow.rank)
             text = advice(slow, host)
-            self.record(metrics.StragglerRecord(done, metrics.now(), slow.rank, host, slow.slower, text))
-            if self._trainer.ranks.is_first:
-                print(f"warning: {text}", flush=True)
+            self._warn(metrics.StragglerRecord(done, metrics.now(), slow.rank, host, slow.slower, text), text)
+
+    def _warn_of_gpus(self, done: int, codes: Sequence[int]) -> None:
+        """Print and record the faults of GPUs that are new."""
+        for fault in self._gpu_faults.add(codes):
+            host = self._trainer.ranks.host(fault.rank)
+            text = fault.line(host)
+            self._warn(metrics.GpuFaultRecord(done, metrics.now(), fault.rank, host, text), text)
+
+    def _warn(self, record: Record, text: str) -> None:
+        self.record(record)
+        if self._trainer.ranks.is_first:
+            print(f"warning: {text}", flush=True)
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()

@@ -73,10 +73,11 @@ class Straggler(NamedTuple):
 class Stragglers:
     """Finds the ranks that are slow in several intervals in a row; each counts once until it recovers.
 
-    Log intervals that are too short for a judgement are joined.
+    Intervals in less than `least` seconds of training are joined.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: float | None = None) -> None:
+        self._least = LEAST_SECONDS if least is None else least
         self._in_a_row: dict[int, int] = {}
         self._steps, self._seconds = 0, 0.0
         self._sums: list[RankSeconds] = []
@@ -92,7 +93,7 @@ class Stragglers:
             for before, one in zip(sums, ranks, strict=True)
         ]
         self._steps, self._seconds = self._steps + steps, self._seconds + seconds
-        if self._seconds < LEAST_SECONDS or not ranks:
+        if self._seconds < self._least or not ranks:
             return []
         means = [RankSeconds(one.compute / self._steps, one.load / self._steps) for one in self._sums]
         step_seconds, self._steps, self._seconds, self._sums = self._seconds / self._steps, 0, 0.0, []

@@ -62,6 +62,7 @@ function draw(runs) {
     const style = `color: ${colour(number)}; border-top-style: ${dash(number) ? "dashed" : "solid"}`;
     item.append(element("span", { class: "key", style }), element("b", {}, run.name));
     item.append(element("span", { class: "hint" }, ` ${run.state}`));
+    for (const warning of run.warnings) item.append(element("div", { class: "warning" }, warning));
     return item;
   }));
   document.getElementById("charts").replaceChildren(...[...titles].map(([title, lines]) => chart(title, lines)));

@@ -10,6 +10,7 @@ from typing import Any
 from launcher.counts import count_of
 from launcher.errors import MachineError, UserError
 from launcher.records.metrics import Row, read_metrics
+from launcher.records.summary import slow_and_sick
 from launcher.regular import read_regular
 
 _HERE = Path(__file__).parent
@@ -48,15 +49,16 @@ class _Runs:
             if folder not in self._read or self._read[folder][0] != seen:
                 self._read[folder] = seen, lines_of(read_metrics(file))
         except FileNotFoundError:
-            return {"name": name, "state": "no records yet", "lines": []}
+            return {"name": name, "state": "no records yet", "warnings": [], "lines": []}
         except (UserError, MachineError, OSError) as error:
-            return {"name": name, "state": str(error), "lines": []}
+            return {"name": name, "state": str(error), "warnings": [], "lines": []}
         return {"name": name, **self._read[folder][1]}
 
 
 def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the state of a run and its lines: `title` and points of (epoch, value), and `rank` of those of one rank.
+    """Return the state of a run, its slow ranks and sick GPUs, and its lines.
 
+    A line has a `title`, points of (epoch, value), and if it is of one rank its `rank`.
     The metrics are those of the evaluations, as recorded; seconds are shares of the step time; memory is in GiB.
     """
     training, evaluations = ([row for row in rows if row["kind"] == kind] for kind in ("train", "eval"))
@@ -71,7 +73,9 @@ def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
         "GPU use, %": lambda row: row.get("gpu_use"),
     }
     lines += [_line(title, [(row["epoch"], of(row)) for row in _thinned(training)]) for title, of in columns.items()]
-    return {"state": _state(rows), "lines": [line for line in [*lines, *_by_rank(training)] if line["points"]]}
+    warnings = [f"{name}: {text}" for name, text in slow_and_sick(rows)]
+    shown = [line for line in [*lines, *_by_rank(training)] if line["points"]]
+    return {"state": _state(rows), "warnings": warnings, "lines": shown}
 
 
 def _line(title: str, points: Sequence[tuple[float, float | None]], **more: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.records.metrics import EvalRecord
+from launcher.records.metrics import EvalRecord, GpuFaultRecord, StragglerRecord
 from tests.commands import refused
 from tests.made_runs import MakeRun, append, training
 from tests.pages import browser
@@ -84,7 +84,12 @@ def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: C
         ranks["rank_gpu_use"] = [-1.0, 88.0]
         append(run / "metrics.jsonl", replace(step, **ranks))
     append(run / "metrics.jsonl", step)
+    append(run / "metrics.jsonl", StragglerRecord(12, 1e9, 1, "b", 0.4, "rank 1 on b slows all ranks by 40%"))
+    append(run / "metrics.jsonl", GpuFaultRecord(12, 1e9, 0, "a", "the GPU of rank 0 on a is too hot"))
     server = Server(cold, run)
+    warnings = ["slow rank: rank 1 on b slows all ranks by 40% (step 12)"]
+    warnings.append("GPU fault: the GPU of rank 0 on a is too hot (step 12)")
+    assert server.runs()[0]["warnings"] == warnings
     lines = {(line["title"], line.get("rank")): line["points"] for line in server.runs()[0]["lines"]}
     assert lines["waiting for data by rank, share", 1] == [[1.2, 0.2], [1.2, 0.4]]
     assert lines["GPU memory by rank, GiB", 0] == [[1.2, 1.0]] * 2
@@ -97,8 +102,9 @@ def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: C
         for (let turn = 0; turn < 100 && !document.querySelector("polyline"); turn++) {
             await new Promise((done) => setTimeout(done, 100));
         }
-        return [...document.querySelectorAll("h2")].map((node) => node.textContent);
+        return [...document.querySelectorAll("h2, .warning")].map((node) => node.textContent);
     })()""")
+    assert [title for title in titles if title in warnings] == warnings
     assert "waiting for data by rank, share; highest: rank 1 with 0.4" in titles
     server.process.send_signal(signal.SIGINT)
     server.process.communicate(timeout=60)
