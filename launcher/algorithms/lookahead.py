@@ -38,8 +38,8 @@ class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
         return (step >= plan.steps(self.start)) & ((step + 1) % plan.every(self.update_interval) == 0)
 
     def acts_at(self, plan: RunPlan, step: int) -> Any:
-        ends_epoch = plan.epoch_start(step + 1) == step + 1
-        return self.updates_at(plan, step) | ((step >= plan.steps(self.start)) & ends_epoch)
+        ends_run = step + 1 == plan.total_steps
+        return self.updates_at(plan, step) | ((step >= plan.steps(self.start)) & ends_run)
 
     def rate(self, plan: RunPlan, step: int) -> float:
         """Return the weight of the current weights in the update after a step."""
@@ -50,7 +50,7 @@ class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
 class Lookahead(Algorithm[LookaheadConfig]):
     """Averages parameters and floating-point buffers every `update_interval` from `start` on, and continues from there.
 
-    The first update copies the weights. They are also set to the average, which stays, at the end of each epoch.
+    The first update copies the weights. They are also set to the average, which stays, at the end of the run.
     """
 
     def change_model(self, model: nn.Module) -> None:
