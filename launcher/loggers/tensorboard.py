@@ -9,7 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
-from launcher.records.metrics import EvalRecord, Record, ResumeRecord, TrainRecord, scalars
+from launcher.records.metrics import EvalRecord, Record, ResumeRecord, TrainRecord
+from launcher.records.sinks import scalars
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

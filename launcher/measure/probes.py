@@ -113,7 +113,7 @@ class StepProfiler:
         means, ranks = self._meter.take()(), self.run.ranks
         slow = self._stragglers.add(means.ranks, means.steps, means.seconds)
         sick = self._faults.add(means.faults or [fault_code(ranks.device)])
-        self._warnings += [advice(one, ranks.host(one.rank)) for one in slow]
+        self._warnings += [advice(one, ranks.host(one.rank), means.disk[one.rank]) for one in slow]
         self._warnings += [one.line(ranks.host(one.rank)) for one in sick]
 
     @property

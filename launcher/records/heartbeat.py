@@ -10,13 +10,13 @@ from launcher.disk import reason
 from launcher.records.metrics import (
     EndRecord,
     EvalRecord,
-    GpuFaultRecord,
     NonFiniteRecord,
     Record,
     ResumeRecord,
     StartRecord,
     StragglerRecord,
     TrainRecord,
+    WarningRecord,
 )
 from launcher.records.run_folder import RunFolder, checkpoint_name
 
@@ -32,7 +32,7 @@ _HELP = {
     "seconds_left": "Predicted seconds to the end of the run.",
     "checkpoint_step": "Step of the newest checkpoint.",
     "nonfinite_steps": "Steps with a non-finite loss or gradient since the start or resume.",
-    "warnings": "Slow ranks and faults of GPUs since the start or resume.",
+    "warnings": "Slow ranks, slow data and faults of GPUs since the start or resume.",
     "healthy": "1 if the last steps were finite, else 0.",
     "running": "1 while the run trains, 0 after its end.",
 }
@@ -89,7 +89,7 @@ class HeartbeatSink:
             case NonFiniteRecord():
                 steps = self._values["nonfinite_steps"] + 1
                 return {"nonfinite_steps": steps, "health": f"loss or gradients of step {record.step} are not finite"}
-            case StragglerRecord() | GpuFaultRecord():
+            case StragglerRecord() | WarningRecord():
                 return {"warnings": self._values["warnings"] + 1, "warning": record.text}
             case EndRecord():
                 return {"state": "finished" if record.finished else "stopped", "seconds_left": 0.0}

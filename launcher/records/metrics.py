@@ -148,10 +148,11 @@ class StragglerRecord(Record):
 
 
 @dataclass(frozen=True)
-class GpuFaultRecord(Record):
-    """The driver of a rank's GPU has seen a fault; `text` has what and what to do."""
+class WarningRecord(Record):
+    """Slow data of all ranks, or a fault of a GPU, by `title`; `text` has the evidence of a rank and what to do."""
 
-    kind: ClassVar[str] = "gpu_fault"
+    kind: ClassVar[str] = "warning"
+    title: str
     rank: int
     host: str
     text: str
@@ -257,17 +258,6 @@ def without_void(rows: Iterable[Row]) -> list[Row]:
             valid = [r for r in valid if r["step"] <= row["step"] and r["kind"] != "end"]
         valid.append(row)
     return valid
-
-
-def scalars(record: Record) -> dict[str, float]:
-    """Return the finite numbers of a record by KIND/FIELD, such as `train/loss`, without step and time."""
-    row = record.row()
-    values = {**row, **row.get("metrics", {})}
-    return {
-        f"{record.kind}/{name}": value
-        for name, value in values.items()
-        if type(value) in (int, float) and name not in ("step", "time")
-    }
 
 
 def reached(rows: Iterable[Row], goal: Goal) -> Row | None:

@@ -96,3 +96,14 @@ class Recorder:
                 sink.close()
             except OSError as error:
                 print(f"warning: the last records are lost ({error.strerror})", flush=True)
+
+
+def scalars(record: Record) -> dict[str, float]:
+    """Return the finite numbers of a record by KIND/FIELD, such as `train/loss`, without step and time."""
+    row = record.row()
+    values = {**row, **row.get("metrics", {})}
+    return {
+        f"{record.kind}/{name}": value
+        for name, value in values.items()
+        if type(value) in (int, float) and name not in ("step", "time")
+    }

@@ -107,10 +107,10 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
 
 
 def slow_and_sick(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the last warning of each rank that was slow, and each fault of a GPU once."""
+    """Return the last warning of each rank that was slow, and the others: of slow data and faults of GPUs."""
     last = {row["rank"]: row for row in rows if row["kind"] == "straggler"}
-    faults = {row["text"]: row for row in rows if row["kind"] == "gpu_fault"}
-    named = [*(("slow rank", row) for _, row in sorted(last.items())), *(("GPU fault", row) for row in faults.values())]
+    others = {row["text"]: (row["title"], row) for row in rows if row["kind"] == "warning"}
+    named = [*(("slow rank", row) for _, row in sorted(last.items())), *others.values()]
     return [(name, f"{row['text']} (step {row['step']:,})") for name, row in named]
 
 

@@ -19,12 +19,11 @@ from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
 from launcher.training.gpu_faults import fault_code
-from launcher.training.rank_times import RankSeconds
+from launcher.training.rank_times import UNKNOWN, DiskRate, RankSeconds
 
 # Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and of its GPU the memory,
-# use and faults.
-_VALUES = 5
-_UNKNOWN = -1.0
+# use and faults, and what its machine's disks read.
+_VALUES = 6
 
 
 class AsyncRead:
@@ -144,7 +143,8 @@ class StepMeans:
 
     seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
     each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one; use:
-    the percentage of the last moments in which it computed, -1 if unknown; faults: the codes of `gpu_faults`.
+    the percentage of the last moments in which it computed, -1 if unknown; faults: the codes of `gpu_faults`;
+    disk: the bytes per second that the disks of each rank's machine read, UNKNOWN if the system does not count them.
     """
 
     steps: int
@@ -156,13 +156,14 @@ class StepMeans:
     memory: list[int] = field(default_factory=list)
     use: list[float] = field(default_factory=list)
     faults: list[int] = field(default_factory=list)
+    disk: list[float] = field(default_factory=list)
 
 
 class StepMeter:
     """Sums over the steps since it was created or read."""
 
     def __init__(self, ranks: Ranks, clock: Stopwatch):
-        self._ranks, self._clock = ranks, clock
+        self._ranks, self._clock, self._disk = ranks, clock, DiskRate()
         self._train_seconds = clock.seconds("training")
         self._reset()
 
@@ -183,10 +184,10 @@ class StepMeter:
 
         The function waits until the device has completed the steps, and on a GPU reads the clock then.
         """
-        sums = self._losses
+        sums, disk = self._losses, self._disk.take()
         if self._ranks.world_size > 1:
             # note: one all-reduce for both
-            sums = torch.cat([sums, self._values_of_ranks()])
+            sums = torch.cat([sums, self._values_of_ranks(disk)])
             dist.all_reduce(sums)
         values, steps, waited = AsyncRead(sums), self._steps, self._waited
         end = None if has_streams(self._losses.device) else self._clock.seconds("training")
@@ -197,21 +198,21 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            compute, load, memory, used, faults = (own[number::_VALUES] for number in range(_VALUES))
+            compute, load, memory, used, faults, disks = (own[number::_VALUES] for number in range(_VALUES))
             ranks = list(map(RankSeconds, compute, load))
-            of_gpus = [*map(int, memory)], used, [*map(int, faults)]
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, *of_gpus)
+            of_ranks = [*map(int, memory)], used, [*map(int, faults)], disks or [disk]
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, *of_ranks)
 
         return means
 
-    def _values_of_ranks(self) -> Tensor:
+    def _values_of_ranks(self, disk: float) -> Tensor:
         """Return the values of this rank in its places of [_VALUES * ranks], and 0 in all others."""
         rank, device = self._ranks.rank, self._losses.device
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
         used = use(device)
-        of_gpu = max_memory(device) or 0, _UNKNOWN if used is None else used, fault_code(device)
-        own = [self._own / steps, self._waited / steps, *of_gpu]
+        of_gpu = max_memory(device) or 0, UNKNOWN if used is None else used, fault_code(device)
+        own = [self._own / steps, self._waited / steps, *of_gpu, disk]
         values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 

@@ -1,5 +1,6 @@
 """Write the records of a run while it trains; only rank 0 writes."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from launcher.records.sinks import Recorder
 from launcher.training.evaluation import Evaluation
 from launcher.training.gpu_faults import GpuFaults, fault_code
 from launcher.training.meters import AsyncRead, StepMeans
-from launcher.training.rank_times import Stragglers, advice
+from launcher.training.rank_times import DataWaits, Stragglers, advice, waits_line
 from launcher.training.trainer import Trainer
 
 
@@ -31,7 +32,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
-        self._stragglers, self._gpu_faults = Stragglers(), GpuFaults()
+        self._stragglers, self._gpu_faults, self._data_waits = Stragglers(), GpuFaults(), DataWaits()
         sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
         if sinks and (heartbeat := trainer.config.heartbeat) is not None:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
@@ -77,6 +78,7 @@ class MetricLogger:
     def _train_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
         self._warn_of_stragglers(done, means)
+        self._warn_of_data_waits(done, means)
         # note: a single rank reads its driver here
         self._warn_of_gpus(done, means.faults or [fault_code(device)])
         return metrics.TrainRecord(
@@ -100,15 +102,28 @@ class MetricLogger:
         """Print and record the ranks that have become slow."""
         for slow in self._stragglers.add(means.ranks, means.steps, means.seconds):
             host = self._trainer.ranks.host(slow.rank)
-            text = advice(slow, host)
+            text = advice(slow, host, means.disk[slow.rank])
             self._warn(metrics.StragglerRecord(done, metrics.now(), slow.rank, host, slow.slower, text), text)
+
+    def _warn_of_data_waits(self, done: int, means: StepMeans) -> None:
+        """Print and record that all ranks have started to wait for their data, after the first epoch."""
+        # note: in the first epoch every disk is read, also one whose files the memory then holds
+        if self._trainer.plan.epoch_steps.before(done) <= 1:
+            return
+        waits = [rank.load * means.steps for rank in means.ranks] or [means.waited]
+        share = self._data_waits.add(means.seconds, statistics.median_low(waits))
+        if share is not None:
+            slowest = waits.index(max(waits))
+            host = self._trainer.ranks.host(slowest)
+            text = waits_line(share, host, means.disk[slowest])
+            self._warn(metrics.WarningRecord(done, metrics.now(), "slow data", slowest, host, text), text)
 
     def _warn_of_gpus(self, done: int, codes: Sequence[int]) -> None:
         """Print and record the faults of GPUs that are new."""
         for fault in self._gpu_faults.add(codes):
             host = self._trainer.ranks.host(fault.rank)
             text = fault.line(host)
-            self._warn(metrics.GpuFaultRecord(done, metrics.now(), fault.rank, host, text), text)
+            self._warn(metrics.WarningRecord(done, metrics.now(), "GPU fault", fault.rank, host, text), text)
 
     def _warn(self, record: Record, text: str) -> None:
         self.record(record)

@@ -1,4 +1,4 @@
-"""The seconds that each rank needs by itself in a step, and the ranks that all others wait for.
+"""The seconds that each rank needs by itself in a step, the ranks that all others wait for, and waits of all for data.
 
 In a step every rank waits for the slowest one, so the step times of all ranks are equal. Their own seconds differ.
 """
@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import psutil
 from torch import Tensor, nn
 
 # A rank is slow if it lengthens the steps by more than this fraction, in so many intervals in a row.
@@ -16,6 +17,9 @@ SLOWER, INTERVALS = 0.15, 2
 LEAST_SECONDS = 5.0
 # Times of the excess of compute that the excess of loading must be to blame the disk.
 _MUCH = 4
+# Bytes per second above which a disk is in use.
+_READING = 1e6
+UNKNOWN = -1.0
 
 
 class RankSeconds(NamedTuple):
@@ -110,14 +114,69 @@ class Stragglers:
         return [Straggler(one, ranks[one], median, slower[one]) for one in new]
 
 
-def advice(slow: Straggler, host: str) -> str:
-    """Return a line on a slow rank: where it is, the evidence, and what to do."""
+class DataWaits:
+    """Finds that training waits for its data in several intervals in a row; counts once until it recovers."""
+
+    def __init__(self) -> None:
+        self._in_a_row = 0
+        self._seconds = self._waited = 0.0
+
+    def add(self, seconds: float, waited: float) -> float | None:
+        """Return the share of the steps that waits, if it has become large with a log interval.
+
+        waited: seconds of the median rank in the interval. Intervals in less than `LEAST_SECONDS` are joined.
+        """
+        self._seconds, self._waited = self._seconds + seconds, self._waited + waited
+        if self._seconds < LEAST_SECONDS:
+            return None
+        share = self._waited / self._seconds
+        self._seconds = self._waited = 0.0
+        self._in_a_row = self._in_a_row + 1 if share > SLOWER else 0
+        return share if self._in_a_row == INTERVALS else None
+
+
+class DiskRate:
+    """What the disks of this machine read, without file systems over the network."""
+
+    def __init__(self) -> None:
+        self._read, self._at = _bytes_read(), time.perf_counter()
+
+    def take(self) -> float:
+        """Return the bytes per second since the last call; UNKNOWN where the system does not count them."""
+        (before, since), (self._read, self._at) = (self._read, self._at), (_bytes_read(), time.perf_counter())
+        if before is None or self._read is None:
+            return UNKNOWN
+        return max(0.0, (self._read - before) / max(self._at - since, 1e-9))
+
+
+def _bytes_read() -> int | None:
+    try:
+        counters = psutil.disk_io_counters()
+    # note: some containers hide the disks, in a form that psutil does not parse
+    except (OSError, ValueError, NotImplementedError):
+        return None
+    return None if counters is None else int(counters.read_bytes)
+
+
+def waits_line(share: float, host: str, disk: float) -> str:
+    """Return a line on training that waits for its data, with what the disks of the slowest rank's host read."""
+    evidence = ""
+    if disk >= _READING:
+        evidence = f"the disks of {host} read {disk / 1e6:,.0f} MB/s, as its memory does not hold the data; "
+    elif disk >= 0:
+        evidence = f"the disks of {host} read nothing, so workers or a file system over the network are the limit; "
+    return f"training waits for its data {share:.0%} of the time; {evidence}train diagnose finds what to change"
+
+
+def advice(slow: Straggler, host: str, disk: float = UNKNOWN) -> str:
+    """Return a line on a slow rank: where it is, the evidence with bytes/s of its disks, and what to do."""
     seconds, median = slow.seconds, slow.median
     # note: other programs slow steps and data, a disk only the data
     by_load = seconds.load - median.load > _MUCH * (seconds.compute - median.compute)
     remedy = f"check {host} for other programs (top), throttling and memory errors (nvidia-smi -q)"
     if by_load:
-        remedy = f"check the disk of {host} (iostat -x), or copy the images to a local one"
+        reads = f", which reads {disk / 1e6:,.0f} MB/s" if disk >= 0 else ""
+        remedy = f"check the disk of {host}{reads} (iostat -x), or copy the images to a local one"
     steps, data = _beside(seconds.compute, median.compute), _beside(seconds.load, median.load)
     evidence = f"its steps take {steps}, its data {data}"
     return f"rank {slow.rank} on {host} slows all ranks by {slow.slower:.0%}: {evidence}; {remedy}"

@@ -16,8 +16,9 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
-from launcher.records.metrics import Record, read_metrics, scalars
+from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
+from launcher.records.sinks import scalars
 from launcher_lab.loggers.remote import Outcome, RemoteSink, check_installed, closing_scalars, labels, save_id, saved_id
 
 # Limits of MLflow's REST API: metrics and parameters per request, characters per value.

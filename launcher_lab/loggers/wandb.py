@@ -12,8 +12,9 @@ from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
-from launcher.records.metrics import Record, read_metrics, scalars
+from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
+from launcher.records.sinks import scalars
 from launcher_lab.loggers.remote import Outcome, RemoteSink, check_installed, closing_scalars, labels, save_id, saved_id
 
 _LONGEST_TAG = 64

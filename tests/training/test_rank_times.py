@@ -13,10 +13,19 @@ import torch
 
 from launcher.accelerator import use
 from launcher.records.metrics import read_metrics
-from launcher.training.rank_times import LEAST_SECONDS, RankSeconds, Straggler, Stragglers, advice
+from launcher.training.rank_times import (
+    LEAST_SECONDS,
+    UNKNOWN,
+    DataWaits,
+    RankSeconds,
+    Straggler,
+    Stragglers,
+    advice,
+    waits_line,
+)
 from tests.images import write_images
 from tests.runs import SHORT, Train, draw_nothing, ended, ranks_of, steps_done, use_tiny, wait_for
-from tests.slow_ranks import shorter_intervals, slow_folder_of_rank_1, use_known_of_rank_1
+from tests.slow_ranks import busy_disk, shorter_intervals, slow_folder, slow_folder_of_rank_1, use_known_of_rank_1
 
 FAST, SLOW = RankSeconds(0.1, 0.0), RankSeconds(0.2, 0.0)
 
@@ -52,6 +61,25 @@ def test_the_line_has_rank_host_evidence_and_what_to_do() -> None:
     assert "its data 900 ms (median 0 ms); check the disk of node-2" in line
     both = advice(Straggler(1, RankSeconds(0.2, 0.2), RankSeconds(0.1, 0.0), 1.0), "node-2")
     assert "its data 200 ms (median 0 ms); check node-2 for other programs" in both
+
+
+def test_waits_for_data_count_after_two_intervals_and_again_after_they_end() -> None:
+    waits = DataWaits()
+    shares = [waits.add(6.0, waited) for waited in (0.8, 1.0, 1.2, 1.2, 0.5, 1.2, 1.5)]
+    assert shares == [None, None, pytest.approx(0.2), None, None, None, 0.25]
+    each = DataWaits()
+    assert [each.add(LEAST_SECONDS / 2, LEAST_SECONDS / 4) for _ in range(4)] == [None, None, None, 0.5]
+
+
+def test_the_line_on_waits_has_what_the_disks_read() -> None:
+    line = waits_line(0.432, "node-2", 2.1e8)
+    assert line.startswith(
+        "training waits for its data 43% of the time; the disks of node-2 read 210 MB/s, as its memory"
+    )
+    assert "the disks of node-2 read nothing, so workers" in waits_line(0.432, "node-2", 0.0)
+    assert "disk" not in waits_line(0.432, "node-2", UNKNOWN)
+    slow = Straggler(3, RankSeconds(0.1, 0.9), RankSeconds(0.1, 0.0), 0.9)
+    assert "check the disk of node-2, which reads 35 MB/s (iostat -x)" in advice(slow, "node-2", 3.5e7)
 
 
 def test_the_use_of_a_device_is_what_its_driver_says_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +120,21 @@ def test_a_rank_that_is_stopped_again_and_again_is_named(train: Train) -> None:
     assert re.match(r"rank 1 on \S+ slows all ranks by \d+%: its steps take", str(row["text"]))
     assert f"warning: {row['text']}" in output
     assert "slow rank" in output.split("warning:")[-1], "the summary has it too"
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_run_with_a_slow_disk_states_what_it_reads(train: Train, ranks: int) -> None:
+    write_images(train.folder / "images", {"train": 24, "val": 4}, size=(32, 32))
+    train.before = (use_tiny, draw_nothing, shorter_intervals, slow_folder, busy_disk)
+    words = [word for word in SHORT if not word.startswith("dataset")]
+    data = ["dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader=torchvision"]
+    output = train(*words, *data, f"launch.nproc={ranks}", "epochs=12", "run_name=a").stdout
+    rows = [row for row in read_metrics(train.folder / "runs/a/metrics.jsonl") if row["kind"] == "warning"]
+    assert rows[0]["title"] == "slow data"
+    assert re.match(r"training waits for its data \d\d% of the time; the disks of \S+ read \d+ MB/s", rows[0]["text"])
+    assert f"warning: {rows[0]['text']}" in output
+    assert "slow data" in output.split("warning:")[-1], "the summary has it too"
 
 
 @pytest.mark.system

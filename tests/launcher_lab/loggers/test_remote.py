@@ -8,8 +8,9 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
-from launcher.records.metrics import ResumeRecord, StartRecord, scalars
+from launcher.records.metrics import ResumeRecord, StartRecord
 from launcher.records.run_folder import create
+from launcher.records.sinks import scalars
 from launcher.tasks.classification import ClassificationConfig
 from launcher_lab.loggers import remote
 from launcher_lab.loggers.mlflow import MlflowTracker
