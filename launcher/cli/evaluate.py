@@ -31,6 +31,7 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 --json",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
+    "train eval runs/mild-imagenet-1120-1 --corruptions",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
 ]
 _GALLERY, _TOP = "gallery.html", 5
@@ -61,11 +62,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image in --csv (default: {_TOP})")
 
 
-def main(arguments: argparse.Namespace) -> int:
+def requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str | None]:
+    """Return the run, its config with the changes of the words, and other images if they name some.
+
+    Raises UserError if there is no such run with a checkpoint, or an evaluation cannot change a value.
+    """
     folder = existing(arguments.run, saved=True)
-    _check_csv(arguments, read(folder.config))
-    config = continued(read(folder.config), arguments.words, _CHANGEABLE, _fixed)
-    other = None if config.dataset.path == read(folder.config).dataset.path else _other(config, folder)
+    own = read(folder.config)
+    config = continued(own, arguments.words, _CHANGEABLE, _fixed)
+    return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    options = plugins.registered(plugins.OPTIONS).get("eval")
+    if options is not None and (code := options.handle(arguments)) is not None:
+        return int(code)
+    folder, config, other = requested(arguments)
+    _check_csv(arguments, config)
     devices = decide(replace(config.launch, nproc=1))
     output = Path(arguments.output or folder.path)
     if arguments.by_class and (output / _GALLERY).exists():
