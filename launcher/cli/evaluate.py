@@ -30,6 +30,7 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
     "train eval runs/mild-imagenet-1120-1 --json",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
+    "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-r --only-present",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
     "train eval runs/mild-imagenet-1120-1 --corruptions",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
@@ -57,6 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="where to write table, plot and gallery (default: RUN)"
     )
+    parser.add_argument("--only-present", action="store_true", help="predict only classes that the images have")
     parser.add_argument("--csv", metavar="FILE", help="write label, likeliest classes and loss of every image")
     parser.add_argument("--worst-first", action="store_true", help="sort the images of --csv by falling loss")
     parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image in --csv (default: {_TOP})")
@@ -79,6 +81,8 @@ def main(arguments: argparse.Namespace) -> int:
         return int(code)
     folder, config, other = requested(arguments)
     _check_csv(arguments, config)
+    if arguments.only_present and (config.task.labelled != "class" or "image" not in config.task.needs):
+        raise UserError(f"--only-present is for one class an image, and the run is task={config.task.name}; remove it")
     devices = decide(replace(config.launch, nproc=1))
     output = Path(arguments.output or folder.path)
     if arguments.by_class and (output / _GALLERY).exists():
@@ -87,8 +91,9 @@ def main(arguments: argparse.Namespace) -> int:
 
     top = (arguments.top or _TOP) if arguments.csv else None
     checkpoint = evaluate_run(
-        folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class, top=top
-    )
+        folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class, top=top,
+        only_present=arguments.only_present,
+    )  # fmt: skip
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
     result, ece = checkpoint.result, checkpoint.details.calibration_error()

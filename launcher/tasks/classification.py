@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 TOP = 5
+# The output of a class that is not predicted: its probability is 0, and its loss finite, in any precision.
+_NEVER = -1e4
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -55,6 +57,7 @@ class Classification(ImageTask):
 
     temperature: divides the outputs of evaluations and predictions, if the run is calibrated.
     confidence: the least probability of the likeliest class of an image that gets a prediction.
+    absent: classes that are not predicted.
     """
 
     def __init__(
@@ -63,13 +66,17 @@ class Classification(ImageTask):
         dtype: torch.dtype | None = None,
         temperature: float | None = None,
         confidence: float | None = None,
+        absent: Sequence[int] = (),
     ):
         super().__init__(config, dtype)
-        self._temperature, self._confidence = temperature, confidence or 0.0
+        self._temperature, self._confidence, self._absent = temperature, confidence or 0.0, [*absent]
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         outputs = super().forward(model, inputs)
-        return outputs if self._temperature is None else outputs / self._temperature
+        outputs = outputs if self._temperature is None else outputs / self._temperature
+        if not self._absent:
+            return outputs
+        return outputs.index_fill(1, torch.tensor(self._absent, device=outputs.device), _NEVER)
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from launcher.config.choices import Surgery
 from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable, with_views
 from launcher.config.schema import RunConfig, Views
+from launcher.counts import count_of
 from launcher.data.folder import Folder
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
 from launcher.data.inspection import match_images
@@ -219,21 +220,25 @@ class CheckpointResult:
 
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
-    with_gallery: bool = False, top: int | None = None,
+    with_gallery: bool = False, top: int | None = None, only_present: bool = False,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
+    only_present: predict only classes that one of the images has.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
     state, plan = fitted.added(load_checkpoint(folder, best=best), folder), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
-    details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
-    images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
-    observers = [details.add, *([images.add] if images else [])]
     with images_of(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
+        if only_present:
+            classifier, note = _among(classifier, config, loader.reader.labels)
+            notes = [*notes, note]
+        details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
+        images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
+        observers = [details.add, *([images.add] if images else [])]
         autocast, device_of = classifier.precision.autocast, classifier.device
         result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observers=observers)
         sections = details.sections(loader) if with_gallery else ""
@@ -241,6 +246,16 @@ def evaluate_run(
     assert result is not None
     notes = [*fitted.notes(classifier.card["task"], state["step"], folder), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
+
+
+def _among(classifier: Classifier, config: RunConfig, labels: np.ndarray) -> tuple[Classifier, str]:
+    """Return a classifier that predicts only the classes of the labels, int64 [N], and a note."""
+    classes = len(classifier.card["classes"])
+    absent = np.setdiff1d(np.arange(classes), labels)
+    facts = {**classifier.card["task"], "absent": absent.tolist()}
+    task = build_task(config, classifier.precision.dtype, facts)
+    note = f"predictions are among the {classes - len(absent):,} of {count_of(classes, 'class')} that the images have"
+    return replace(classifier, task=task), note
 
 
 @contextmanager

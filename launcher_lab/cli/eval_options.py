@@ -28,7 +28,11 @@ def handle(arguments: argparse.Namespace) -> int | None:
     """Print the table; return None without the option."""
     if not arguments.corruptions:
         return None
-    only = {"--by-class": arguments.by_class, "--csv": arguments.csv is not None}
+    only = {
+        "--by-class": arguments.by_class,
+        "--csv": arguments.csv is not None,
+        "--only-present": arguments.only_present,
+    }
     if others := [flag for flag, is_set in only.items() if is_set]:
         raise UserError(*(f"{flag} is for images as they are; remove it, or --corruptions" for flag in others))
     folder, config, other = requested(arguments)

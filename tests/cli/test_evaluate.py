@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from launcher.weights.classifier import trained_network
 from tests.commands import execute, output_of, refused
 from tests.html import Page
 from tests.saved_runs import finished
+from tests.trainers import TASKS
 
 VIEWS = "image.eval_views="
 SMALLER = ("image.eval_size=168", "image.eval_flip_average=true")
@@ -45,8 +47,8 @@ def other(tmp_path: Path) -> Path:
     return folder
 
 
-def expected(run: RunFolder, folder: Path) -> np.ndarray:
-    """Return the confusion matrix by torchvision's preset, one image at a time."""
+def expected(run: RunFolder, folder: Path, *, only_present: bool = False) -> np.ndarray:
+    """Return the confusion matrix by torchvision's preset, one image at a time; of a run with ten classes."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     network, _ = trained_network(plan_for(config, 1), state)
@@ -56,7 +58,9 @@ def expected(run: RunFolder, folder: Path) -> np.ndarray:
     for file in folder.glob("*/*.png"):
         if file.parent.name in names:
             with torch.inference_mode():
-                predicted = network.eval()(preset(Image.open(file).convert("RGB"))[None]).argmax().item()
+                outputs = network.eval()(preset(Image.open(file).convert("RGB"))[None])
+            classes = [names.index(name) for name in names if (folder / name).is_dir() or not only_present]
+            predicted = classes[outputs[0, classes].argmax().item()]
             counts[names.index(file.parent.name), predicted] += 1
     return counts
 
@@ -77,6 +81,37 @@ def test_classes_of_another_folder_are_matched_by_name(run: RunFolder, other: Pa
         (other / name).rename(other / "val" / name)
     code, output, _ = execute("eval", str(run.path), f"dataset.path={other}", "--json")
     assert json.loads(output)["samples"] == 5
+
+
+@pytest.mark.parametrize("numbered", [False, True])
+@pytest.mark.parametrize("loss", ["cross_entropy", "bce"])
+def test_predictions_can_be_among_the_classes_of_the_images_alone(
+    other: Path, tmp_path: Path, loss: str, numbered: bool
+) -> None:
+    """As ImageNet-R and -A are scored; also with numbers as names, as ImageNet-v2's, which as texts sort 0, 1, 10."""
+    run = finished(tmp_path / "runs", f"loss={loss}")
+    restricted, every = expected(run, other, only_present=True), expected(run, other)
+    names = checkpoint.load(run.checkpoints / checkpoint_name(0))["classes"]
+    if numbered:
+        shutil.rmtree(other / "aaa")
+        for name in ("star", "circle", "ring"):
+            (other / name).rename(other / str(names.index(name)))
+    words = ["eval", str(run.path), f"dataset.path={other}", "--by-class", "-o", str(tmp_path), "--json"]
+    code, output, errors = execute(*words, "--only-present")
+    assert code == 0, errors
+    result = json.loads(output)
+    assert result["confusion"] == restricted.tolist() != every.tolist()
+    assert result["metrics"]["top1"] == restricted.trace() / 12
+    assert np.isfinite(result["loss"])
+    assert "note: predictions are among the 3 of 10 classes that the images have" in errors
+    assert json.loads(output_of(*words))["confusion"] == every.tolist()
+
+
+def test_only_present_is_for_one_class_an_image(tmp_path: Path) -> None:
+    run = finished(tmp_path / "runs", *TASKS["multilabel"])
+    assert "--only-present is for one class an image, and the run is task=multilabel" in refused(
+        "eval", str(run.path), "--only-present"
+    )
 
 
 def test_the_table_by_class_is_printed_and_written_to_files(run: RunFolder) -> None:
