@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
@@ -69,12 +69,14 @@ class Context:
     """The facts of a run for its algorithms: the plan (with the whole config) and the number of classes.
 
     `autocast` returns the context of a forward pass in the run's precision; `teacher` is that of the run, if any.
+    `images` yields the first training images as the loader makes them, [B, C, H, W] on the device; None without data.
     """
 
     plan: Plan
     classes: int
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext
     teacher: Teacher | None = None
+    images: Callable[[int], Iterator[Tensor]] | None = None
 
     def fixed_shapes(self, device: torch.device) -> bool:
         """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""

@@ -4,7 +4,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.data.batch import START, Loaded, Overlap
+import numpy as np
+from torch import Tensor
+
+from launcher.data.batch import START, Loaded, Moment, Overlap
 from launcher.data.folder import Folder
 from launcher.data.images import ChangeImage, Reader
 from launcher.data.index import read_index
@@ -13,6 +16,9 @@ from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, tr
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
+
+# Images of a batch of the first ones.
+_AT_ONCE = 256
 
 
 @dataclass
@@ -31,6 +37,14 @@ class TrainLoader:
             self.plan, self.shard, reader.labels, epoch, first_step, self.change_order, reader.archives
         )
         return Overlap(reader.batches(requests), self.shard.device)
+
+    def first(self, count: int) -> Iterator[Tensor]:
+        """Yield the first training images on the device, equal on all ranks, as in the first epoch of the run."""
+        moment, view = Moment(self.plan.config.seed, 0, 0, self.plan.total_steps), self.plan.full_view
+        samples = np.arange(min(count, self.reader.samples))
+        requests = (Request(moment, samples[start : start + _AT_ONCE], view) for start in samples[::_AT_ONCE].tolist())
+        for images, _, _ in Overlap(self.reader.batches(requests), self.shard.device):
+            yield images
 
 
 @dataclass

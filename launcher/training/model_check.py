@@ -57,7 +57,8 @@ def _algorithms(plan: Plan, network: nn.Module) -> Iterator[Problem]:
 
 
 def _structure(network: nn.Module) -> list[Any]:
-    return [(type(m), len(m._forward_hooks), len(m._buffers), len(m._modules)) for m in network.modules()]
+    learning = [parameter.requires_grad for parameter in network.parameters()]
+    return [learning, *((type(m), len(m._forward_hooks), len(m._buffers), len(m._modules)) for m in network.modules())]
 
 
 def _sizes(plan: Plan, task: Task, network: nn.Module) -> Iterator[Problem]:

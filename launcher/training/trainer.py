@@ -1,7 +1,7 @@
 """The trainer: all parts of a run, its progress, and the content of its checkpoints."""
 
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -228,7 +228,11 @@ def build_trainer(
     plan = plan_for(config, ranks.world_size)
     set_backend(config)
     autocast = choose_precision(config, ranks.device).autocast
-    engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher))
+
+    def images(count: int) -> Iterator[Tensor]:
+        return loaders.train.first(count)  # note: the loaders need the engine first
+
+    engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher, images))
     loaders = build_loaders(
         plan,
         ranks,

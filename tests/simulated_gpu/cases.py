@@ -59,6 +59,7 @@ ONE_RANK = plain_and_captured(
     algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
     algorithms("mixup,randaugment", "optimizer=schedule_free_adamw", *BF16),
     algorithms("sample_dropping,label_smoothing,ema,lookahead"),
+    algorithms("whitening,bias_scaling,translation", "model=airbench", "dataset.native_size=32"),
     *(Case(tuple(words)) for words in TASKS.values()),
     Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),

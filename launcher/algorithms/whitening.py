@@ -1,0 +1,87 @@
+"""Whitening of the first convolution (Page 2019; Jordan 2024, arXiv:2404.00498): filters from training images."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic.dataclasses import dataclass
+
+from launcher.accelerator import widest
+from launcher.algorithms.base import Algorithm
+from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.config.fields import STRICT, Count, Duration, NotNegative, Within
+from launcher.data.batch import Moment, normalize
+from launcher.later import nn, no_grad, torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_FROZEN = "whitening keeps the first convolution; freeze without it"
+
+
+@dataclass(frozen=True, config=STRICT)
+class WhiteningConfig(
+    AlgorithmConfig,
+    change_model=55,
+    before_step=30,
+    excludes={"layer_freezing": _FROZEN, "backbone_freezing": _FROZEN},
+    acts_on=("image", "label", "mask"),
+):
+    images: Count
+    eps: NotNegative
+    bias_until: Annotated[Duration, Within(0.3)]
+
+    def acts_at(self, plan: RunPlan, step: int) -> int:
+        """Return whether the bias learns."""
+        return step < plan.steps(self.bias_until)
+
+
+def whitening_filters(covariance: Tensor, pairs: int, eps: float) -> Tensor:
+    """Return filters [2 * pairs, N] that whiten patches of N values, the largest variance first, then their negatives.
+
+    covariance: of the patches, [N, N]. A filter is an eigenvector divided by sqrt(eigenvalue + eps); its largest value
+    is positive.
+    """
+    eigenvalues, vectors = torch.linalg.eigh(covariance)
+    largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
+    filters = (vectors * largest.sign() / (eigenvalues + eps).sqrt()).T.flip(0)[:pairs]
+    return torch.cat([filters, -filters])
+
+
+class Whitening(Algorithm[WhiteningConfig]):
+    """Fills the first convolution, whose weight does not learn; its bias does until `bias_until`."""
+
+    changes_learning_parameters = True
+    needs = "first convolution of an even number of outputs, at most two for each value of a patch"
+    _bias: Tensor | None = None
+
+    @no_grad
+    def change_model(self, model: nn.Module) -> None:
+        first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
+        if first is None or first.groups > 1 or first.out_channels % 2:
+            return
+        if first.out_channels > 2 * first.weight[0].numel():
+            return
+        first.weight.requires_grad_(False)
+        self._bias = first.bias
+        # note: exports and teachers have no images, but trained weights
+        if self.context.images is not None:
+            covariance = self._covariance(first)
+            filters = whitening_filters(covariance, first.out_channels // 2, self.values.eps)
+            first.weight.copy_(filters.view_as(first.weight))
+
+    def before_step(self, model: nn.Module, moment: Moment) -> None:
+        if self._bias is not None:
+            self._bias.requires_grad_(bool(self.values.acts_at(self.context.plan, moment.step)))
+
+    def _covariance(self, layer: nn.Conv2d) -> Tensor:
+        """Return the mean product of the values of a patch, about zero, float64 [N, N] on the CPU."""
+        assert self.context.images is not None
+        dataset, kernel, device = self.context.plan.config.dataset, layer.kernel_size, layer.weight.device
+        total, count = torch.zeros((), dtype=widest(device), device=device), 0
+        for images in self.context.images(self.values.images):
+            # note: the patches of all images at once would fill the memory
+            for image in normalize(images, *dataset.normalization, torch.float32, dataset.largest):
+                patches = nn.functional.unfold(image[None], kernel)[0].to(total.dtype)
+                total, count = total + patches @ patches.T, count + patches.shape[1]
+        return (total / count).cpu().double()

@@ -1,0 +1,78 @@
+"""Whitening of the first convolution: its filters, which weights learn, and runs on several ranks."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from launcher.algorithms.whitening import whitening_filters
+from launcher.config.compose import compose
+from launcher.errors import UserError
+from launcher.plan.plan import plan_for
+from launcher.training.model_check import check_model
+from tests.trainers import build, steps
+
+AIRBENCH = ["model=airbench", "model.widths=[8,8]", "dataset.native_size=32", "algorithms=[whitening]"]
+
+
+def test_outputs_are_uncorrelated_with_variance_one() -> None:
+    """So it whitens: E[(f x)(f x)^T] is the identity for each half of the filters f, without eps."""
+    random = torch.Generator().manual_seed(0)
+    values = (
+        torch.randn(5000, 12, generator=random, dtype=torch.float64) @ torch.randn(12, 12, generator=random).double()
+    )
+    covariance = values.T @ values / len(values)
+    filters = whitening_filters(covariance, 12, 0.0)
+    outputs = values @ filters[:12].T
+    torch.testing.assert_close(outputs.T @ outputs / len(values), torch.eye(12, dtype=torch.float64))
+    assert torch.equal(filters[12:], -filters[:12])
+    few, norms = whitening_filters(covariance, 3, 0.5), torch.linalg.norm(filters[:12], dim=1)
+    assert torch.equal(norms, norms.sort()[0])  # note: the largest variance first
+    scale = (1 / norms[:3] ** 2 + 0.5).rsqrt() / norms[:3]
+    torch.testing.assert_close(few[:3], filters[:3] * scale[:, None])
+
+
+def test_filters_are_those_of_the_patches_of_the_first_training_images() -> None:
+    run = build(*AIRBENCH, "algorithms.whitening.images=20", "algorithms.whitening.eps=0.01")
+    layer, dataset = run.train_step.model.whiten, run.config.dataset
+    images = torch.cat([*run.loaders.train.first(20)]).double() / 255
+    mean, std = (torch.tensor(one, dtype=torch.float64).view(1, 3, 1, 1) for one in (dataset.mean, dataset.std))
+    images = (images - mean) / std
+    assert images.shape == (20, 3, 32, 32)
+    corners = [images[..., y : y + 31, x : x + 31] for y in (0, 1) for x in (0, 1)]
+    patches = torch.stack(corners, dim=2).permute(0, 3, 4, 1, 2).reshape(-1, 12)
+    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+    expected = (vectors / (values + 0.01).sqrt()).T.flip(0)
+    ours = layer.weight.detach().view(24, 12)[:12].double()
+    torch.testing.assert_close(ours.abs(), expected.abs(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(ours @ ours.T, expected @ expected.T, rtol=1e-3, atol=1e-3)
+    other = build(*AIRBENCH, "algorithms.whitening.images=8").train_step.model.whiten
+    assert not torch.equal(other.weight, layer.weight)
+
+
+def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
+    run = build(*AIRBENCH, "algorithms.whitening.bias_until=5ba", "optimizer.weight_decay=0.1")
+    layer = run.train_step.model.whiten
+    weight, biases = layer.weight.clone(), []
+    for _ in range(8):
+        steps(run, 1)
+        biases.append(layer.bias.detach().clone())
+    assert torch.equal(layer.weight, weight)
+    moved = [not torch.equal(*pair) for pair in itertools.pairwise(biases)]
+    assert moved == [True] * 4 + [False] * 3
+
+
+def test_it_fills_a_part_of_wider_filters() -> None:
+    run = build("algorithms=[whitening]", "algorithms.whitening.images=8")
+    layer = next(module for module in run.train_step.model.modules() if isinstance(module, nn.Conv2d))
+    assert not layer.weight.requires_grad
+    half = layer.out_channels // 2
+    assert torch.equal(layer.weight[half:], -layer.weight[:half])
+
+
+def test_a_model_without_such_a_layer_is_refused() -> None:
+    words = ["algorithms=[whitening]", "model=vit", "model.patch_size=8", "model.width=768"]
+    plan = plan_for(compose([*words, "dataset.native_size=64"]).config, 1)
+    with pytest.raises(UserError, match="has no first convolution"):
+        check_model(plan, {})
