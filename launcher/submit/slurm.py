@@ -1,8 +1,10 @@
-"""A Slurm job: one task per node, which saves a checkpoint before its time limit and is requeued until it finishes."""
+"""Slurm jobs: one task per node, which saves a checkpoint before its time limit and is requeued until it finishes."""
 
 import re
 import shlex
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -19,12 +21,15 @@ _SRUN = 'srun --kill-on-bad-exit=0 --wait=60 --ntasks-per-node=1 --cpus-per-task
 _HEAD = f"""\
 set -uo pipefail
 
+# note: the number of a task of an array is also that of the array for one of them
+job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 requested="" ended="" retry=""
 # the tasks save a checkpoint after the current step and exit with {TERMINATED}
-trap 'requested=yes; scancel --signal=USR1 "$SLURM_JOB_ID"' USR1
+trap 'requested=yes; scancel --signal=USR1 "$job"' USR1
 # cancelled or preempted: the tasks get the signal too, and Slurm decides whether to requeue
 trap 'ended=yes' TERM
 """
+_LOG = "%x-%j.log"
 _RENDEZVOUS = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 20000))
@@ -45,10 +50,10 @@ esac
 if [ -z "$retry" ]; then
     :
 elif [ "$after" != "$before" ] || {{ [ "$code" -gt 128 ] && [ -z "${{SLURM_RESTART_COUNT:-}}" ]; }}; then
-    echo "exit code $code: job $SLURM_JOB_ID is requeued and continues from ${{after:-the first step}}"
-    scontrol requeue "$SLURM_JOB_ID"
+    echo "exit code $code: job $job is requeued and continues from ${{after:-the first step}}"
+    scontrol requeue "$job"
 else
-    echo "exit code $code: job $SLURM_JOB_ID is not requeued, because it has saved no new checkpoint"
+    echo "exit code $code: job $job is not requeued, because it has saved no new checkpoint"
 fi
 exit "$code"
 """
@@ -91,24 +96,58 @@ def render(job: Job, values: Slurm) -> str:
 
     Raises UserError if the time limit is not above `save_before_end`.
     """
+    quoted = shlex.quote(job.name)
+    turn = _turn(job, values, quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"')
+    return _of_runs(job, values, turn, _LOG)
+
+
+def render_array(name: str, jobs: Mapping[int, Job], values: Slurm) -> str:
+    """Render the batch script of an array, whose task N runs job N; all have the nodes and GPUs of the first.
+
+    Raises UserError if the time limit is not above `save_before_end`.
+    """
+    turns = (f"{number})\n{_turn(job, values, shlex.quote(job.name))};;\n" for number, job in jobs.items())
+    script = f'case "$SLURM_ARRAY_TASK_ID" in\n{"".join(turns)}esac\n'
+    first = replace(next(iter(jobs.values())), name=name)
+    return _of_runs(first, values, script, "%x-%A_%a.log", f"array={','.join(map(str, jobs))}")
+
+
+def render_after(job: Job, arrays: Iterable[str], commands: Iterable[Sequence[str]], values: Slurm) -> str:
+    """Render the batch script of commands of `train`, on one such node once all tasks of the arrays have succeeded."""
+    after = (f"dependency=afterok:{':'.join(arrays)}", "kill-on-invalid-dep=yes")
+    lines = " &&\n".join(f"{_program(values)} {shlex.join(words)}" for words in commands)
+    return f"#!/usr/bin/env bash\n{_options(replace(job, nodes=1), values, _LOG, *after)}\n{_own(job, values)}{lines}\n"
+
+
+def _of_runs(job: Job, values: Slurm, turn: str, log: str, *more: str) -> str:
+    """Return the script of a job or an array, around what starts a run in the background."""
     if 0 < _seconds(values.time) <= values.save_before_end:
         message = f"must be less than submit.time={values.time}, or the run would stop as soon as it starts"
         raise UserError(Problem(message, "submit.save_before_end", values.save_before_end))
-    quoted = shlex.quote(job.name)
-    start = f"{_SRUN} {shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))}"
-    run_name = quoted if job.named else f'{quoted}-"$SLURM_JOB_ID"'
-    lines = command(job, start, runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
-    options = "\n".join(f"#SBATCH --{option}" for option in _options(job, values))
-    rendezvous = f"runs={shlex.quote(job.runs)}\n{_RENDEZVOUS if job.nodes > 1 else ''}"
-    # note: in the background, because bash handles signals only in `wait`
     comments = head(job, "sbatch FILE", f"tail -F {dns_name(job.name)}-{NUMBER}.log")
+    options = _options(job, values, log, f"signal=B:USR1@{values.save_before_end}", "requeue", *more)
+    rendezvous = _RENDEZVOUS if job.nodes > 1 else ""
+    return f"#!/usr/bin/env bash\n{comments}{options}\n{_own(job, values)}{_HEAD}\n{rendezvous}{turn}{_TAIL}"
+
+
+def _turn(job: Job, values: Slurm, run_name: str) -> str:
+    """Return the lines that start or resume a run in the background, because bash handles signals only in `wait`."""
+    lines = command(job, f"{_SRUN} {_program(values)}", runs=job.runs, run_name=run_name, rdzv='"$first:$port"')
+    return f"runs={shlex.quote(job.runs)}\n{lines} &\n"
+
+
+def _own(job: Job, values: Slurm) -> str:
+    """Return the user's lines before the run."""
     # note: `train` finds the user's options in the folder in which it starts, and without them might use others
     place = [f"cd {shlex.quote(str(Path.cwd()))} || exit {EXIT_USER_ERROR}"] if has_own_files(job.modules) else []
-    own = "".join(f"{line}\n" for line in [*exports(values.env), *values.lines, *place])
-    return f"#!/usr/bin/env bash\n{comments}{options}\n\n{own}{_HEAD}\n{rendezvous}{lines} &\n{_TAIL}"
+    return "".join(f"{line}\n" for line in [*exports(values.env), *values.lines, *place])
 
 
-def _options(job: Job, values: Slurm) -> list[str]:
+def _program(values: Slurm) -> str:
+    return shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))
+
+
+def _options(job: Job, values: Slurm, log: str, *more: str) -> str:
     options = [
         f"job-name={dns_name(job.name)}",
         f"nodes={job.nodes}",
@@ -116,10 +155,10 @@ def _options(job: Job, values: Slurm) -> list[str]:
         *([f"gpus-per-node={job.gpus}"] if job.gpus else []),
         "exclusive",
         f"time={values.time}",
-        f"signal=B:USR1@{values.save_before_end}",
-        "requeue",
         "open-mode=append",
-        "output=%x-%j.log",
+        f"output={log}",
+        *more,
     ]
     optional = {name: getattr(values, name) for name in ("partition", "account", "constraint", "mem")}
-    return options + [f"{name}={value}" for name, value in optional.items() if value is not None]
+    options += [f"{name}={value}" for name, value in optional.items() if value is not None]
+    return "".join(f"#SBATCH --{option}\n" for option in options)

@@ -16,6 +16,7 @@ from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
 from launcher_lab.cli.curve import as_started, check_all, expand
+from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
@@ -28,6 +29,7 @@ EXAMPLES = [
     "train ablate recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.5",
     "train ablate recipe=hot --grid --json",
     "train ablate recipe=small dataset.path=/data/flowers epochs=10,20 seed=0,1 --with mixup --with loss=bce --run",
+    "train ablate --slurm --run recipe=mild epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
 _SEVERAL = ("epochs", "seed", "schedule.dilate")
 _KINDS = {"without": "removing it", "only": "adding only it", "with": "adding it to all"}
@@ -43,17 +45,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=seconds, default=1.0, metavar="S", help="seconds per kind of step (default: 1)"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--slurm", action="store_true", help=f"with --run: {SLURM}")
+    instead.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    job_words = take_job_words(arguments)
     _check_several(arguments.overrides)
     composed = expand(arguments.overrides)[0].composed
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     ordered = [cell for row in cells.values() for cell in row]
+    if arguments.slurm and not arguments.run:
+        raise UserError("--slurm needs --run, which trains the missing runs")
     if arguments.parallel != 1 and not arguments.run:
         raise UserError(Problem("needs --run, which trains the missing runs", "--parallel", arguments.parallel))
+    if arguments.slurm:
+        return _submit(ordered, arguments, job_words)
     if arguments.run and (code := _train_missing(ordered, arguments.parallel, is_json=arguments.json)) != 0:
         return code
     rows = _rows(cells, must_exist=not arguments.grid)
@@ -89,10 +98,23 @@ def _check_several(words: Sequence[str]) -> None:
         raise UserError(*wrong)
 
 
+def _by_seed(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the runs with the first seed of every row first."""
+    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
+    return sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
+
+
+def _submit(cells: Sequence[Cell], arguments: argparse.Namespace, job_words: Sequence[str]) -> int:
+    """Submit the unfinished runs, and this command after them."""
+    ordered = _by_seed(cells)
+    flags = [f"--with={words}" for words in arguments.more] + [f"--seconds={arguments.seconds}"]
+    command = ["ablate", "--run", *(["--grid"] if arguments.grid else []), *flags, *arguments.overrides]
+    return submit_array(ordered, check_all(ordered, here=False), [command], job_words, {})
+
+
 def _train_missing(cells: Sequence[Cell], parallel: int, *, is_json: bool) -> int:
     """Train the unfinished runs, so many at once, the first seed of every row first; return the exit code."""
-    seeds = list(dict.fromkeys(cell.composed.config.seed for cell in cells))
-    ordered = sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
+    ordered = _by_seed(cells)
     training = Training(ordered, parts(parallel, cells[0].composed.config.launch.device))
     check_all(ordered, here=True, gpus=training.machine[0].count)
     with only_json(is_json):

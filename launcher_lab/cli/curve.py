@@ -1,4 +1,4 @@
-"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here or as Slurm jobs."""
+"""`train curve recipe=A,B epochs=... seed=...`: train the grid of a tradeoff curve, here or as a Slurm job array."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import argparse
 import itertools
 import math
 import re
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher import atomic
 from launcher.config.compose import compose
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.recipes import AUTO
@@ -28,8 +26,8 @@ from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.run_folder import RunFolder
-from launcher.submit import slurm
-from launcher.submit.job import PREFIX, gpus_of_node, make_job, read_values
+from launcher.submit.job import gpus_of_node
+from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study.ablation import alternatives
 from launcher_lab.study.runs import data_path, read_run
@@ -49,9 +47,7 @@ _FOUND = (*COUNTS, "model.weights_sha256")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--slurm", action="store_true", help="submit one Slurm job per run, with the values submit.KEY=VALUE"
-    )
+    parser.add_argument("--slurm", action="store_true", help=SLURM)
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
@@ -60,18 +56,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    job_words = [word for word in arguments.overrides if arguments.slurm and word.startswith(PREFIX)]
-    cells = expand([word for word in arguments.overrides if word not in job_words])
-    if arguments.slurm and arguments.parallel != 1:
-        message = "is for runs on this machine; omit it, since Slurm starts as many jobs as fit"
-        raise UserError(Problem(message, "--parallel", arguments.parallel))
+    job_words = take_job_words(arguments)
+    cells = expand(arguments.overrides)
     machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
-    check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
+    prepared = check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
     outcomes: dict[Path, str] = {}
     with only_json(arguments.json):
-        code = None
+        code: int | None
         if arguments.slurm:
-            _submit_all(cells, job_words, outcomes)
+            commands = (["curve", *arguments.overrides], ["compare", cells[0].composed.config.runs])
+            code = submit_array(cells, prepared, commands, job_words, outcomes)
         else:
             code = Training(cells, machine, outcomes).run()
         if code is None:
@@ -103,49 +97,6 @@ def _print_out_of_fold(cells: Sequence[Cell]) -> None:
             out.print(verbatim(f"{file}"))
         if suspected is not None:
             out.print(f"{count_of(suspected, 'label')} may be wrong")
-
-
-def _submit_all(cells: list[Cell], words: list[str], outcomes: dict[Path, str]) -> None:
-    """Submit a job for each run that is neither finished nor in the queue; the job resumes an interrupted run.
-
-    Raises UserError if the number of GPUs per node is unknown, or Slurm refuses a job.
-    """
-    values = read_values(slurm.Slurm, words)
-    jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
-    in_queue = _output(["squeue", "--me", "--noheader", "--format=%A"]).split()
-    out = console()
-    for number, (cell, job) in enumerate(zip(cells, jobs, strict=True), 1):
-        file = cell.folder.parent / ".jobs" / cell.folder.name
-        job_id = file.read_text(encoding="utf-8", errors="replace").strip() if file.is_file() else None
-        if cell.state in ("finished", "running"):
-            outcomes[cell.folder] = "already finished" if cell.state == "finished" else "running"
-            message = f"{cell.state}: skipped"
-        elif job_id in in_queue:
-            outcomes[cell.folder] = "in the queue"
-            message = f"in the queue as job {job_id}: skipped"
-        else:
-            # note: sites with several clusters append the cluster's name
-            submitted = _output(["sbatch", "--parsable"], slurm.render(job, values)).strip().partition(";")[0]
-            file.parent.mkdir(parents=True, exist_ok=True)
-            atomic.write_text(file, f"{submitted}\n")
-            outcomes[cell.folder] = "submitted"
-            message = f"submitted as job {submitted}"
-        out.print(f"[bold]{number}/{len(cells)}[/] {verbatim(cell.folder)}  {verbatim(message)}")
-
-
-def _output(command: list[str], script: str | None = None) -> str:
-    """Run a Slurm command and return its output.
-
-    Raises UserError if the command is not installed, or fails.
-    """
-    try:
-        done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        raise UserError(f"{command[0]} is not installed; run this command on a login node of the cluster") from None
-    if done.returncode:
-        reason = "; ".join(done.stderr.strip().splitlines()) or f"exited with code {done.returncode}"
-        raise UserError(f"{command[0]}: {reason}")
-    return done.stdout
 
 
 def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:

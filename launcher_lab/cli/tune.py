@@ -1,4 +1,4 @@
-"""`train tune SPACE`: run quasi-random trials of a search space one by one; the same command resumes.
+"""`train tune SPACE`: run quasi-random trials of a search space; the same command resumes.
 
 Trials are points of a Halton sequence, as in AlgoPerf's external tuning.
 """
@@ -29,11 +29,13 @@ from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
 from launcher_lab.cli.curve import MOST_RUNS, as_started, check_all, check_existing
+from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study.runs import quality
 
 EXAMPLES = [
     "train tune adamw_narrow recipe=mild dataset.path=/data/imagenet --trials 5 --studies 3",
+    "train tune adamw_narrow recipe=mild dataset.path=/data/imagenet --trials 5 --slurm submit.time=08:00:00",
     "train tune space.yaml dataset=shapes epochs=3 target=top1:0.9",
     "train tune adamw_broad recipe=baseline --list",
 ]
@@ -48,11 +50,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--studies", type=int, default=1, metavar="N", help="studies, one seed each (default: 1)")
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
     instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--slurm", action="store_true", help=SLURM)
     instead.add_argument("--list", action="store_true", help="print the trials and start none")
     instead.add_argument("--json", action="store_true", help="print the results so far as JSON and start no trial")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    job_words = take_job_words(arguments)
     counts = {"--trials": arguments.trials, "--studies": arguments.studies}
     for flag, count in counts.items():
         if count < 1:
@@ -70,6 +74,10 @@ def main(arguments: argparse.Namespace) -> int:
         command = (*arguments.overrides, *words(trial, common.seed), where, f"run_name={trial.name}")
         cells[trial.name] = Cell(command, compose(command), runs / trial.name)
     training = Training([*cells.values()], parts(arguments.parallel, common.launch.device))
+    if arguments.slurm:
+        flags = [f"{flag}={count}" for flag, count in counts.items()]
+        after = ["tune", arguments.space, *flags, *arguments.overrides]
+        return submit_array(training.cells, check_all(training.cells, here=False), [after], job_words, {})
     _check(training, starts=not (arguments.list or arguments.json))
     if arguments.list:
         for cell in cells.values():

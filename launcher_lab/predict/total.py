@@ -1,21 +1,46 @@
-"""The predicted time and cost of a run in one line."""
+"""The predicted time and cost of a run, or of several, in one line."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from launcher.config.gpus import gpus
+from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
 from launcher_lab.predict.machines import gpu_of
-from launcher_lab.predict.offers import memory_problem, network_problem, offers
+from launcher_lab.predict.offers import Offer, memory_problem, network_problem, offers
 from launcher_lab.predict.prediction import Predictor, efficiencies
 from launcher_lab.predict.profiles import correction, read_profiles
 
 
 def total(plan: Plan, *, is_spot: bool) -> str | None:
-    """Return a run's time and cost on its machine, on demand or spot, with their ranges.
+    """Return a run's time and cost on its machine, on demand or spot, with their ranges; None where `total_of` has."""
+    return total_of([plan], is_spot=is_spot)
 
-    None where they cannot be predicted: on a part of a machine, an unknown network or an unknown GPU.
+
+def total_of(plans: Sequence[Plan], *, is_spot: bool = False) -> str | None:
+    """Return the sums of the time and cost of runs that start on the same machine, with the sums of their ranges.
+
+    None where one cannot be predicted: on a part of a machine, an unknown network or an unknown GPU.
     """
+    found = [_offer(plan, is_spot=is_spot) for plan in plans]
+    known = [offer for offer in found if offer is not None]
+    if len(known) < len(found):
+        return None
+    last, wall = known[-1], _sum(offer.wall for offer in known)
+    cost = None if last.cost is None else _sum(offer.cost for offer in known if offer.cost is not None)
+    time = f"{duration(wall.seconds)} ({duration(wall.low)} to {duration(wall.high)})"
+    unit = last.machine.currency
+    money = f" and {cost.seconds:,.2f} {unit} ({cost.low:,.2f} to {cost.high:,.2f})" if cost else ""
+    return f"in all {time}{money}{' on spot machines' if last.spot else ''}, predicted: {last.prediction.made_from}"
+
+
+def _sum(spans: Iterable[Span]) -> Span:
+    return Span(*map(sum, zip(*((span.seconds, span.low, span.high) for span in spans), strict=True)))
+
+
+def _offer(plan: Plan, *, is_spot: bool) -> Offer | None:
+    """Return the run's time and cost on its machine; None if it cannot be predicted."""
     config, machine = plan.config, plan.config.hardware
     is_whole = config.launch.device != "cpu" and plan.world_size == (machine.gpus or 0) * config.launch.nnodes
     if machine.gpu not in gpus() or not is_whole or network_problem(config, machine):
@@ -30,9 +55,4 @@ def total(plan: Plan, *, is_spot: bool) -> str | None:
         return None
     several = {one.spot: one for one in offers(plan, prediction, memory_problem(plan, prediction))}
     offer = several.get(is_spot, several[False])
-    if offer.problem:
-        return None
-    wall, cost, unit = offer.wall, offer.cost, machine.currency
-    time = f"{duration(wall.seconds)} ({duration(wall.low)} to {duration(wall.high)})"
-    money = f" and {cost.seconds:,.2f} {unit} ({cost.low:,.2f} to {cost.high:,.2f})" if cost else ""
-    return f"in all {time}{money}{' on spot machines' if offer.spot else ''}, predicted: {prediction.made_from}"
+    return None if offer.problem else offer

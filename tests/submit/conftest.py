@@ -26,6 +26,12 @@ def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
     return call
 
 
+def options(script: str) -> dict[str, str]:
+    """Return the options of sbatch in a script."""
+    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
 def validate(manifest: dict[str, Any]) -> None:
     schema = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
     schema.validate(manifest, "1.31", strict=True)

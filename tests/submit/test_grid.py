@@ -1,6 +1,9 @@
-"""`train curve --slurm` submits a job per run, none for finished or queued runs; Slurm's programs are replaced."""
+"""Grids on Slurm are one job array of the runs that are neither finished nor queued; Slurm's programs are replaced."""
 
 import os
+import re
+import shlex
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,17 +15,21 @@ from launcher.config.resolved import as_mapping
 from launcher.records.metrics import EndRecord, EvalRecord, StartRecord
 from launcher.records.sinks import MetricsWriter
 from launcher_lab.cli.curve import expand
+from tests.commands import refused
 
-# sbatch writes the script of job N to job-N.sh; `queue` has the numbers of waiting and running jobs
+from .conftest import options
+
+# sbatch writes the script of job N to job-N.sh; `queue` has the waiting and running jobs, and the tasks of arrays
 SBATCH = """#!/bin/bash
 [ "$1" = --parsable ] || exit 9
 [ -e full ] && { printf "sbatch: error: QOSMaxSubmitJobPerUserLimit\\nsbatch: too many\\n" >&2; exit 1; }
 n=$(($(ls job-*.sh 2>/dev/null | wc -l) + 1))
 cat > "job-$n.sh"
-echo "$n" >> queue
+tasks=$(sed -n 's/#SBATCH --array=//p' "job-$n.sh")
+if [ "$tasks" ]; then tr , '\\n' <<< "$tasks" | sed "s/^/${n}_/" >> queue; else echo "$n" >> queue; fi
 echo "$n;cluster"
 """
-SQUEUE = '#!/bin/bash\n[ "$*" = "--me --noheader --format=%A" ] && cat queue 2>/dev/null; exit 0\n'
+SQUEUE = '#!/bin/bash\n[ "$*" = "--me --noheader --array --format=%i" ] && cat queue 2>/dev/null; exit 0\n'
 GRID = ["recipe=mild", "epochs=9,18", "seed=0,1", "dataset=shapes", "model=resnet18", "batch_size=64", "launch=cpu"]
 
 Curve = Callable[..., str]
@@ -66,18 +73,76 @@ def write_run(folder: Path, *, finished: bool) -> None:
     writer.close()
 
 
-def test_each_run_is_one_job_unless_it_is_queued_or_finished(slurm: Path, curve: Curve) -> None:
-    assert "4 submitted" in curve(*GRID)
+def test_the_runs_are_one_array_without_those_that_are_queued_or_finished(slurm: Path, curve: Curve) -> None:
+    output = curve(*GRID)
+    assert "4 submitted" in output
+    assert "the result, after all runs: tail -F curve-2.log" in output
     assert "4 in the queue" in curve(*GRID)
     names = [cell.folder.name for cell in expand(GRID)]
     write_run(slurm / "runs" / names[0], finished=True)
     write_run(slurm / "runs" / names[1], finished=False)
-    (slurm / "queue").write_text("3\n")
+    (slurm / "queue").write_text("1_3\n")
     output = curve(*GRID)
-    assert "1 already finished, 2 submitted, 1 in the queue" in output
-    assert f"runs/{names[1]}  submitted as job 5" in output
-    assert f"runs/{names[2]}  in the queue as job 3: skipped" in output
+    assert "1 already finished, 1 in the queue, 2 submitted" in output
+    assert f"runs/{names[1]}  submitted as job 3_2" in output
+    assert f"runs/{names[2]}  in the queue as job 1_3" in output
+    assert options((slurm / "job-3.sh").read_text())["array"] == "2,4"
+    assert options((slurm / "job-4.sh").read_text())["dependency"] == "afterok:3:1"
     assert "3 in the queue" in curve(*GRID)
+    assert len([*slurm.glob("job-*.sh")]) == 4
+
+
+ABLATE = ["ablate", "--run", "--grid", "--with=ema", "recipe=mild", "algorithms=off", *GRID[3:]]
+TUNE = ["tune", "adamw_narrow", "--trials=2", "--studies=1", "recipe=mild", *GRID[4:]]
+
+
+@pytest.mark.parametrize(
+    ("words", "after"),
+    [
+        (["curve", *GRID], [["curve", *GRID], ["compare", "runs"]]),
+        (ABLATE, [[*ABLATE[:4], "--seconds=1.0", *ABLATE[4:]]]),
+        (TUNE, [TUNE]),
+    ],
+)
+def test_each_task_has_its_run_and_a_job_after_them_repeats_the_command(
+    slurm: Path, capsys: pytest.CaptureFixture[str], words: list[str], after: list[list[str]]
+) -> None:
+    assert cli.main([*words, "--slurm", "submit.program=/opt/train", "submit.partition=gpu"]) == 0, capsys.readouterr()
+    array, collection = ((slurm / f"job-{number}.sh").read_text() for number in (1, 2))
+    assert options(array)["job-name"] == options(collection)["job-name"] == words[0]
+    assert options(array)["output"] == "%x-%A_%a.log"
+    tasks = options(array)["array"].split(",")
+    (slurm / "bin" / "srun").write_text('#!/bin/bash\necho "${@: -1}" >> started\n')
+    (slurm / "bin" / "srun").chmod(0o755)
+    for task in tasks:
+        environment = {**os.environ, "SLURM_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": task, "SLURM_CPUS_ON_NODE": "2"}
+        subprocess.run(["bash", "job-1.sh"], env=environment, check=True)
+    started = (slurm / "started").read_text().split()
+    assert len(set(started)) == len(tasks) > 1
+    lines = collection.replace(" &&", "").splitlines()
+    assert [shlex.split(line)[1:] for line in lines if line.startswith("/opt/train")] == after
+    assert {"dependency": "afterok:1", "kill-on-invalid-dep": "yes", "partition": "gpu"}.items() <= options(
+        collection
+    ).items()
+    assert "signal" not in options(collection)
+
+
+def test_the_sum_of_the_runs_is_priced(slurm: Path, curve: Curve) -> None:
+    words = ["recipe=mild", "epochs=18", "hardware=p4d_24xlarge", "dataset=imagenet"]
+    one, three = (
+        float(
+            re.search(r"^in all .*? and ([0-9.]+) USD", curve(*words, f"seed={seeds}", f"runs=of{len(seeds)}"), re.M)[1]
+        )  # type: ignore[index]
+        for seeds in ("0", "0,1,2")
+    )
+    assert three == pytest.approx(3 * one, abs=0.03)
+    assert f" and {three:.2f} USD" in (slurm / "job-3.sh").read_text()
+
+
+def test_what_an_array_cannot_do_is_one_line(curve: Curve) -> None:
+    assert "error: launch.nnodes=1,2: differs" in curve(*GRID[:1], *GRID[3:], "launch.nnodes=1,2", code=2)
+    assert "error: --parallel=2: is for runs on this machine" in curve(*GRID, "--parallel=2", code=2)
+    assert "error: --slurm needs --run, which trains the missing runs" in refused("ablate", "--slurm", *GRID)
 
 
 def test_a_refused_job_is_reported_and_submitted_next_time(slurm: Path, curve: Curve) -> None:

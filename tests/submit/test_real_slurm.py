@@ -1,4 +1,4 @@
-"""The jobs of `train submit --slurm` and `train curve --slurm`, unchanged, on a real Slurm of three nodes."""
+"""The jobs of `train submit --slurm` and of grids with `--slurm`, unchanged, on a real Slurm of three nodes."""
 
 import re
 from collections.abc import Iterator
@@ -116,8 +116,44 @@ def test_a_job_continues_after_a_killed_launcher_and_after_a_lost_node(
     assert same(whole.decided(run.folder), whole.decided(tmp_path / "runs" / "whole"))
 
 
-def test_a_curve_is_a_job_per_run_and_skips_what_is_finished(cluster: Cluster) -> None:
+def result_of(cluster: Cluster, submitted: str) -> str:
+    """Return the log of the job after an array, once it has ended."""
+    match = re.search(r"the result, after all runs: tail -F ((\w+)-(\d+)\.log)", submitted)
+    assert match, submitted
+    wait_for(lambda: cluster.job(match[3])["JobState"] in ("COMPLETED", "FAILED", "CANCELLED"), 400, SECONDS)
+    logs = "".join(path.read_text() for path in sorted(cluster.folder.glob(f"{match[2]}-*.log")))
+    assert cluster.job(match[3])["JobState"] == "COMPLETED", logs
+    return (cluster.folder / match[1]).read_text()
+
+
+def test_a_preempted_task_of_an_array_resumes_and_the_table_is_that_of_one_run_after_another(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    own = [word for word in RUN if not word.startswith("algorithms.")]
+    grid = ["ablate", "--run", "--grid", "--with=ema", *own, "algorithms=off", "runs=ablation"]
+    submitted = cluster.train(*grid, "--slurm")
+    task = re.search(r"ablation/(\S*none\S*)  submitted as job (\d+)_(\d+)", submitted)
+    assert task, submitted
+    wait_for(lambda: steps_done(cluster.folder / "ablation" / task[1]) > 5)
+    cluster.on("node1", "scancel", "--batch", "--signal=USR1", f"{task[2]}_{task[3]}")
+    table = result_of(cluster, submitted)
+    logs = {path.stem.partition("_")[2]: path.read_text() for path in cluster.folder.glob(f"ablate-{task[2]}_*.log")}
+    assert f"exit code 143: job {task[2]}_{task[3]} is requeued and continues from" in logs[task[3]]
+    assert [number for number, log in logs.items() if "requeued" in log] == [task[3]]
+    whole = Train(tmp_path, before=(use_tiny, draw_nothing))
+    one_after_another = whole(*grid).stdout
+    for folder in (cluster.folder / "ablation").glob("mild-*"):
+        assert same(whole.decided(folder), whole.decided(tmp_path / "ablation" / folder.name))
+    quality = re.compile(r"^(all|none|with ema) +16 +1 +([0-9.]+) ", re.MULTILINE)
+    assert quality.findall(table) == quality.findall(one_after_another)
+    assert len(quality.findall(table)) == 3
+
+
+def test_a_curve_is_one_array_and_skips_what_is_finished(cluster: Cluster) -> None:
     grid = [*SMALL[:1], "epochs=1,2", *SMALL[2:], "runs=curve"]
-    assert "2 submitted" in cluster.train("curve", "--slurm", *grid)
-    wait_for(lambda: not cluster.on("node1", "squeue", "--noheader"), 120, SECONDS)
+    submitted = cluster.train("curve", "--slurm", *grid)
+    assert "2 submitted" in submitted
+    result = result_of(cluster, submitted)
+    assert "2 already finished" in result
+    assert re.search(r"^mild .* 2 +1 +[0-9.]+ ", result, re.MULTILINE), result
     assert "2 already finished" in cluster.train("curve", "--slurm", *grid)

@@ -10,14 +10,9 @@ import pytest
 
 from tests.runs import SMALL, in_ranks, use_tiny
 
-from .conftest import Submit
+from .conftest import Submit, options
 
 SCONTROL = '#!/bin/bash\nif [ "$1" = show ]; then echo node7; echo node8; else echo "scontrol $*" >> calls; fi\n'
-
-
-def options(script: str) -> dict[str, str]:
-    lines = [line.removeprefix("#SBATCH --") for line in script.splitlines() if line.startswith("#SBATCH")]
-    return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 
 def test_options_follow_the_config(submit: Submit) -> None:
