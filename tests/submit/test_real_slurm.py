@@ -86,6 +86,7 @@ def test_a_job_that_is_stopped_at_its_time_limit_or_while_it_evaluates_ends_with
     # note: Slurm sends the signal three minutes before the limit
     run.set_time_limit(1 + run.minutes)
     wait_for(lambda: "stopped; to resume from the newest checkpoint" in run.log)
+    wait_for(lambda: cluster.job(run.number)["Restarts"] == "1", interval=SECONDS)
     run.set_time_limit(60)
     saved = RunFolder(run.folder).newest_step()
     whole = Train(tmp_path, before=(use_tiny, draw_nothing))
