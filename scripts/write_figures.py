@@ -84,7 +84,7 @@ def _results(recipes: Sequence[Recipe]) -> str:
             rows.append([f"`{recipe.name}`", epochs, *_figures(listed), source])
         if not recipe.about.published:
             rows.append(
-                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no top-1 of it is published"]
+                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no quality of it is published"]
             )
     return _table(["recipe", "epochs", "top-1 %", "minutes", "on", "source"], rows)
 
@@ -95,7 +95,7 @@ def _figures(results: Sequence[Published]) -> list[str]:
         return ["–", "–", "–"]
     minutes = [one.minutes for one in results]
     times = ", ".join("–" if one is None else f"{one:g}" for one in minutes) if any(minutes) else "–"
-    return [", ".join(f"{one.top1:g}" for one in results), times, results[0].hardware]
+    return [", ".join(one.quality for one in results), times, results[0].hardware]
 
 
 def _machines() -> str:

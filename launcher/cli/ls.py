@@ -126,7 +126,7 @@ def _recipes(rows: list[Recipe]) -> Table:
         cells.add_row(
             verbatim(recipe.name),
             band,
-            f"{best.top1:g}" + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
+            best.quality + (f" at {best.epochs} ep" if best.epochs else "") if best else "-",
             f"{best.minutes:g}" if best and best.minutes is not None else "-",
             verbatim(best.hardware) if best else "-",
             verbatim(recipe.about.summary),

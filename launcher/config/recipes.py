@@ -34,17 +34,27 @@ _MOST_BASES = 10
 
 @typed_dataclass(frozen=True, config=STRICT)
 class Published:
-    """One published result; `epochs` is null if its source states none.
+    """One published result, a top-1 or a perplexity; `epochs` is null if its source states none.
 
     Accuracies in percent, `minutes` of training on `hardware`, without evaluation and checkpoints.
     """
 
     epochs: Count | None
-    top1: Positive
     minutes: Positive | None
     hardware: str
     source: str
+    top1: Positive | None = None
     top5: Positive | None = None
+    perplexity: Positive | None = None
+
+    def __post_init__(self) -> None:
+        if (self.top1 is None) == (self.perplexity is None):
+            raise ValueError("needs either top1 or perplexity")
+
+    @property
+    def quality(self) -> str:
+        """Return the result as text, with the name of a metric other than top-1."""
+        return f"perplexity {self.perplexity:g}" if self.top1 is None else f"{self.top1:g}"
 
 
 @typed_dataclass(frozen=True, config=STRICT)

@@ -58,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
     ordered = [cell for row in cells.values() for cell in row]
     if arguments.slurm and not arguments.run:
-        raise UserError("--slurm needs --run, which trains the missing runs")
+        raise UserError("--slurm submits the missing runs; add --run")
     if arguments.parallel != 1 and not arguments.run:
         raise UserError(Problem("needs --run, which trains the missing runs", "--parallel", arguments.parallel))
     if arguments.slurm:

@@ -82,7 +82,7 @@ def _entries() -> Iterable[dict[str, Any]]:
     for recipe in recipes.listing():
         if recipe.path.parent == paths.PACKAGED_RECIPES:
             for result in recipe.about.published:
-                if result.minutes is not None:
+                if result.minutes is not None and result.top1 is not None:
                     yield {"recipe": recipe.name, "model": recipe.options["model"], **vars(result)}
     yield from published()["points"]
 

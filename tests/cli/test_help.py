@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -68,6 +69,7 @@ def test_ls_and_plan_can_print_json() -> None:
     assert listed["optimizer"] == options("optimizer")
     mild = next(row for row in listed["recipes"] if row["name"] == "mild")
     assert (mild["epochs"], mild["published"][0]["top1"]) == ([1, 59], 76.6)
+    assert re.search(r"gpt2_125m_mosaic .* perplexity 24.11 at 1 ep +270 +p4d", output_of("ls", "recipes"))
     assert list(json.loads(output_of("ls", "schedule", "--json"))) == ["schedule"]
     plan = json.loads(output_of("plan", "recipe=mild", "epochs=36", "batch_size=1024", "--json"))
     assert (plan["total_steps"], plan["steps_per_epoch"], plan["peak_lr"]) == (45036, 1251, 1.024)

@@ -1,6 +1,7 @@
 """Images of any channels and of 16 or 32 bits: read without loss, and refused where they differ from the config."""
 
 import io
+import shutil
 import struct
 from contextlib import closing
 from dataclasses import replace
@@ -179,18 +180,28 @@ def test_other_images_than_those_of_the_config_are_refused(
     assert message in str(refused.value)
 
 
-def test_arrays_are_no_images_of_the_default_type(tmp_path: Path) -> None:
-    write_arrays(tmp_path, "uint8", 3)
+@pytest.mark.parametrize("kind", ["folder", "tar", "zip"])
+def test_arrays_are_no_images_of_the_default_type(kind: str, tmp_path: Path) -> None:
+    write_arrays(tmp_path / "images", "uint8", 3)
     with pytest.raises(UserError, match="contains no images"):
-        inspected(tmp_path)
+        inspected(archived(tmp_path / "images", kind))
 
 
-@pytest.mark.parametrize(("dtype", "largest"), [("uint8", 255), ("uint16", 65535), ("float32", 1)])
-def test_loaded_and_normalized_values_lose_nothing(dtype: str, largest: int, tmp_path: Path) -> None:
-    arrays = write_arrays(tmp_path, dtype, 5)
+def archived(folder: Path, kind: str) -> Path:
+    """Return an archive of a folder, or the folder itself."""
+    return folder if kind == "folder" else Path(shutil.make_archive(str(folder), kind, folder))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest", "kind"),
+    [("uint8", 255, "zip"), ("uint16", 65535, "folder"), ("uint16", 65535, "tar"), ("float32", 1, "folder")],
+)
+def test_loaded_and_normalized_values_lose_nothing(dtype: str, largest: int, kind: str, tmp_path: Path) -> None:
+    arrays = write_arrays(tmp_path / "images", dtype, 5)
     crops = ["image.scale=[1,1]", "image.ratio=[1,1]", "image.flip=0", "dataset.native_size=24", "batch_size=8"]
     words = [*crops, "dataset.channels=5", f"dataset.dtype={dtype}", "image.eval_resize=224", *COMPUTED]
-    plan = plan_for(inspected(tmp_path, *words, "dataloader.workers=0").config, 1)
+    path = archived(tmp_path / "images", kind)
+    plan = plan_for(inspected(path, *words, "dataloader.workers=0").config, 1)
     with closing(build_loaders(plan, single_rank(torch.device("cpu")))) as loaders:
         batches = {"train": next(iter(loaders.train.epoch(0))), "val": next(iter(loaders.evaluate))}
         readers = {"train": loaders.train.reader, "val": loaders.evaluate.reader}

@@ -20,6 +20,7 @@ from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
 from launcher.data.dropped import Drops, drop
 from launcher.data.listing import is_ignored, is_image
+from launcher.data.pixel_types import ARRAYS
 from launcher.data.sources.layout import SPLIT_NAMES, problem, tidy
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.tar import BoundedReads, read_members
@@ -152,6 +153,8 @@ def _several(labels: str | list[str] | None) -> Sequence[str | None]:
 def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     """List a tar file: of class folders, or of samples as WebDataset writes them: NAME.jpg with NAME.cls or NAME.json.
 
+    Arrays in class folders are listed too; `Rows` drops them if `SourceOptions.extensions` lacks theirs.
+
     Raises UserError if a sample has no label, several images, or a name that WebDataset reads as another sample's.
     """
     listing = Listing()
@@ -171,7 +174,7 @@ def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
         _add_samples(listing, archive, members, labels, columns)
         return listing
     for one in members:
-        if is_image(one.name):
+        if is_image(one.name, ARRAYS):
             listing.add(one.name, None, one.start, one.size or 0)
         else:
             listing.others.append(one.name)
@@ -260,7 +263,7 @@ def _samples(archive: str, members: Sequence[Piece]) -> Iterator[tuple[str, dict
 
 
 def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
-    """List a zip file of class folders."""
+    """List a zip file of class folders, as `list_tar`."""
     listing = Listing()
     try:
         with zipfile.ZipFile(BoundedReads(file, _MOST_OF_A_DIRECTORY)) as opened:
@@ -272,7 +275,7 @@ def list_zip(file: BinaryIO, archive: str, columns: Columns) -> Listing:
     of_windows = not any("/" in member.filename for member in members)
     for member in members:
         name = tidy(member.filename.replace("\\", "/") if of_windows else member.filename)
-        if member.is_dir() or not is_image(PurePosixPath(name).name):
+        if member.is_dir() or not is_image(PurePosixPath(name).name, ARRAYS):
             listing.others.append(name)
             continue
         # note: the upper half is the mode of a Unix file, or zero

@@ -33,7 +33,7 @@ _FORMATS: dict[str, Callable[[BinaryIO, str, Columns], Listing]] = {
     ".arrow": list_arrow,
 }
 # Of the format of stored listings.
-_VERSION = 3
+_VERSION = 4
 # Folders of a data set that may contain its archives.
 FOLDERS = ("", "data", "train", *VAL)
 _SPLIT = re.compile(rf"(?:^|[^a-z])(train|{'|'.join(VAL)})(?=[^a-z]|$)")
