@@ -77,7 +77,7 @@ def hardware(chosen: Hardware, device: str) -> list[Hardware]:
 
 def _times(result: Estimate, task: TaskConfig) -> Table:
     spans = {
-        "training": (result.training, f"{task.speed(result.images_per_second):,.0f} {task.speeds[1]}"),
+        "training": (result.training, f"{task.speed(result.samples_per_second):,.0f} {task.speeds[1]}"),
         "evaluation": (result.evaluation, count_of(result.evaluations, "time")),
         "saving": (result.saving, count_of(result.checkpoints, "checkpoint")),
         "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),

@@ -22,7 +22,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 # The option of its group that a key belongs to, where others lack it.
 _OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
-RENAMED_FIELDS = {"image_size": "view"}
+RENAMED_FIELDS = {"image_size": "view", "images_per_second": "samples_per_second"}
 # The environment variable of a job of `train submit` with the job's identity, which the run folder records.
 JOB = "TRAIN_JOB"
 _ABSENT = object()

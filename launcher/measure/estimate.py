@@ -108,7 +108,7 @@ class Estimate:
     evaluations: int
     checkpoints: int
     sizes: list[SizeCost]
-    images_per_second: float
+    samples_per_second: float
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
         evaluations=evaluations,
         checkpoints=checkpoints,
         sizes=mean_sizes(by_round),
-        images_per_second=images / spans[0].seconds,
+        samples_per_second=images / spans[0].seconds,
     )
 
 

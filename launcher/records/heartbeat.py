@@ -28,7 +28,7 @@ _HELP = {
     "total_steps": "Optimizer steps of the whole run.",
     "epoch": "Completed epochs.",
     "loss": "Mean training loss since the record before.",
-    "images_per_second": "Training throughput, in samples.",
+    "samples_per_second": "Training throughput, in samples.",
     "seconds_left": "Predicted seconds to the end of the run.",
     "checkpoint_step": "Step of the newest checkpoint.",
     "nonfinite_steps": "Steps with a non-finite loss or gradient since the start or resume.",
@@ -81,7 +81,7 @@ class HeartbeatSink:
                 left = (self._values["total_steps"] - record.step) * spent / max(1, record.step)
                 row = record.row()
                 health = "ok" if row["loss"] is not None else "the loss is not finite"
-                names = ("epoch", "loss", "images_per_second")
+                names = ("epoch", "loss", "samples_per_second")
                 return {**{name: row[name] for name in names}, "seconds_left": left, "health": health}
             case EvalRecord():
                 self._evaluation_seconds += record.seconds

@@ -81,7 +81,7 @@ class TrainRecord(Record):
     loss: float | None
     lr: float
     view: int
-    images_per_second: float
+    samples_per_second: float
     step_seconds: float
     data_wait_seconds: float
     gpu_memory_bytes: int | None
@@ -121,7 +121,7 @@ class EpochRecord(Record):
     epoch: int
     loss: float | None
     seconds: float
-    images_per_second: float
+    samples_per_second: float
     data_wait_seconds: float
     train_seconds: float
 

@@ -196,7 +196,7 @@ class ProgressView(TerminalView):
         step = f"step {row['step']:,}/{self._total_steps:,}"
         facts = [
             f"epoch {row['epoch']:.1f}/{self._epochs}",
-            f"{self._task.speed(row['images_per_second']):,.0f} {self._task.speeds[0]}",
+            f"{self._task.speed(row['samples_per_second']):,.0f} {self._task.speeds[0]}",
             f"loss {row['loss'] or float('nan'):.3f}",
             f"data {waiting:.0%}",
             f"{row['view']} {self._task.unit}",

@@ -97,7 +97,7 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     if training:
         seconds = sum(row["step_seconds"] for row in training)
         waited = sum(row["data_wait_seconds"] for row in training)
-        rates = [row["images_per_second"] for row in training if row["images_per_second"] > 0]
+        rates = [row["samples_per_second"] for row in training if row["samples_per_second"] > 0]
         if rates and seconds > 0:
             mean = len(rates) / sum(1 / rate for rate in rates)
             cells.append(

@@ -141,7 +141,7 @@ class MetricLogger:
             "step": done,
             "time": metrics.now(),
             "loss": means.loss,
-            "images_per_second": means.steps * self._trainer.plan.batch_size / means.seconds,
+            "samples_per_second": means.steps * self._trainer.plan.batch_size / means.seconds,
             "data_wait_seconds": means.waited / means.steps,
             "train_seconds": means.train_seconds,
         }

@@ -49,7 +49,7 @@ def table_of(candidates: Sequence[Offer], task: TaskConfig) -> Table:
         cells.add_row(
             *_what(offer), duration(offer.wall.seconds), f"{duration(offer.wall.low)} to {duration(offer.wall.high)}",
             _money(offer), f"{cost.low:,.2f} to {cost.high:,.2f}" if cost else "",
-            f"{task.speed(offer.prediction.estimate.images_per_second):,.0f}", main_bound(offer.prediction.phases),
+            f"{task.speed(offer.prediction.estimate.samples_per_second):,.0f}", main_bound(offer.prediction.phases),
             verbatim(price_age(offer.machine)) if cost else "",
         )  # fmt: skip
     return cells

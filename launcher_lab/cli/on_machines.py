@@ -155,7 +155,7 @@ def _values(offer: Offer) -> dict[str, Any]:
         "minutes": span_values(offer.wall, 60),
         "training_minutes": span_values(prediction.estimate.training, 60),
         "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
-        "images_per_second": prediction.estimate.images_per_second,
+        "samples_per_second": prediction.estimate.samples_per_second,
         "phases": list(map(asdict, prediction.phases)),
         "memory_gigabytes": prediction.memory_gigabytes,
         "problem": offer.problem or None,

@@ -66,7 +66,7 @@ def test_the_time_of_a_data_bound_run_is_the_loading_time() -> None:
     run = plan("recipe=mild")
     result = estimate(run, measured(run, load=5.0))
     assert result.training.seconds == pytest.approx(run.total_steps * 5.0, rel=0.01)
-    assert result.images_per_second == pytest.approx(64 / 5.0, rel=0.01)
+    assert result.samples_per_second == pytest.approx(64 / 5.0, rel=0.01)
 
 
 def test_competition_adds_the_shorter_time() -> None:

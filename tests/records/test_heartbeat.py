@@ -35,7 +35,7 @@ def test_a_run_writes_its_state_and_a_file_that_cannot_be_written_ends_no_run(tr
     last, evaluated = ([row for row in rows if row["kind"] == kind][-1] for kind in ("train", "eval"))
     assert state["state"] == "finished"
     assert (state["step"], state["total_steps"], state["epochs"]) == (18, 18, 3)
-    assert (state["loss"], state["images_per_second"]) == (last["loss"], last["images_per_second"])
+    assert (state["loss"], state["samples_per_second"]) == (last["loss"], last["samples_per_second"])
     assert (state["metrics"], state["evaluated_step"]) == (evaluated["metrics"], evaluated["step"])
     assert (state["seconds_left"], state["health"]) == (0.0, "ok")
     assert state["run"] == str(run)

@@ -53,7 +53,7 @@ def test_the_gpu_script_runs_dry(tmp_path: Path) -> None:
     assert {part["exit_code"] for part in results["parts"]} == {0}
     assert {"plain PyTorch loop", "recipe mild"} <= {one["contender"] for one in results["step-eager"]["results"]}
     assert "skipped recipe mild, captured: cuda_graphs=require: cannot capture steps" in done.stdout
-    assert results["estimate-1"]["images_per_second"] > 0
+    assert results["estimate-1"]["samples_per_second"] > 0
     assert (results["device"], results["smi"]) == ("cpu", [])
     assert results["algorithms"]["ratios"].keys() == {"blurpool", "sam"}
     assert "ratio to plain PyTorch" in (tmp_path / "gpu.txt").read_text()

@@ -67,7 +67,7 @@ def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
     columns: dict[str, Callable[[Row], float | None]] = {
         "training loss": lambda row: row["loss"],
         "learning rate": lambda row: row["lr"],
-        "samples/s": lambda row: row["images_per_second"],
+        "samples/s": lambda row: row["samples_per_second"],
         "waiting for data, share": lambda row: _share(row["data_wait_seconds"], row),
         "GPU memory, GiB": lambda row: _gib(row["gpu_memory_bytes"]),
         "GPU use, %": lambda row: row.get("gpu_use"),

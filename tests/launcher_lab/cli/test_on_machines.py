@@ -58,7 +58,7 @@ def test_several_machines_share_the_batch_and_each_has_its_price(words: tuple[st
     assert two["memory_gigabytes"] == pytest.approx(one["memory_gigabytes"] / 2)  # type: ignore[operator]
     minutes = two["minutes"]["value"]  # type: ignore[index]
     assert two["cost"]["value"] == pytest.approx(2 * machines()["p4d_24xlarge"].price_per_hour * minutes / 60)  # type: ignore[index]
-    assert 1.6 < two["images_per_second"] / one["images_per_second"] < 2.0  # type: ignore[operator]
+    assert 1.6 < two["samples_per_second"] / one["samples_per_second"] < 2.0  # type: ignore[operator]
 
 
 def test_a_budget_is_spent_on_several_machines() -> None:
