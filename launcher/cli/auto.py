@@ -38,7 +38,7 @@ _SMALL, _FINETUNE = "small", "finetune"
 # not seen again; for these and `show`, images without a recipe mean it too.
 _PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look", "lr-find")
 _BARE = (*_PREPARED, "show")
-_ONE_RUN = (*_BARE, "doctor", "prepare")
+_ONE_RUN = (*_BARE, "doctor", "prepare", "relabel")
 # What the number and size of the images set besides the recipe, and why.
 _OF_IMAGES = {
     "epochs": "",

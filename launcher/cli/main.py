@@ -46,6 +46,7 @@ VERBS = {
     "calibrate": "fit a temperature, or thresholds of classes, which predictions, evaluations and exports then use",
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
+    "relabel": "write a teacher's labels of crops of the training images, to distil without running it",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",

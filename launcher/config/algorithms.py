@@ -27,6 +27,11 @@ class Algorithms(dict[str, AlgorithmConfig]):
         """Return the values of the algorithm that has a teacher, if it is on."""
         return next((values for values in self.values() if isinstance(values, TeachingConfig)), None)
 
+    @property
+    def crops_file(self) -> str | None:
+        """Return the file of the crops that the loader takes, if an algorithm has one."""
+        return next((file for values in self.values() if (file := values.crops_file)), None)
+
     def acting(self, point: str) -> list[str]:
         """Return the algorithms that act at a point, sorted by place; PREPARE is the task's own change of a batch."""
         places = {name: values.place(point) for name, values in self.items()}

@@ -116,6 +116,11 @@ class AlgorithmConfig(Declaration):
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
 
+    @property
+    def crops_file(self) -> str | None:
+        """The file of the crops that the loader takes instead of random ones, if any."""
+        return None
+
     def epoch_fraction(self, plan: RunPlan, epoch: int) -> float:
         """Return the fraction of the training samples that an epoch reads; `change_order` drops the others."""
         return 1.0

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher.config.groups import files
+from launcher.config.keys import synonyms
 from launcher.config.layers import COMMAND_LINE, Layer, mapping
 from launcher.config.overrides import OFF, ON, Assignment
 from launcher.config.similar import did_you_mean, nearest
@@ -82,11 +83,10 @@ class Switches:
         """Raise a UserError with each option that does not exist."""
         what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
         if unknown := [option for option in options if option not in known]:
+            meant = {one: synonyms("keys").get(one, one).removeprefix(f"{self._group}.") for one in unknown}
+            texts = {one: f"no such {what}; {did_you_mean(word, known)}" for one, word in meant.items()}
             raise UserError(
-                *(
-                    Problem(f"no such {what}; {did_you_mean(one, known)}", f"{self._group}.{one}", value, COMMAND_LINE)
-                    for one in unknown
-                )
+                *(Problem(text, f"{self._group}.{one}", value, COMMAND_LINE) for one, text in texts.items())
             )
 
     def _choose(self, options: Sequence[str]) -> None:

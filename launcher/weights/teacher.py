@@ -1,5 +1,6 @@
 """Find the teacher of a run: another run, an export, or a model of timm."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,31 +22,38 @@ from launcher.weights.load import SourceWeights, load_weights
 
 
 def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
-    """Return the weights, config and classes of a run's teacher; with_weights=False: without those of timm.
-
-    Raises UserError if it does not exist or cannot be read.
-    """
+    """Return the weights, config and classes of a run's teacher; raises as `find_named`."""
     values = config.algorithms.teaching
     assert values is not None
     assert values.teacher is not None
-    of_timm = values.teacher in timm_architectures()
-    if not of_timm and not Path(values.teacher).exists():
+    return find_named(values.teacher, values.key, config, with_weights=with_weights)
+
+
+def find_named(teacher: str, key: str, config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
+    """Return weights, config and classes of a path or a model of timm; with_weights=False: without those of timm.
+
+    key: that of the teacher, for errors. config: of the run that learns from it.
+
+    Raises UserError if it does not exist or cannot be read.
+    """
+    of_timm = teacher in timm_architectures()
+    if not of_timm and not Path(teacher).exists():
         message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
-        raise UserError(Problem(message, values.key, values.teacher))
-    own = _of_timm(values.teacher) if of_timm else None
+        raise UserError(Problem(message, key, teacher))
+    own = _of_timm(teacher) if of_timm else None
     if own and not with_weights:
-        return SourceWeights(values.teacher, {}, config=own)
+        return SourceWeights(teacher, {}, config=own)
     try:
-        source = load_weights(own.model if own else replace(config.model, weights=str(Path(values.teacher).absolute())))
+        source = load_weights(own.model if own else replace(config.model, weights=str(Path(teacher).absolute())))
     except UserError as error:
         # note: a key of the teacher's own config is part of the message
         plain = ("model.weights", None)
         texts = (one.message if one.key in plain else f"{one.key} {one.message}" for one in error.problems)
         pairs = zip(error.problems, texts, strict=True)
-        raise UserError(*(replace(one, message=t, key=values.key, value=values.teacher) for one, t in pairs)) from None
+        raise UserError(*(replace(one, message=t, key=key, value=teacher) for one, t in pairs)) from None
     if (trained := own or source.config) is None:
         message = "has weights without a config; set a run folder or an export"
-        raise UserError(Problem(message, values.key, values.teacher))
+        raise UserError(Problem(message, key, teacher))
     return replace(source, config=trained)
 
 
@@ -74,6 +82,20 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
     assert own
     assert values
     assert values.teacher
+    check_classes(source, values.teacher, values.key, config, classes)
+    digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
+    path = values.teacher if values.teacher in timm_architectures() else str(Path(values.teacher).absolute())
+    taught = replace(values, teacher=path, teacher_sha256=digest)
+    algorithms = Algorithms.of({**config.algorithms, values.name: taught})
+    return replace(config, algorithms=algorithms), _note(config, own)
+
+
+def check_classes(
+    source: SourceWeights, teacher: str, key: str, config: RunConfig, classes: Sequence[str] | None
+) -> None:
+    """Raise a UserError if a teacher has other classes than the run of a config, which has these `classes`."""
+    own = source.config
+    assert own
     theirs, ours = (one.task.outputs(one.dataset) for one in (own, config))
     reason = f"has {count_of(theirs, 'output')} of task={own.task.name}, and the run {ours} of task={config.task.name}"
     if own.task == config.task and theirs == ours:
@@ -82,12 +104,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
         reason = next((f"has other classes: number {n} is {its} there and {our} here" for n, its, our in different), "")
     if reason:
         message = f"{reason}; set a teacher of the same classes in the same order"
-        raise UserError(Problem(message, values.key, values.teacher))
-    digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
-    path = values.teacher if values.teacher in timm_architectures() else str(Path(values.teacher).absolute())
-    taught = replace(values, teacher=path, teacher_sha256=digest)
-    algorithms = Algorithms.of({**config.algorithms, values.name: taught})
-    return replace(config, algorithms=algorithms), _note(config, own)
+        raise UserError(Problem(message, key, teacher))
 
 
 def copy_teacher(config: RunConfig, path: Path) -> None:

@@ -18,6 +18,7 @@ ALLOWED = {
     ("launcher/config/overrides.py", "mixup"): EXAMPLE,
     **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
+    ("launcher/cli/relabel.py", "stored_labels"): EXAMPLE,
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
     ("launcher/config/formats.py", "backbone_freezing"): "the value of a key in older run folders",
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",

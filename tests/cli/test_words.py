@@ -20,7 +20,13 @@ from tests.commands import output_of
 
 MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
 VERBS_WITH_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
-FIRST = {"resume": ["runs/a"], "eval": ["runs/a"], "tune": ["adamw_narrow"], "submit": ["--slurm"]}
+FIRST = {
+    "resume": ["runs/a"],
+    "eval": ["runs/a"],
+    "tune": ["adamw_narrow"],
+    "relabel": ["runs/a"],
+    "submit": ["--slurm"],
+}
 
 
 def read_as(verb: str, *words: str) -> list[str]:

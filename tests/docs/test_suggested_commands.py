@@ -49,7 +49,7 @@ FILLED = {
     "show": "",
 }
 # Those that other tests run: test_calibrate, test_card, test_callbacks, test_budget, test_watch, test_look,
-# test_formats, test_segmentation_runs.
+# test_formats, test_segmentation_runs, test_relabel.
 ELSEWHERE = {
     *("resume ... callbacks....=off", "plan ... --on ...", "watch runs/mild-imagenet-1120-1", "look"),
     *(
@@ -58,6 +58,8 @@ ELSEWHERE = {
         "export ...",
         "predict ... ...",
         "predict ... IMAGES",
+        "relabel",
+        "relabel TEACHER",
         "report ...",
         "eval RUN dataset.path=FOLDER",
     ),

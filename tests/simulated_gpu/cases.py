@@ -60,6 +60,7 @@ ONE_RANK = plain_and_captured(
     algorithms("mixup,randaugment", "optimizer=schedule_free_adamw", *BF16),
     algorithms("sample_dropping,label_smoothing,ema,lookahead"),
     algorithms("whitening,bias_scaling,translation", "model=airbench", "dataset.native_size=32"),
+    algorithms("stored_labels,cutmix,repeated_augmentation"),
     *(Case(tuple(words)) for words in TASKS.values()),
     Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),

@@ -18,7 +18,7 @@ from launcher.accelerator import has_streams
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.crops import centre_boxes, random_crops, same_parts
+from launcher.data.crops import boxes_of, centre_boxes, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.decoder import decode
@@ -28,6 +28,7 @@ from launcher.data.inspection import check_counts
 from launcher.data.jpeg import decoder_of
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
+from launcher.data.stored_crops import crops_of
 from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.probe import usable_memory
@@ -85,7 +86,7 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
 def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> np.ndarray:
     """Draw the crops of the full images, as the same parts of the images in `stored`."""
     sizes = full.sizes(request.indices)
-    boxes = random_crops(config.image, *sizes, seed=config.seed, epoch=request.moment.epoch, indices=request.indices)
+    boxes = boxes_of(crops_of(config)(request.moment.epoch, request.indices), *sizes)
     return same_parts(boxes, *sizes, *stored.sizes(request.indices))
 
 

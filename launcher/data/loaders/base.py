@@ -58,6 +58,10 @@ class Loader(LoaderConfig):
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
         """Return the hash of the images, as `data.identity.identity`."""
 
+    def training_fingerprint(self, config: RunConfig, images: Sequence[Folder]) -> str | None:
+        """Return the hash of the listed training images alone, in their order; None if it is not known."""
+        return None
+
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
         """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
         return ()
