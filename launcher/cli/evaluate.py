@@ -24,7 +24,7 @@ from launcher.launch.devices import decide
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.weights.classifier import CheckpointResult
+    from launcher.weights.classifier import CheckpointResult, DetailsOf
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -32,6 +32,7 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-r --only-present",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
+    "train eval runs/mild-imagenet-1120-1 --by-class --cam",
     "train eval runs/mild-imagenet-1120-1 --corruptions",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
 ]
@@ -79,6 +80,11 @@ def main(arguments: argparse.Namespace) -> int:
     options = plugins.registered(plugins.OPTIONS).get("eval")
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
+    return evaluation(arguments)
+
+
+def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = None) -> int:
+    """Evaluate a run, print the result and write the files, with other details than the task's if requested."""
     folder, config, other = requested(arguments)
     _check_csv(arguments, config)
     if arguments.only_present and (config.task.labelled != "class" or "image" not in config.task.needs):
@@ -92,7 +98,7 @@ def main(arguments: argparse.Namespace) -> int:
     top = (arguments.top or _TOP) if arguments.csv else None
     checkpoint = evaluate_run(
         folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class, top=top,
-        only_present=arguments.only_present,
+        only_present=arguments.only_present, details_of=details_of,
     )  # fmt: skip
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)

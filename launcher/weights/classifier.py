@@ -1,6 +1,6 @@
 """A trained classifier: the network of a run or an export, its model card, its predictions and its evaluation."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -69,6 +69,9 @@ class Classifier:
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
         return self.task.decided(self.task.predictions(self.outputs(pixels), self.card["classes"], top))
+
+
+DetailsOf = Callable[[Classifier], Details]
 
 
 def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
@@ -221,11 +224,12 @@ class CheckpointResult:
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
     with_gallery: bool = False, top: int | None = None, only_present: bool = False,
+    details_of: DetailsOf | None = None,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
-    only_present: predict only classes that one of the images has.
+    only_present: predict only classes that one of the images has. details_of: makes other details than the task's.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
@@ -236,8 +240,9 @@ def evaluate_run(
         if only_present:
             classifier, note = _among(classifier, config, loader.reader.labels)
             notes = [*notes, note]
-        details = classifier.task.details(classifier.card["classes"], with_images=with_gallery)
-        images = ImageRows(classifier.task, classifier.card["classes"], top) if top is not None else None
+        names = classifier.card["classes"]
+        details = details_of(classifier) if details_of else classifier.task.details(names, with_images=with_gallery)
+        images = ImageRows(classifier.task, names, top) if top is not None else None
         observers = [details.add, *([images.add] if images else [])]
         autocast, device_of = classifier.precision.autocast, classifier.device
         result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observers=observers)

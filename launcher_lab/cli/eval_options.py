@@ -1,4 +1,4 @@
-"""`train eval RUN --corruptions`: the run's metric on corrupted images, by kind and strength."""
+"""`train eval RUN --corruptions`: the metric on corrupted images by kind and strength; `--cam`: heat maps of errors."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from launcher.cli.evaluate import requested
+from launcher.cli.evaluate import evaluation, requested
 from launcher.config.goals import Metric
 from launcher.console import console, print_json, progress_bars, table
 from launcher.counts import count_of
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 
 if TYPE_CHECKING:
@@ -22,16 +22,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--corruptions", action="store_true", help="on corrupted images instead, as ImageNet-C: 15 kinds at 5 strengths"
     )
+    parser.add_argument("--cam", action="store_true", help="heat maps (Grad-CAM) in the gallery of --by-class")
 
 
 def handle(arguments: argparse.Namespace) -> int | None:
-    """Print the table; return None without the option."""
-    if not arguments.corruptions:
-        return None
+    """Evaluate as the options request it; return None without one of them."""
+    if arguments.corruptions:
+        return _corruptions(arguments)
+    return _heat_maps(arguments) if arguments.cam else None
+
+
+def _heat_maps(arguments: argparse.Namespace) -> int:
+    """Evaluate as without the option, with heat maps in the gallery."""
+    if not arguments.by_class:
+        raise UserError("--cam is for the gallery of --by-class; add --by-class")
+    from launcher_lab.cli.look import check_explained  # note: every verb imports this module, and it takes long
+
+    folder, config, _ = requested(arguments)
+    check_explained(config, folder)
+    if config.image.eval_views != "centre":
+        message = "has several views, and heat maps are of one; set centre, or omit --cam"
+        raise UserError(Problem(message, "image.eval_views", config.image.eval_views))
+    from launcher_lab.look.heat_maps import Explained
+
+    return evaluation(arguments, Explained)
+
+
+def _corruptions(arguments: argparse.Namespace) -> int:
+    """Print the table."""
     only = {
         "--by-class": arguments.by_class,
         "--csv": arguments.csv is not None,
         "--only-present": arguments.only_present,
+        "--cam": arguments.cam,
     }
     if others := [flag for flag, is_set in only.items() if is_set]:
         raise UserError(*(f"{flag} is for images as they are; remove it, or --corruptions" for flag in others))

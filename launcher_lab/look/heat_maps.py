@@ -18,6 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder
+from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion, Judged
 from launcher.training.evaluation import evaluate, outside_steps
 from launcher.weights import fitted
@@ -42,18 +43,20 @@ def errors_page(folder: RunFolder, config: RunConfig, device: str, *, best: bool
     # note: a map is of one view
     plan = plan_for(with_views(config, "centre"), 1)
     classifier = classifier_of(plan, state, device)
-    details = _Explained(classifier)
+    details = Explained(classifier)
     with images_of(plan, state, folder, None, classifier.device) as (loader, _, _):
         autocast = classifier.precision.autocast
         evaluate(classifier.network, classifier.task, loader, autocast, classifier.device, observers=[details.add])
         return details.sections(loader)
 
 
-class _Explained(Confusion):
-    """The gallery of errors, with the heat map of the predicted class beside each image."""
+class Explained(Confusion):
+    """The details of a classification, whose gallery has the heat map of the predicted class beside each image."""
 
     def __init__(self, classifier: Classifier):
-        super().__init__(classifier.task, classifier.card["classes"], with_images=True)
+        task = classifier.task
+        assert isinstance(task, Classification)
+        super().__init__(task, classifier.card["classes"], with_images=True, probabilities=task.probabilities)
         self._classifier = classifier
 
     def pixels(self, images: Tensor, chosen: Sequence[Judged]) -> np.ndarray:
