@@ -46,7 +46,9 @@ class Pretrained:
 
 
 def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: Collection[str] = ()) -> Pretrained:
-    """Load the weights of `model.weights` for classes of these names; the seed draws a head for other classes.
+    """Load the weights of `model.weights` for classes of these names; the weights of a new head are zero.
+
+    Source of the zeros: Dosovitskiy et al. 2021 and Kolesnikov et al. 2020.
 
     The config gets the surgery of the network that the weights belong to, and the mean and standard deviation that they
     were trained with, unless `typed`, the keys of the command line, has these.
@@ -124,7 +126,8 @@ def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig)
         weights, note = by_timm, f"{note}; timm adapted the others to this network"
     for name, drawn in head.items():
         if rows is None:
-            weights[name] = drawn
+            # note: as of ViT and BiT; a drawn one may be large (timm, EfficientNet) and disturbs the other layers
+            weights[name] = torch.zeros_like(drawn) if drawn.dim() > 1 else drawn
         elif name in weights:
             weights[name] = weights[name][rows]
     # note: weights of old PyTorch versions lack these counters, which no forward pass reads
