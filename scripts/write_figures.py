@@ -83,9 +83,7 @@ def _results(recipes: Sequence[Recipe]) -> str:
             epochs = ", ".join(str(one.epochs or "–") for one in listed)
             rows.append([f"`{recipe.name}`", epochs, *_figures(listed), source])
         if not recipe.about.published:
-            rows.append(
-                [f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no quality of it is published"]
-            )
+            rows.append([f"`{recipe.name}`", "–", "–", "–", "–", f"{recipe.about.summary}; no quality of it is listed"])
     return _table(["recipe", "epochs", "top-1 %", "minutes", "on", "source"], rows)
 
 

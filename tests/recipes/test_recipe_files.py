@@ -21,6 +21,7 @@ ALL = [*RECIPES, *ABLATIONS]
 OWN = ("finetune", "small", "small_muon")
 # Recipes whose publications have only a speed or values.
 WITHOUT_ACCURACY = (
+    "airbench",
     "baseline_",
     "resnet101_",
     "algoperf_nadamw",
@@ -36,10 +37,11 @@ OTHER = {
     **{name: (dataset, "gpt") for name, dataset in LANGUAGE.items()},
     "small_segmentation": ("shape_masks", "unet"),
     "unet_brats": ("image_folder", "unet"),
+    **dict.fromkeys(("airbench94", "airbench96"), ("cifar", "airbench")),
 }
 SEGMENTATIONS = ("small_segmentation", "unet_brats")
 # Samples of the data set of the arithmetic in a header.
-SAMPLES = {"openwebtext": 7_168_000}
+SAMPLES = {"cifar": 50_000, "openwebtext": 7_168_000}
 
 
 def comments(name: str) -> str:
