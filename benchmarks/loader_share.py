@@ -34,10 +34,13 @@ def offers(recipe: str, words: Sequence[str], machines: str = "all") -> Offers:
     return {offer["machine"]: offer for offer in found if not offer["spot"] and not offer["problem"]}
 
 
-def cell(of_loaders: Sequence[dict[str, Any]]) -> str:
-    """Return the hours of training with each loader, and in percent how much of them waits for the loader."""
+def cell(of_loaders: Sequence[dict[str, Any]], *, writes: bool = False) -> str:
+    """Return the hours of training with each loader, and in percent how much of them waits for the loader.
+
+    writes: whether a run writes files first by default, which gets a star.
+    """
     hours = [f"{offer['training_minutes']['value'] / 60:.3g}" for offer in of_loaders]
-    return f"{', '.join(hours)} ({', '.join(f'{share(offer):.0f}' for offer in of_loaders)})"
+    return f"{', '.join(hours)} ({', '.join(f'{share(offer):.0f}' for offer in of_loaders)})" + " \\*" * writes
 
 
 def share(offer: dict[str, Any]) -> float:
@@ -49,13 +52,16 @@ def share(offer: dict[str, Any]) -> float:
 def table(machines: str = "all") -> str:
     """Return a row a machine, sorted by name."""
     by_recipe = [[offers(recipe, words, machines) for words in LOADERS.values()] for recipe in RECIPES]
+    by_default = [offers(recipe, [], machines) for recipe in RECIPES]
     names = sorted({name for of_loaders in by_recipe for found in of_loaders for name in found})
     gpus = {name: found[name]["gpu"] for of_loaders in by_recipe for found in of_loaders for name in found}
     lines = [["machine", "GPUs", *(f"`{recipe}`" for recipe in RECIPES)], ["---"] * (2 + len(RECIPES))]
     for name in names:
         cells = [
-            cell([found[name] for found in of_loaders]) if all(name in found for found in of_loaders) else "–"
-            for of_loaders in by_recipe
+            cell([found[name] for found in of_loaders], writes=default[name]["writing_minutes"] > 0)
+            if all(name in found for found in of_loaders)
+            else "–"
+            for of_loaders, default in zip(by_recipe, by_default, strict=True)
         ]
         lines.append([name, gpus[name], *cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

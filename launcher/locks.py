@@ -43,6 +43,14 @@ def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
     return lambda: None
 
 
+def note_holder(file: int) -> None:
+    """Write this process into a locked file, so that others can name it."""
+    # note: the disk may be full
+    with suppress(OSError):
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
+
 def is_leased(folder: Path) -> bool:
     """Return whether a process of any machine holds a lease in a folder, by the time of its heartbeat."""
     with suppress(OSError):

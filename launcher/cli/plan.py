@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
         prepared = prepare_new(
             composed, devices=planned_here(composed), must_exist=False, packages=here, runs=is_new, report=report
         )
-    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here)]
+    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here, files=composed.files is not None)]
     if arguments.json:
         print_json({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later})
         return 0

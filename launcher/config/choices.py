@@ -213,6 +213,17 @@ class LossConfig(Complete, Declaration, ABC):
         return {}
 
 
+class Chosen(NamedTuple):
+    """The option that takes the place of a data loader, and a note for the user.
+
+    files: an option that reads files, which a new run may write first; its typed keys need not be the first option's.
+    """
+
+    option: str
+    note: str | None = None
+    files: str | None = None
+
+
 @dataclass(frozen=True, config=STRICT)
 class LoaderConfig(Complete, Declaration, ABC):
     """Base of the values of all data loaders.
@@ -225,8 +236,8 @@ class LoaderConfig(Complete, Declaration, ABC):
 
     name: str
 
-    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str | None] | None:
-        """Return the option that takes the place of this one, and a note for the user; None if this one is used.
+    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> Chosen | None:
+        """Return the option that takes the place of this one; None if this one is used.
 
         typed: its keys that are not defaults. config_with: returns the run config with another option.
         """

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher import paths
 from launcher.config import code, recipes
+from launcher.config.choices import LoaderConfig
 from launcher.config.fields import expanded
 from launcher.config.groups import files
 from launcher.config.groups import values as group_values
@@ -36,12 +37,14 @@ class Composed:
     """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user.
 
     inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
+    files: the data loader that reads the files which a new run may write first.
     """
 
     config: RunConfig
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
     inspected: Any = None
+    files: LoaderConfig | None = None
 
 
 def compose(words: Sequence[str]) -> Composed:
@@ -96,28 +99,36 @@ class Composition:
         with problems.collected():
             values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
-            values, config = self._with_loader(values, validate(values, self.origin))
+            values, config, files = self._with_loader(values, validate(values, self.origin))
             config = _with_installed(config)
         problems.settle()
         hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
         origins = {key: self.origin(key) for key, _ in leaves(values)}
         origins |= dict.fromkeys(self.switched, COMMAND_LINE)
-        return Composed(config, origins, [*self.notes, *([hint] if hint else [])])
+        return Composed(config, origins, [*self.notes, *([hint] if hint else [])], files=files)
 
-    def _with_loader(self, values: dict[str, Any], config: RunConfig) -> tuple[dict[str, Any], RunConfig]:
-        """Return the values and the config with the data loader that takes the place of the chosen one."""
+    def _with_loader(
+        self, values: dict[str, Any], config: RunConfig
+    ) -> tuple[dict[str, Any], RunConfig, LoaderConfig | None]:
+        """Return the values and the config with the data loader that takes the place of the chosen one, and `files`."""
         group = "dataloader"
         typed = {key: value for key, value in values[group].items() if self.origin(f"{group}.{key}") != DEFAULTS}
 
-        def values_with(option: str) -> dict[str, Any]:
-            return {**values, group: {**group_values(group, option), **typed, "name": option}}
+        def values_with(option: str, keys: Collection[str] = typed) -> dict[str, Any]:
+            own = {key: typed[key] for key in keys}
+            return {**values, group: {**group_values(group, option), **own, "name": option}}
 
-        chosen = config.dataloader.choose(typed, lambda option: validate(values_with(option), self.origin))
+        def config_with(option: str) -> RunConfig:
+            return validate(values_with(option), self.origin)
+
+        chosen = config.dataloader.choose(typed, config_with)
         if chosen is None:
-            return values, config
-        option, note = chosen
-        self.notes += [note] if note else []
-        return (new := values_with(option)), validate(new, self.origin)
+            return values, config, None
+        self.notes += [chosen.note] if chosen.note else []
+        if chosen.files is None:
+            return values_with(chosen.option), config_with(chosen.option), None
+        new = values_with(chosen.option, typed.keys() & group_values(group, chosen.option).keys())
+        return new, validate(new, self.origin), config_with(chosen.files).dataloader
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Set values by dotted key as if they were typed, after a config was composed without them."""

@@ -23,11 +23,15 @@ _ADVICE = "check the driver with train doctor, or set launch.device=cpu"
 
 @dataclass(frozen=True)
 class Devices:
-    """The devices of a node: one GPU per process, or the CPU for all processes."""
+    """The devices of a node: one GPU per process, or the CPU for all processes.
+
+    gpu: the name of the GPUs if torch has reported them and all are the same, such as NVIDIA A100-SXM4-40GB.
+    """
 
     kind: Kind
     processes: int
     notes: list[str] = field(default_factory=list)
+    gpu: str | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         if self.kind == "cuda":
@@ -48,8 +52,8 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
     if launch.device == "mps":
         return _apple(launch)
     visible = visible_gpus() if launch.device != "cpu" else 0
-    usable = _usable(visible) if visible and probe_cuda else visible
-    if not usable:
+    names = _usable(visible) if visible and probe_cuda else [None] * visible
+    if not (usable := len(names)):
         if launch.device == "cuda":
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
@@ -64,7 +68,7 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
     if launch.nproc != "auto" and launch.nproc > usable:
         message = f"{text}; set launch.nproc={usable}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
-    return Devices("cuda", processes_of_node(launch, usable), notes)
+    return Devices("cuda", processes_of_node(launch, usable), notes, names[0] if len({*names}) == 1 else None)
 
 
 def _apple(launch: Launch) -> Devices:
@@ -76,8 +80,8 @@ def _apple(launch: Launch) -> Devices:
     return Devices("mps", 1, [_ON_APPLE])
 
 
-def _usable(visible: int) -> int:
-    """Count the visible GPUs that CUDA can use; 0 if torch is built without CUDA and ROCm.
+def _usable(visible: int) -> list[str | None]:
+    """Return the names of the visible GPUs that CUDA can use; none if torch is built without CUDA and ROCm.
 
     Raises MachineError if torch fails on them, or CUDA can use none.
     """
@@ -85,10 +89,10 @@ def _usable(visible: int) -> int:
     if (values := probed.values) is None:
         raise MachineError(f"torch fails on the visible GPUs ({probed.error}); {_ADVICE}")
     if not values["cuda"] and not values["hip"]:
-        return 0
+        return []
     if not values["gpus"] or values["error"]:
         raise MachineError(f"{_visible(visible)}, but CUDA can use none ({values['error']}); {_ADVICE}")
-    return len(values["gpus"])
+    return [gpu.get("name") for gpu in values["gpus"]]
 
 
 def _visible(count: int) -> str:

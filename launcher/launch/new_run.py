@@ -9,6 +9,7 @@ from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import Devices
+from launcher.launch.files_first import files_first
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import plan_for
@@ -29,7 +30,7 @@ def prepare_new(
     """Prepare a new run, and refuse all that its start refuses and that needs no GPU, network or decoding.
 
     packages: whether the run has the packages of this machine. runs: whether its folder must be new on this machine.
-    The others are those of `prepare_run`.
+    measures: with these the run starts, and may write FFCV files first. The others are those of `prepare_run`.
 
     Raises UserError with everything that cannot work, before any file is written.
     """
@@ -59,7 +60,18 @@ def prepare_new(
     except UserError as error:
         raise UserError(*problems, *error.problems) from None
     problems.settle()
-    if measures is None or config.stop.minutes is None:
+    if measures is None:
+        return prepared
+    if (with_files := files_first(composed, prepared, report)) is not None:
+        batch = prepared.plan.batch_size
+        prepared = prepare_run(
+            with_files,
+            devices=prepared.devices,
+            with_weights=with_weights,
+            measures=measures._replace(batch=lambda *_: batch),
+            report=report,
+        )
+    if config.stop.minutes is None:
         return prepared
     return _in_time(prepared, composed.origins, measures.dilate(prepared))
 
@@ -75,8 +87,11 @@ def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> P
     return replace(prepared, plan=plan, notes=[*others, note, *notes(plan)])
 
 
-def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[str]:
-    """Yield what `prepare_new` could not check here, so that only the start of the run does."""
+def left_to_the_start(prepared: Prepared, *, packages: bool = True, files: bool = False) -> Iterator[str]:
+    """Yield what `prepare_new` could not check here, so that only the start of the run does.
+
+    files: the run may write FFCV files first.
+    """
     config, launch = prepared.plan.config, prepared.plan.config.launch
     if not prepared.images_seen:
         yield f"the images, dataset.path={config.dataset.path}"
@@ -85,6 +100,8 @@ def left_to_the_start(prepared: Prepared, *, packages: bool = True) -> Iterator[
         yield f"the images, dataset.test_path={test_path}"
     if not packages:
         yield "the packages of the logger and the decoder"
+    if files and prepared.devices.kind == "cuda":
+        yield "the time and disk that FFCV files would take (dataloader=auto)"
     if config.model.downloads:
         yield f"the download of model.weights={config.model.weights}"
     if config.stop.minutes is not None:

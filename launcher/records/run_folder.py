@@ -16,7 +16,7 @@ from launcher import atomic
 from launcher.config.similar import nearest
 from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line, shown
-from launcher.locks import Held, is_leased, lock
+from launcher.locks import Held, is_leased, lock, note_holder
 from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
@@ -138,10 +138,7 @@ class RunFolder:
                     holder = one
             else:
                 raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it")
-            # note: the text only describes the holder, and the disk may be full
-            with suppress(OSError):
-                os.ftruncate(file.fileno(), 0)
-                os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+            note_holder(file.fileno())
             yield
 
 

@@ -76,7 +76,7 @@ def main_bound(phases: Sequence[Phase]) -> str:
 class Prediction:
     """A run on a machine: its times with their range, and the memory that a GPU needs.
 
-    `made_from` is the source of the efficiencies.
+    `made_from` is the source of the efficiencies. writing: the seconds at its start in which it writes FFCV files.
     """
 
     machine: Hardware
@@ -85,6 +85,7 @@ class Prediction:
     memory_gigabytes: float
     fits: bool
     made_from: str
+    writing: float = 0.0
 
     @property
     def steps_seconds(self) -> float:
@@ -265,10 +266,13 @@ class _Model:
         largest = max(kind for kind in self._kinds if kind.acting == self._common)
         size = plan.evaluation_view
         area = self._area(size) / self._area(largest.view)
-        step = self.parts(largest).seconds * area * passes * plan.rank_eval_batch / plan.rank_batch
+        images = (plan.config.dataset.val_samples or 0) / plan.world_size
+        batches = math.ceil(images / plan.rank_eval_batch)
+        # note: few validation images are less than a batch
+        batch = images / max(1, batches)
+        step = self.parts(largest).seconds * area * passes * batch / plan.rank_batch
         rate = loading_rate(plan, self._machine, plan.loaded_evaluation_view, self._rates.values, trains=False)
-        load = plan.rank_eval_batch * plan.world_size / rate
-        batches = math.ceil((plan.config.dataset.val_samples or 0) / plan.world_size / plan.rank_eval_batch)
+        load = batch * plan.world_size / rate
         return EvaluationTimes(assumed["first_batch"], [assumed["epoch_start"]], [max(step, load)], batches)
 
 

@@ -68,7 +68,6 @@ def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -
 @pytest.mark.parametrize(
     ("word", "option"),
     [
-        ("folder=/nvme", "ffcv"),
         ("files.max_side=400", "ffcv"),
         ("os_cache=true", "ffcv"),
         ("decode=crop", "ffcv"),
@@ -85,6 +84,15 @@ def test_a_key_of_one_loader_chooses_it_and_keeps_its_value(images: Path, word: 
     key, _, value = word.partition("=")
     assert str(get(asdict(composed.config.dataloader), key)).lower() == value
     assert composed.origins[f"dataloader.{key}"] == "command line"
+
+
+def test_files_in_a_typed_folder_are_read_and_missing_ones_are_noted(images: Path, tmp_path: Path) -> None:
+    typed = f"dataloader.folder={tmp_path / 'nvme'}"
+    note = f"no FFCV files in {tmp_path / 'nvme'}, so the images are read unless this run writes files first"
+    assert chosen(images, typed) == ("torchvision", [note])
+    write_files(images, typed)
+    assert chosen(images, typed)[0] == "ffcv"
+    assert chosen(images)[0] == "torchvision"
 
 
 def test_keys_of_both_loaders_are_kept(images: Path) -> None:

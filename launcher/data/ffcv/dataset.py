@@ -12,7 +12,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
 from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
-from launcher.data.sources.layout import FFCV, is_no_folder
+from launcher.data.sources.layout import FFCV, is_no_folder, is_remote
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 
@@ -64,12 +64,24 @@ class FFCVDataset:
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
 
-    def are_beside_images(self) -> bool:
-        """Return whether all files that `train prepare` writes are in the folder of the images; raises as `written`."""
-        dataset = self.dataset
-        if dataset.is_built_in or dataset.folds or dataset.path is None or is_no_folder(dataset.path):
+    def may_be_written(self) -> bool:
+        """Return whether a run can write the files: of images on this machine, beside them or into `folder`."""
+        dataset, folder = self.dataset, self.loader.folder
+        if dataset.is_built_in or dataset.folds:
             return False
-        return all(is_there(path) and is_there(manifest_path(path)) for _, path, _ in self.written())
+        if dataset.path is None:
+            return folder is None  # note: a plan needs no images
+        return not (is_no_folder(dataset.path) if folder is None else is_remote(dataset.path))
+
+    def are_written(self) -> bool:
+        """Return whether all files that `train prepare` writes are there; raises as `open_small`.
+
+        Those beside the images have manifests, by which they are compared.
+        """
+        if self.dataset.path is None:
+            return False
+        beside = self.loader.folder is None
+        return all(is_there(one) and (not beside or is_there(manifest_path(one))) for _, one, _ in self.written())
 
     def written(self) -> list[tuple[str, Path, FFCVFile]]:
         """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""

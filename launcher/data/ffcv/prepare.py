@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -34,10 +34,16 @@ _SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
 
 
-def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
+class Unwritable(UserError):
+    """The folder or the disk of the files cannot be written."""
+
+
+def prepare(data: FFCVDataset, report: Report, images: Sequence[Folder] = ()) -> Iterator[tuple[Path, Manifest]]:
     """Write the missing files; yield each file and its manifest.
 
-    Raises UserError if the images are missing, some cannot be decoded (unless skipped), or the disk is full.
+    images: those of training and validation if they are listed, labelled by one class.
+
+    Raises UserError if the images are missing or some cannot be decoded (unless skipped), and Unwritable.
     """
     loader, dataset = data.loader, data.dataset
     for split in SPLITS:
@@ -48,7 +54,7 @@ def prepare(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]
     if not all(_is_written(path) for _, path, _ in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
-        train, val = splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
+        train, val = images or splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
         if data.labelled == "class":
             check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
         skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
@@ -125,11 +131,11 @@ class _Job:
                 return self._write(writer)
         except (FileExistsError, NotADirectoryError):
             message = "is a file, or below one; choose a folder"
-            raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
+            raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
         except OSError as error:
             message = f"{self.path} cannot be written ({reason(error)}); finished images are kept: "
             message += "run the same command to resume"
-            raise UserError(Problem(message, "dataloader.folder", self.path.parent)) from None
+            raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
 
     def _write(self, writer: BetonWriter) -> Manifest:
         source, bad = self.source, self._add_all(writer)

@@ -120,6 +120,11 @@ def page_size(max_side: int) -> int:
     return max(_LEAST_PAGE, 1 << (3 * max_side**2 - 1).bit_length())
 
 
+def partial_files(target: Path) -> tuple[Path, Path]:
+    """Return the paths of an unfinished file and of its writer's state."""
+    return target.with_name(target.name + ".partial"), target.with_name(target.name + ".state.npz")
+
+
 class BetonWriter:
     """Write a file: `add` images by number, then `finish`; `missing` are the numbers still to add, in order.
 
@@ -128,8 +133,7 @@ class BetonWriter:
 
     def __init__(self, target: Path, labels: np.ndarray, max_side: int, identity: str):
         self.target, self.labels, self.identity = target, labels, identity
-        self.partial = target.with_name(target.name + ".partial")
-        self._state = target.with_name(target.name + ".state.npz")
+        self.partial, self._state = partial_files(target)
         self._page_size = page_size(max_side)
         self._end = self._next_page(ROWS_START + len(labels) * ROW.itemsize)
         self._rows = np.zeros(len(labels), ROW)

@@ -1,4 +1,4 @@
-"""FFCV files of the images where they exist, otherwise the images: one of the other loaders takes its place."""
+"""FFCV files of the images where they exist or a run writes them, otherwise the images, by one of the other loaders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.choices import LoaderConfig
+from launcher.config.choices import Chosen, LoaderConfig
 from launcher.config.fields import STRICT, AnyPath, Count
 from launcher.data.ffcv.values import FFCVFiles
 from launcher.errors import UserError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.config.schema import RunConfig
 
 _FILES, _IMAGES = "ffcv", "torchvision"
-_KEYS_OF_FILES = ("folder", "train", "val", "os_cache", "files")
+_KEYS_OF_FILES = ("train", "val", "os_cache", "files")
 _DECODES = {"whole": _FILES, "crop": _FILES, "cpu": _IMAGES, "gpu": _IMAGES}
 
 
@@ -39,26 +39,29 @@ class AutoLoader(LoaderConfig):
     os_cache: bool | Literal["auto"]
     files: FFCVFiles
 
-    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str | None]:
-        """Choose the files that `train prepare` writes beside the images, if they are of the images of today."""
+    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> Chosen:
+        """Choose the files of `train prepare` if they are of the images of today; a new run may write missing ones."""
         if option := self._only(typed):
-            return option, None
+            return Chosen(option)
         from launcher.data.ffcv.dataset import FFCVDataset  # note: every command reads the values in this file
 
         with suppress(UserError):
             config = config_with(_FILES)
             files = FFCVDataset.of(config)
-            if files.are_beside_images():
-                from launcher.data.ffcv.inspection import are_of_images
+            if not files.may_be_written():
+                return Chosen(_IMAGES if self.folder is None else _FILES)
+            if not files.are_written():
+                none = f"no FFCV files in {self.folder}, so the images are read unless this run writes files first"
+                return Chosen(_IMAGES, none if self.folder else None, _FILES)
+            folder = files.path("train").parent
+            from launcher.data.ffcv.inspection import are_of_images
 
-                folder = files.path("train").parent
-                if are_of_images(config):
-                    return _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
-                return (
-                    _IMAGES,
-                    f"{folder} has other images or rotations; remove it to run train prepare",
+            if self.folder is not None or are_of_images(config):
+                return Chosen(
+                    _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
                 )
-        return _IMAGES, None
+            return Chosen(_IMAGES, f"{folder} has other images or rotations; remove it to run train prepare")
+        return Chosen(_IMAGES if self.folder is None else _FILES)
 
     def _only(self, typed: Collection[str]) -> str | None:
         """Return the loader that alone has the keys that are set, or accepts their values."""

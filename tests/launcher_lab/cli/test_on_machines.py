@@ -52,8 +52,8 @@ def test_several_machines_share_the_batch_and_each_has_its_price(words: tuple[st
     code, out, errors = execute(*PLAN, *words)
     assert code == 0, errors
     assert "2 x p4d_24xlarge" in out
-    _, one = offered(*PLAN, "--on", "p4d_24xlarge")
-    _, two = offered(*PLAN, *words)
+    _, one = offered(*PLAN, "dataloader=torchvision", "--on", "p4d_24xlarge")
+    _, two = offered(*PLAN, "dataloader=torchvision", *words)
     assert (one["nodes"], two["nodes"]) == (1, 2)
     assert two["memory_gigabytes"] == pytest.approx(one["memory_gigabytes"] / 2)  # type: ignore[operator]
     minutes = two["minutes"]["value"]  # type: ignore[index]
@@ -205,7 +205,11 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    "words", [["recipe=hot", "--on", "nd96isr_h100_v5"], ["dataloader=ffcv", "--on", "nebius_1x_h200"]]
+    "words",
+    [
+        ["recipe=hot", "dataloader=torchvision", "--on", "nd96isr_h100_v5"],
+        ["dataloader=ffcv", "--on", "nebius_1x_h200"],
+    ],
 )
 def test_the_remedy_of_a_loader_that_bounds_steps_follows_the_time(words: list[str]) -> None:
     code, out, _ = execute(*PLAN, *words)

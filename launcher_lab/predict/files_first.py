@@ -1,0 +1,112 @@
+"""Decide whether a run writes the FFCV files of its images first, by its predicted time with and without them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.config.choices import LoaderConfig
+from launcher.config.gpus import gpus
+from launcher.config.schema import Hardware
+from launcher.installation import page
+from launcher.measure.estimate import Span
+from launcher.plan.plan import Plan
+from launcher.records.progress import duration
+from launcher_lab.predict.machines import decoding_threads, gpu_of
+from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies
+from launcher_lab.predict.profiles import Correction, correction, gpu_named, read_profiles
+
+# The part of a run that files must save to be worth a line.
+_NOTED = 0.05
+
+
+@dataclass(frozen=True)
+class FilesFirst:
+    """Whether a run writes files first, a line on that (empty if they save little), its predictor and prediction."""
+
+    writes: bool
+    line: str
+    predictor: Predictor
+    prediction: Prediction
+
+
+def files_first(plan: Plan, files: LoaderConfig, machine: Hardware) -> FilesFirst | None:
+    """Decide for a plan that reads images, and the loader of its files; None if it cannot be predicted here.
+
+    machine: its `gpu` is a name of conf/gpus.yaml or of torch's, its `disk` what is free for the files.
+    """
+    gpu = machine.gpu if machine.gpu in gpus() else gpu_named(str(machine.gpu))
+    if gpu is None:
+        return None
+    try:
+        profiles, _ = read_profiles(Path(plan.config.runs))
+        corrected = correction(plan, gpu, profiles, efficiencies())
+        return predicted(Predictor(plan), replace(machine, gpu=gpu), files, corrected)
+    except Exception:  # note: a network of the user's that cannot be traced must not stop a run
+        return None
+
+
+def predicted(predictor: Predictor, machine: Hardware, files: LoaderConfig | None, corrected: Correction) -> FilesFirst:
+    """Predict a plan on a machine as it would run there: by the loader of `files` if it would write them first."""
+
+    def by(one: Predictor, *, writes: bool) -> FilesFirst:
+        prediction = one.on(machine, gpu_of(machine), correction=corrected.factor, made_from=corrected.made_from)
+        return FilesFirst(writes, "", one, prediction)
+
+    images = by(predictor, writes=False)
+    if files is None:
+        return images
+    plan = replace(predictor.plan, config=replace(predictor.plan.config, dataloader=files))
+    return _faster(images, by(Predictor(plan, predictor.counted), writes=True))
+
+
+def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
+    """Return the faster way, with a line on what files cost and save."""
+    plan, values = images.predictor.plan, efficiencies()["prepare"]
+    wall, minutes = images.prediction.estimate.wall.seconds, plan.config.stop.minutes
+    # note: a run of limited minutes saves a part of them
+    part = 1.0 if minutes is None else min(1.0, 60 * minutes / wall)
+    saved = part * (wall - files.prediction.estimate.wall.seconds)
+    if saved <= _NOTED * part * wall:
+        return images
+    samples = plan.train_samples + (plan.config.dataset.val_samples or 0)
+    machine, gigabytes = images.prediction.machine, samples * values["bytes"] / 1e9
+    writing = samples * _seconds_an_image(machine)
+    gain = f"FFCV files would save {duration(saved)} of {duration(part * wall)}"
+    takes = f"writing them takes some {duration(writing)} and {gigabytes:.1f} GB"
+    if problem := _no_room(machine, gigabytes):
+        return replace(images, line=f"reading the images: {gain}, but {problem}")
+    if saved < values["margin"] * writing:
+        pays = (
+            f"{takes}, or twice as long on a slow disk; train prepare dataset.path=FOLDER writes them for several runs"
+        )
+        return replace(images, line=f"reading the images: {gain}, but {pays}")
+    line = f"{gain}, so they are written first; {takes}; their pixels are FFCV's ({page('data')})"
+    line += "; dataloader=torchvision reads the images"
+    return replace(files, line=line, prediction=_with_writing(files.prediction, writing))
+
+
+def _no_room(machine: Hardware, gigabytes: float) -> str:
+    """Return why files of this size are not written; empty if they fit into the disk, if that is known, and memory."""
+    if machine.disk is not None and gigabytes > machine.disk:
+        return f"they need {gigabytes:.1f} GB, and the disk has {machine.disk:.1f}; set dataloader.folder to another"
+    memory = efficiencies()["prepare"]["memory"] * (machine.memory or 0) * 2**30 / 1e9
+    if gigabytes > memory:
+        return f"their {gigabytes:.1f} GB do not fit into memory, and the disk may be slower than the images' decoding"
+    return ""
+
+
+def _seconds_an_image(machine: Hardware) -> float:
+    """Return the seconds to write an image: of all cores, then of the process that stores it and computes checksums."""
+    values = efficiencies()
+    cores, of_files = machine.cores or 1, values["prepare"]
+    threads = decoding_threads("torchvision", cores, cores, values) * values["loaders"]["share"]["torchvision"]
+    return float(1 / (threads * of_files["core"]) + 1 / of_files["process"])
+
+
+def _with_writing(prediction: Prediction, writing: float) -> Prediction:
+    """Add the seconds of writing to the start of a run."""
+    spread, estimate = 1 + efficiencies()["spread"]["loader"], prediction.estimate
+    wall = Span(
+        estimate.wall.seconds + writing, estimate.wall.low + writing / spread, estimate.wall.high + writing * spread
+    )
+    longer = replace(estimate, wall=wall, start_seconds=estimate.start_seconds + writing)
+    return replace(prediction, estimate=longer, writing=writing)
