@@ -177,11 +177,11 @@ def test_look_is_for_images(train: Train) -> None:
 WARMUP = "algorithms.sequence_length_warmup"
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_killed_language_model_resumes_to_the_same_bits(ranks: int, train: Train) -> None:
     words = [*words_of(train), "algorithms=[alibi,sequence_length_warmup]", "algorithms.alibi.length_scaling=0.5"]
     words += [f"{WARMUP}.initial=2", f"{WARMUP}.increment=2", f"{WARMUP}.duration=0.8", "epochs=3"]
-    words += [f"launch.nproc={ranks}", "checkpoint.every=4ba"]
+    words += [f"launch.nproc={ranks}", "checkpoint.every=4ba", *["batch_size=6", "eval_batch_size=6"] * (ranks == 3)]
     whole, run = killed_and_resumed(train, words, 7)
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-8:] == results(whole)[-8:]

@@ -121,12 +121,12 @@ def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) ->
     train("look", *words, "-o", "look.html")
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_a_killed_segmentation_resumes_to_the_same_bits(ranks: int, tmp_path: Path) -> None:
     write_slices(tmp_path / "data")
     train = Train(tmp_path, before=(draw_nothing, fork_checks))
     words = [*BRATS, "algorithms=[cutmix,progressive_resizing,ema]", f"launch.nproc={ranks}", "checkpoint.every=2ba"]
-    words += [*COMPUTED, "logger.interval=1ba"]
+    words += [*COMPUTED, "logger.interval=1ba", *["batch_size=6", "eval_batch_size=6"] * (ranks == 3)]
     whole, run = killed_and_resumed(train, words, 5)
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-6:] == results(whole)[-6:]
