@@ -165,7 +165,7 @@ def waits_line(share: float, host: str, disk: float) -> str:
         evidence = f"the disks of {host} read {disk / 1e6:,.0f} MB/s, as its memory does not hold the data; "
     elif disk >= 0:
         evidence = f"the disks of {host} read nothing, so workers or a file system over the network are the limit; "
-    return f"training waits for its data {share:.0%} of the time; {evidence}train diagnose finds what to change"
+    return f"training waits for its data {share:.0%} of the time; {evidence}find what to change by train diagnose"
 
 
 def advice(slow: Straggler, host: str, disk: float = UNKNOWN) -> str:

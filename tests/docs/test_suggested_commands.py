@@ -23,6 +23,7 @@ FILLED = {
     "compare ...": "runs",
     "compare runs": "runs",
     "curve": "recipe=mild,hot dataset=shapes epochs=3",
+    "diagnose": "recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 --seconds 0.1",
     "doctor": "dataset=shapes",
     "doctor or nvidia-smi": "dataset=shapes",
     "estimate": "recipe=mild dataset=shapes",
