@@ -24,7 +24,6 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.records.run_folder import RunFolder
 from launcher_lab.cli.machine_offers import offers_on
-from launcher_lab.cli.training import Cell
 from launcher_lab.predict import files_first as deciding
 from launcher_lab.predict.prediction import efficiencies
 from tests.commands import execute, output_of
@@ -285,18 +284,6 @@ def test_typed_words_decide_which_files_may_be_written(
         assert composed.files.folder == folder  # type: ignore[union-attr]
         workers = (composed.config.dataloader.workers, composed.files.workers)  # type: ignore[union-attr, attr-defined]
         assert workers == ((3, 3) if "dataloader.workers=3" in words else ("auto", "auto"))
-
-
-def test_no_run_of_a_grid_writes_files(tmp_path: Path) -> None:
-    images = write_images(tmp_path / "images", {"train": 4, "val": 2})
-    words = ("recipe=mild", "dataset=image_folder", f"dataset.path={images}", "dataloader=auto")
-    cell = Cell(words, compose(words), tmp_path / "a")
-    assert cell.composed.files is not None
-    fixed = compose(cell.command)
-    assert fixed.files is None
-    assert fixed.config == cell.composed.config
-    typed = (*words, "dataloader.folder=nvme")
-    assert Cell(typed, compose(typed), tmp_path / "b").command == typed
 
 
 def test_a_cpu_and_few_images_change_nothing(train: Train, by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
