@@ -19,7 +19,10 @@ _LFS = (".safetensors", ".onnx", ".png")
 
 
 class Hub:
-    """Repositories of models in memory: their visibility, and their files; `requests` lists method and path of each."""
+    """Repositories of models in memory: their visibility, and their files; `requests` lists method and path of each.
+
+    Their files are also those of `revisions`.
+    """
 
     def __init__(self, address: str):
         self.address = address
@@ -27,6 +30,7 @@ class Hub:
         self.files: dict[str, dict[str, bytes]] = {}
         self.objects: dict[str, bytes] = {}
         self.requests: list[str] = []
+        self.revisions: tuple[str, ...] = ()
         self.closed_to_writes = False
 
     def put(self, name: str, files: dict[str, bytes], *, private: bool = False) -> None:
@@ -163,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(200, {"transfer": "basic", "objects": objects})
 
     def _file(self, name: str, revision: str, path: str) -> None:
-        if revision not in ("main", _COMMIT):
+        if revision not in ("main", _COMMIT) and revision not in self.hub.revisions:
             return self._send(404, {"error": "Invalid rev id"}, "RevisionNotFound")
         content = self.hub.files[name].get(path)
         if content is None:
@@ -176,7 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Type", "application/json")
         self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-        self.send_header("X-Repo-Commit", _COMMIT)
+        self.send_header("X-Repo-Commit", next((one for one in self.hub.revisions if one in self.path), _COMMIT))
         if error is not None:
             self.send_header("X-Error-Code", error)
             self.send_header("X-Error-Message", content["error"])

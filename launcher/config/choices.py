@@ -118,7 +118,7 @@ class Surgery:
 
 
 # The libraries with pretrained weights for their own models: values of `model.weights`.
-LIBRARIES = ("torchvision", "timm")
+LIBRARIES = ("torchvision", "timm", "smp")
 # The start of a value of `model.weights` that is a repository of the Hugging Face Hub.
 HUB = "hub:"
 Setting = bool | int | float | str | list[int] | None
@@ -128,12 +128,14 @@ Setting = bool | int | float | str | list[int] | None
 class ModelConfig(Complete, Declaration, ABC):
     """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory.
 
-    library: that of the network, or model.py. has_batch_norm: false if it has none. draws: its layers draw random
-    numbers from torch's generators. takes: the part of a record that it is for (`TaskConfig.needs`); None for any.
-    any_channels: its network has the channels of the data set; others are for those with three.
+    library: that of the network, or model.py. pretrained: the library of its encoder's weights, if it is another.
+    has_batch_norm: false if it has none. draws: its layers draw random numbers from torch's generators. takes: the part
+    of a record that it is for (`TaskConfig.needs`); None for any. any_channels: its network has the channels of the
+    data set; others are for those with three.
     """
 
     library: ClassVar[str]
+    pretrained: ClassVar[str | None] = None
     takes: ClassVar[str | None] = "label"
     has_batch_norm: ClassVar[bool] = True
     draws: ClassVar[bool] = False

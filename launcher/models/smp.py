@@ -17,6 +17,8 @@ from launcher.installation import how_to_add
 from launcher.later import nn, torch
 
 _PACKAGE = "segmentation_models_pytorch"
+# The start of the names of an encoder's weights.
+ENCODER = "encoder."
 # Arguments of the constructor that the run sets.
 _OWN = {
     "encoder_weights": "downloads weights",
@@ -36,6 +38,7 @@ class SmpModel(ModelConfig):
     """
 
     library = "model.py"
+    pretrained = "smp"
     takes = "mask"
     draws = True
     any_channels = True
@@ -82,6 +85,20 @@ class SmpModel(ModelConfig):
             )
             raise UserError(Problem(message, "model.architecture", self.architecture)) from error
         return network.to(torch.get_default_device())
+
+    def encoder_weights(self) -> tuple[str, dict[str, torch.Tensor]]:
+        """Return the source of the library's weights of the encoder, and these by the network's names.
+
+        They are downloaded once into the cache of the Hugging Face Hub, those of ImageNet if the encoder has them.
+        """
+        import segmentation_models_pytorch as smp
+
+        settings = smp.encoders.encoders.get(self.encoder, {}).get("pretrained_settings", {})
+        of_library = "imagenet" if "imagenet" in settings else next(iter(settings), None)
+        weights = True if self.encoder.startswith("tu-") else of_library
+        network = smp.create_model(classes=1, **{**self.keywords(), "encoder_weights": weights})
+        tensors = {name: one for name, one in network.state_dict().items() if name.startswith(ENCODER)}
+        return settings[of_library]["repo_id"] if of_library else self.encoder, tensors
 
     def source(self) -> tuple[str, str]:
         call = f"{_PACKAGE}.create_model(classes=classes, **values)"

@@ -146,7 +146,7 @@ def _warmup(plan: Plan) -> Iterator[Problem]:
 def _weights(plan: Plan) -> Iterator[Problem]:
     """Require pretrained weights for algorithms that preserve them, and a library's weights for its own models."""
     config, rates = plan.config, plan.config.optimizer
-    weights, library = config.model.weights, config.model.library
+    weights, library = config.model.weights, config.model.pretrained or config.model.library
     if weights in LIBRARIES and weights != library:
         own = f"model.weights={library}, " if library in LIBRARIES else ""
         yield Problem(

@@ -19,6 +19,7 @@ from torchvision.models import get_model_weights
 from launcher.config.choices import HUB, LIBRARIES, ModelConfig
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError, is_of_the_machine
+from launcher.models.smp import SmpModel
 from launcher.models.timm import TimmModel
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
@@ -55,6 +56,8 @@ def load_weights(model: ModelConfig) -> SourceWeights:
 
     Raises UserError if they do not exist or cannot be read.
     """
+    if isinstance(model, SmpModel) and model.weights == model.pretrained:
+        return _of_smp(model)
     if model.weights in LIBRARIES:
         return _of_timm(model) if isinstance(model, TimmModel) else _of_torchvision(model.architecture)
     assert model.weights is not None
@@ -117,6 +120,21 @@ def _of_timm(model: TimmModel) -> SourceWeights:
         elsewhere += f"{name.replace('/', '--')} of its ~/.cache/huggingface/hub to {HF_HUB_CACHE}"
         raise problem("timm", f"{name} cannot be loaded ({reason}); {elsewhere}") from None
     return SourceWeights(f"timm's {name}", network.state_dict(), model.architecture, {}, mean=mean, std=std)
+
+
+def _of_smp(model: SmpModel) -> SourceWeights:
+    """Load the weights of an encoder of segmentation-models-pytorch, from the Hub or its cache."""
+    try:
+        with torch.random.fork_rng(devices=[]):
+            name, tensors = model.encoder_weights()
+    # note: errors of the Hub's library, its HTTP client, the system, or a damaged file
+    except Exception as error:
+        if is_of_the_machine(error) and not isinstance(error, OSError):
+            raise
+        reason = str(error).partition("\n")[0].rstrip(".:")
+        message = f"the weights of {model.encoder} cannot be loaded ({reason}); set a file of its encoder, or null"
+        raise problem("smp", message) from None
+    return SourceWeights(f"segmentation-models-pytorch's {name}", tensors)
 
 
 def _of_file(path: Path) -> SourceWeights:

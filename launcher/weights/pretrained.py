@@ -23,6 +23,7 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.models.build import fitted
 from launcher.models.parameters import parameters_of_head
 from launcher.models.resnet import TorchvisionModel
+from launcher.models.smp import ENCODER
 from launcher.plan.plan import plan_for
 from launcher.training.networks import initial_network
 from launcher.weights.card import problem
@@ -124,6 +125,10 @@ def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig)
     rows, note = _rows(head, source, classes)
     if config.model.library == "timm" and (by_timm := _fitted_by_timm(network, weights, in_head)):
         weights, note = by_timm, f"{note}; timm adapted the others to this network"
+    if config.model.pretrained and not any(name in weights for name in own if not name.startswith(ENCODER)):
+        # note: an encoder's own file has no prefix; the decoder stays as drawn
+        weights = {name.removeprefix(ENCODER): tensor for name, tensor in weights.items()}
+        weights = own | {f"{ENCODER}{name}": tensor for name, tensor in weights.items()}
     for name, drawn in head.items():
         if rows is None:
             # note: as of ViT and BiT; a drawn one may be large (timm, EfficientNet) and disturbs the other layers

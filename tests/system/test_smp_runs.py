@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save, save_file
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
@@ -15,6 +16,7 @@ from launcher.models.parameters import classifiers
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
 from tests.forked import MODEL_MAIN, python
+from tests.local_hub import local_hub
 from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
 
 SMP = ["recipe=small_segmentation", "model=smp", "model.arguments.encoder_depth=3"]
@@ -94,3 +96,26 @@ def test_a_killed_run_resumes_to_the_same_bits_and_is_exported(tmp_path: Path) -
         python(MODEL_MAIN, f"{name}/model.py", str(image), folder=tmp_path)
         theirs = np.asarray(Image.open(tmp_path / f"{image.stem}_mask.png"))
         assert (theirs == mask).mean() > 0.99
+
+
+@NEEDED
+def test_a_run_starts_from_the_encoder_of_the_library_or_a_file(tmp_path: Path) -> None:
+    encoder = {name: one + 0.01 for name, one in built().encoder.state_dict().items() if one.is_floating_point()}
+    save_file(encoder, tmp_path / "encoder.safetensors")
+    still = [*RUN, "epochs=1", "optimizer.lr=1e-9"]
+    with local_hub() as hub:
+        error = hub.train(tmp_path, *still, "model.weights=smp", code=2)[1]
+        assert "error: model.weights=smp: the weights of resnet18 cannot be loaded (" in error
+        counted = {name: torch.tensor(0) for name in built().encoder.state_dict() if name.endswith("tracked")}
+        hub.revisions = ("3f2325ff978283d47aa6a1d6878ca20565622683",)
+        hub.put("smp-hub/resnet18.imagenet", {"config.json": b"{}", "model.safetensors": save({**encoder, **counted})})
+        hub.train(tmp_path, *still, "model.weights=smp", "run_name=library")
+        requests = len(hub.requests)
+        output, errors = hub.train(tmp_path, *still, "model.weights=smp", "run_name=cached")
+        assert "segmentation-models-pytorch's smp-hub/resnet18.imagenet" in output + errors
+        assert not [one for one in hub.requests[requests:] if one.startswith("GET") and "safetensors" in one]
+        hub.train(tmp_path, *still, "model.weights=encoder.safetensors", "run_name=file")
+    for run in ("library", "cached", "file"):
+        state = Train(tmp_path).state(tmp_path / "runs" / run)["model"]
+        assert isinstance(state, dict)
+        assert torch.allclose(state["encoder.layer1.0.conv1.weight"], encoder["layer1.0.conv1.weight"], atol=1e-5)
