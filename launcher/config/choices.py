@@ -29,8 +29,8 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerConfig(Declaration):
     """Values of all optimizers: `lr` is for `reference_batch_size`; `scale_lr` scales it to the run's batch.
 
-    `backbone_lr` multiplies it for all but the last layer, and `layer_decay` from each layer to the one before it, as
-    timm's option does (BEiT, Bao et al. 2021).
+    `backbone_lr` multiplies it for all but the last layer (None: chosen by the pretrained network), and `layer_decay`
+    from each layer to the one before it, as timm's option does (BEiT, Bao et al. 2021).
     `no_decay` are the parameters without weight decay: `vectors` (biases, norm weights), those of normalisation layers
     (`norms`), those with `bn` in their name (`bn_names`), or `none` of them; `all_but_kernels` decays only weights of
     convolutions and linear layers, not positions, tokens or layer scale.
@@ -39,7 +39,7 @@ class OptimizerConfig(Declaration):
     lr: NotNegative
     reference_batch_size: Count
     scale_lr: Literal["linear", "off"]
-    backbone_lr: NotNegative
+    backbone_lr: NotNegative | None
     layer_decay: Annotated[float, Field(gt=0, le=1)]
     weight_decay: NotNegative
     no_decay: Literal["none", "vectors", "norms", "bn_names", "all_but_kernels"]

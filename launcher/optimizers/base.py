@@ -190,10 +190,10 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float | Tensor) -> None:
 def _parameter_groups(model: nn.Module, config: OptimizerConfig, separate: list[str]) -> list[dict[str, Any]]:
     """Group all parameters by learning rate, the highest first, weight decay, and separate updates of the optimizer."""
     head, depths, bare = parameters_of_head(model), layer_depths(model), {*undecayed(model, config.no_decay)}
-    last = max(depths.values())
+    last, backbone = max(depths.values()), 1.0 if config.backbone_lr is None else config.backbone_lr
     groups: dict[tuple[float, bool, bool], list[nn.Parameter]] = defaultdict(list)
     for name, parameter in model.named_parameters():
-        factor = config.layer_decay ** (last - depths[name]) * (name in head or config.backbone_lr)
+        factor = config.layer_decay ** (last - depths[name]) * (name in head or backbone)
         groups[-factor, name in bare, name in separate].append(parameter)
     return [
         {

@@ -154,7 +154,8 @@ def _weights(plan: Plan) -> Iterator[Problem]:
         )
     needing = [f"algorithms.{name}" for name, one in config.algorithms.items() if one.needs_pretrained]
     factors = {"backbone_lr": rates.backbone_lr, "layer_decay": rates.layer_decay}
-    needing += [f"optimizer.{name}={factor:g}" for name, factor in factors.items() if factor != 1]
+    texts = {name: "null" if factor is None else f"{factor:g}" for name, factor in factors.items() if factor != 1}
+    needing += [f"optimizer.{name}={text}" for name, text in texts.items()]
     if config.model.weights is None and needing:
         needs = f"{' and '.join(needing)} need{'s' if len(needing) == 1 else ''} pretrained weights"
         yield Problem(f"{needs}; set model.weights to a run folder, a file, timm or torchvision", "model.weights", None)

@@ -31,6 +31,9 @@ from launcher.weights.classifier import surgery_of
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights
 
+# `optimizer.backbone_lr` of networks such as ViT and ConvNeXt, which are fine-tuned at lower learning rates.
+_WITHOUT_BATCH_NORM = 0.1
+
 
 @dataclass(frozen=True)
 class Pretrained:
@@ -62,8 +65,13 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
         message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
     config, changes = _with_surgery(config, source, typed)
-    weights, head = _fitted(source, classes, config)
+    network, surgeries = initial_network(plan_for(config, 1))
+    _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
+    weights, head = _fitted(network, source, classes, config)
     notes = [f"initial weights from {source.origin}: {head}"]
+    if config.optimizer.backbone_lr is None:
+        config, chosen = _with_backbone_lr(config, network)
+        notes.append(chosen)
     if changes:
         notes.append(f"using {' '.join(changes)} of the network of these weights")
     config = replace(config, model=replace(config.model, weights_sha256=digest))
@@ -115,10 +123,18 @@ def _changes(key: str, before: Any, after: Any) -> dict[str, tuple[Any, Any]]:
     return {f"{key}.{name}": both for name, both in values.items() if both[0] != both[1]}
 
 
-def _fitted(source: SourceWeights, classes: list[str] | None, config: RunConfig) -> tuple[dict[str, Tensor], str]:
+def _with_backbone_lr(config: RunConfig, network: nn.Module) -> tuple[RunConfig, str]:
+    """Return the config with the learning rate of the layers before the head, and a note; docs/fine_tuning.md."""
+    norms = any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    factor, kind = (1.0, "with") if norms else (_WITHOUT_BATCH_NORM, "without")
+    optimizer = replace(config.optimizer, backbone_lr=factor)
+    return replace(config, optimizer=optimizer), f"using optimizer.backbone_lr={factor} of networks {kind} batch norm"
+
+
+def _fitted(
+    network: nn.Module, source: SourceWeights, classes: list[str] | None, config: RunConfig
+) -> tuple[dict[str, Tensor], str]:
     """Return all weights of the run's network, and a note about its head."""
-    network, surgeries = initial_network(plan_for(config, 1))
-    _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
     own, weights = network.state_dict(), dict(source.tensors)
     in_head = parameters_of_head(network)
     head = {name: tensor for name, tensor in own.items() if name in in_head}

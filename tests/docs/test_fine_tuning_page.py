@@ -39,6 +39,8 @@ def test_every_command_plans_and_trains(here: Here) -> None:
         _, *words = shlex.split(line.replace("/data/flowers", str(flowers)))
         here("plan", *words, *SHORT)
         here(*words, *SHORT, f"run_name={number}")
+    rates = [read(here.folder / "runs" / str(run) / "config.yaml").optimizer.backbone_lr for run in (0, 1)]
+    assert rates == [1.0, 0.1], "of a ResNet and a ConvNeXt"
     config = read(here.folder / "runs" / "2" / "config.yaml")
     assert config.recipe == "finetune"
     assert (
