@@ -6,19 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import torch
 
-from launcher import atomic
+from launcher import atomic, paths
 from launcher.algorithms.base import Teacher
 from launcher.config import recipes
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
+from launcher.config.yaml_file import read_mapping
 from launcher.data.stored_crops import PARTS, Described, crop_values
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
@@ -56,7 +58,9 @@ TASKS = {
 def labels_file() -> Path:
     """Write random stored labels of more images than the runs here have, with crops by the default values."""
     path, random = Path(tempfile.gettempdir()) / f"train-tests-{os.getuid()}.labels", np.random.default_rng(0)
-    values = crop_values(compose([]).config)
+    # note: a composition by Hydra would stay in the process from which commands are forked
+    image = SimpleNamespace(**read_mapping(paths.CONF / "train.yaml")["image"])
+    values = crop_values(SimpleNamespace(image=image, dataset=SimpleNamespace(exif_orientation=True)))  # type: ignore[arg-type]
     described = Described("", 128, [*map(str, range(10))], 3, 4, 0, 16, "resnet18", "", values)
     rows = np.zeros(128, described.row)
     rows["box"] = np.sort(random.integers(0, PARTS, rows["box"].shape, endpoint=True), axis=-1)
