@@ -78,6 +78,10 @@ class Context:
     teacher: Teacher | None = None
     images: Callable[[int], Iterator[Tensor]] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # note: for loader workers, which get the algorithms that act there
+        return {**vars(self), "images": None}
+
     def fixed_shapes(self, device: torch.device) -> bool:
         """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""
         return device.type != "cpu" or self.plan.config.compile != "off"
