@@ -53,7 +53,13 @@ def test_filters_are_those_of_the_patches_of_the_first_training_images() -> None
 
 
 def test_loader_workers_get_algorithms_without_the_images() -> None:
-    engine = build(*AIRBENCH, "algorithms.whitening.images=8").train_step.engine
+    words = [
+        "algorithms=[whitening,randaugment]",
+        "algorithms.randaugment.where=loader",
+        "algorithms.whitening.images=8",
+    ]
+    engine = build(*AIRBENCH[:-1], *words).train_step.engine
+    assert engine.change_image is not None
     assert pickle.loads(pickle.dumps(engine.change_image)) is not None
 
 
