@@ -61,7 +61,7 @@ def resume_the_newest_run_with_twice_the_epochs(script: Script) -> None:
 def find_the_recipe_that_reaches_78_percent_for_the_least_money_on_spot(script: Script) -> None:
     costs = {}
     for recipe in script.document("ls", "recipes")["recipes"]:
-        reached = [point["top1"] for point in recipe["published"]]
+        reached = [point["top1"] for point in recipe["published"] if point["top1"] is not None]
         if reached and min(reached) <= 78 <= max(reached):
             plan = ["plan", f"recipe={recipe['name']}", "--on", "all", "--quality", "78"]
             offers = [one for one in script.offers(*plan) if one["spot"] and one["cost"] and not one["problem"]]
