@@ -88,15 +88,17 @@ class _Gpu:
         self._nvml: Any = pynvml
         self._nvml.nvmlInit()
         self._handle = self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        # note: read here, since an old package, which has other names, must not end a run later
+        self._hot = pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+        self._braked = pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown
         self._before, self._xid = self._uncorrected(), 0
         self._events = self._known(self._registered, None)
 
     def code(self) -> int:
         nvml = self._nvml
         reasons = self._known(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle), 0)
-        hot = nvml.nvmlClocksEventReasonSwThermalSlowdown | nvml.nvmlClocksEventReasonHwThermalSlowdown
-        code = _THERMAL if reasons & hot else 0
-        code |= _POWER if reasons & nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown else 0
+        code = _THERMAL if reasons & self._hot else 0
+        code |= _POWER if reasons & self._braked else 0
         code |= _ECC if self._uncorrected() > self._before else 0
         code |= _ROWS if self._known(lambda: nvml.nvmlDeviceGetRemappedRows(self._handle)[3], 0) else 0
         self._xid = self._known(self._last_xid, 0) or self._xid

@@ -64,6 +64,14 @@ def test_what_a_gpu_does_not_support_is_no_fault(driver: Path, tmp_path: Path) -
     assert fault_code(torch.device("cpu")) == 0
 
 
+def test_a_package_with_other_names_is_as_none(driver: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text(f"{HOT} 5 1 0")
+    old = "import pynvml\ndel pynvml.nvmlClocksEventReasonSwThermalSlowdown\n" + CODES
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver.parent), "FAKE_DRIVER": str(tmp_path / "state")}
+    command = [sys.executable, "-c", old, "1234", json.dumps([f"{HOT} 5 1 0"])]
+    assert subprocess.run(command, check=True, env=environment, capture_output=True).stdout == b"[0]\n"
+
+
 def test_clocks_count_after_two_intervals_and_errors_at_once() -> None:
     faults = GpuFaults()
     found = [faults.add([0, code]) for code in (THERMAL, THERMAL, THERMAL, 0, THERMAL, THERMAL)]
