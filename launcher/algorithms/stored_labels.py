@@ -13,9 +13,8 @@ from launcher.algorithms.mixup import MixingConfig
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, AnyPath
 from launcher.counts import count_of
-from launcher.data import stored_crops
 from launcher.data.batch import Batch
-from launcher.data.stored_crops import Described, crop_values, open_labels
+from launcher.data.stored_crops import Described, LabelsFile, crop_values, open_labels
 from launcher.errors import Problem, UserError
 from launcher.later import torch
 
@@ -58,7 +57,7 @@ class StoredLabelsConfig(
             yield problem("write the file by train relabel TEACHER, and set it here")
             return
         try:
-            described = stored_crops.StoredLabels(self.path).described
+            described = LabelsFile(self.path).described
         except UserError as error:
             yield from (problem(one.message) for one in error.problems)
             return
@@ -66,7 +65,7 @@ class StoredLabelsConfig(
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
         if self.path is not None:
-            of = stored_crops.StoredLabels(self.path).described
+            of = LabelsFile(self.path).described
             yield f"{self.path} has {count_of(of.crops, 'crop')} an image with labels by {of.teacher}; no teacher runs"
 
 

@@ -94,7 +94,7 @@ def box_of(parts: np.ndarray, mirrored: int, height: int, width: int) -> Box:
     return top, left, max(1, bottom - top), max(1, right - left), int(mirrored)
 
 
-class StoredLabels:
+class LabelsFile:
     """An open file. Sample index i + r * N, of image i, takes the r-th crop after one that is drawn for its epoch."""
 
     def __init__(self, path: str):
@@ -143,9 +143,9 @@ class _Crops:
 
 
 @lru_cache(maxsize=8)
-def open_labels(path: str) -> StoredLabels:
-    """Open a file once in a process; raises as `StoredLabels`."""
-    return StoredLabels(path)
+def open_labels(path: str) -> LabelsFile:
+    """Open a file once in a process; raises as `LabelsFile`."""
+    return LabelsFile(path)
 
 
 def crops_of(config: RunConfig) -> BoxSource:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from launcher.algorithms.stored_labels import marginal_smoothing
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
-from launcher.data.stored_crops import PARTS, StoredLabels, box_of, parts_of
+from launcher.data.stored_crops import PARTS, LabelsFile, box_of, parts_of
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
@@ -60,7 +60,7 @@ def test_boxes_are_stored_exactly(data: st.DataObject, height: int, width: int) 
 def test_the_loss_is_the_cross_entropy_of_what_the_file_has(
     bound: Callable[..., Any], batch: Callable[..., Any]
 ) -> None:
-    algorithm, loaded, stored = bound("stored_labels", path=FILE), batch(step=25), StoredLabels(FILE)
+    algorithm, loaded, stored = bound("stored_labels", path=FILE), batch(step=25), LabelsFile(FILE)
     transform = algorithm.change_batch(loaded, (16, 16))
     changed = transform.apply(loaded, *map(torch.from_numpy, transform.arrays))
     rows = np.frombuffer(Path(FILE).read_bytes()[-128 * stored.described.row.itemsize :], stored.described.row)
@@ -77,7 +77,7 @@ def test_the_loss_is_the_cross_entropy_of_what_the_file_has(
 
 
 def test_crops_are_drawn_by_seed_epoch_and_image_and_repeats_have_others() -> None:
-    stored, indices = StoredLabels(FILE), np.arange(128)
+    stored, indices = LabelsFile(FILE), np.arange(128)
     _, chosen = stored._places(1, 2, indices)
     assert (chosen == stored._places(1, 2, indices[::-1])[1][::-1]).all()
     assert (np.bincount(chosen) > 25).all()
@@ -87,7 +87,7 @@ def test_crops_are_drawn_by_seed_epoch_and_image_and_repeats_have_others() -> No
 
 
 def test_a_batch_has_the_crops_and_the_labels_of_the_same_places() -> None:
-    run, stored = build(*ON, "image.train_size=24"), StoredLabels(FILE)
+    run, stored = build(*ON, "image.train_size=24"), LabelsFile(FILE)
     seen: list[torch.Tensor] = []
     run.train_step.objective.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[1].detach()))
     (outcome,) = outcomes(run, 1)
@@ -106,7 +106,7 @@ def test_mixing_follows(bound: Callable[..., Any], batch: Callable[..., Any]) ->
     mixed: list[torch.Tensor] = []
     run.train_step.objective.register_forward_pre_hook(lambda module, inputs: mixed.append(inputs[1].detach()))
     (outcome,) = outcomes(run, 1)
-    own = marginal_smoothing(*map(torch.from_numpy, StoredLabels(FILE).labels(run.config.seed, 0, outcome.indices)), 10)
+    own = marginal_smoothing(*map(torch.from_numpy, LabelsFile(FILE).labels(run.config.seed, 0, outcome.indices)), 10)
     assert not torch.allclose(mixed[0], own)
     torch.testing.assert_close(mixed[0].sum(0), own.sum(0))
 
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     for damaged in (b"", b"no", content[:-1], content + b"x", content.replace(b"crops", b"clips", 1)):
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=r"train relabel"):
-            StoredLabels(str(path))
+            LabelsFile(str(path))
     path.write_bytes(content)
     first = json.loads(path.open("rb").readline())
-    assert StoredLabels(str(path)).described == replace(StoredLabels(FILE).described, **first)
+    assert LabelsFile(str(path)).described == replace(LabelsFile(FILE).described, **first)

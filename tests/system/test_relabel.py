@@ -16,7 +16,7 @@ from launcher.config.resolved import read
 from launcher.data.batch import Moment
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import build_loaders
-from launcher.data.stored_crops import StoredLabels
+from launcher.data.stored_crops import LabelsFile
 from launcher.plan.plan import plan_for
 from launcher.rank.group import single_rank
 from launcher.training.networks import teacher_of
@@ -82,7 +82,7 @@ def test_the_loader_takes_the_crops_that_the_teacher_saw(folder: Path, monkeypat
     monkeypatch.chdir(folder)
     monkeypatch.setattr("launcher.models.resnet.library_network", tiny)
     config = inspect_data(compose([*WORDS, *ON, "algorithms.progressive_resizing=off"]).config, must_exist=True).config
-    stored, plan = StoredLabels("labels"), plan_for(config, 1)
+    stored, plan = LabelsFile("labels"), plan_for(config, 1)
     assert plan.full_view == stored.described.view
     source = find_named("runs/teacher", "TEACHER", config)
     assert source.config
@@ -107,7 +107,7 @@ def test_a_crop_of_the_file_is_that_of_the_loader_in_each_pixel(folder: Path, mo
     config = inspect_data(compose([*WORDS, *ON]).config, must_exist=True)
     decoder = ManyCrops(config.config, 30)
     ours = config.config.task.decoder(config.config, None)
-    stored, indices = StoredLabels("labels"), np.arange(72)
+    stored, indices = LabelsFile("labels"), np.arange(72)
     _, chosen = stored._places(42, 1, indices)
     records = config.config.task.records(config.splits[0], decoder)
     drawn = ours.draws(Moment(42, 1, 0, 10), indices)
