@@ -48,7 +48,7 @@ def check_corruptible(config: RunConfig) -> None:
     if "image" not in config.task.needs or config.task.labelled == "pixels":
         raise UserError(f"--corruptions is for images with labels, and the run is task={config.task.name}; remove it")
     if not config.dataset.is_rgb:
-        message = "has channels that --corruptions does not know; it is for RGB images of 8 bits"
+        message = "--corruptions is for RGB images of 8 bits; remove it"
         raise UserError(Problem(message, "dataset.channels", config.dataset.channels))
 
 
