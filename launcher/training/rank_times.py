@@ -162,7 +162,7 @@ def waits_line(share: float, host: str, disk: float) -> str:
     """Return a line on training that waits for its data, with what the disks of the slowest rank's host read."""
     evidence = ""
     if disk >= _READING:
-        evidence = f"the disks of {host} read {disk / 1e6:,.0f} MB/s, as its memory does not hold the data; "
+        evidence = f"the disks of {host} read {disk / 1e6:,.0f} MB/s, so its memory may not hold the data; "
     elif disk >= 0:
         evidence = f"the disks of {host} read nothing, so workers or a file system over the network are the limit; "
     return f"training waits for its data {share:.0%} of the time; {evidence}find what to change by train diagnose"

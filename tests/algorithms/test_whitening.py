@@ -1,7 +1,6 @@
 """Whitening of the first convolution: its filters, which weights learn, and runs on several ranks."""
 
 import itertools
-import pickle
 
 import pytest
 import torch
@@ -50,17 +49,6 @@ def test_filters_are_those_of_the_patches_of_the_first_training_images() -> None
     torch.testing.assert_close(ours @ ours.T, expected @ expected.T, rtol=1e-3, atol=1e-3)
     other = build(*AIRBENCH, "algorithms.whitening.images=8").train_step.model.whiten
     assert not torch.equal(other.weight, layer.weight)
-
-
-def test_loader_workers_get_algorithms_without_the_images() -> None:
-    words = [
-        "algorithms=[whitening,randaugment]",
-        "algorithms.randaugment.where=loader",
-        "algorithms.whitening.images=8",
-    ]
-    engine = build(*AIRBENCH[:-1], *words).train_step.engine
-    assert engine.change_image is not None
-    assert pickle.loads(pickle.dumps(engine.change_image)) is not None
 
 
 def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:

@@ -74,7 +74,7 @@ def test_waits_for_data_count_after_two_intervals_and_again_after_they_end() -> 
 def test_the_line_on_waits_has_what_the_disks_read() -> None:
     line = waits_line(0.432, "node-2", 2.1e8)
     assert line.startswith(
-        "training waits for its data 43% of the time; the disks of node-2 read 210 MB/s, as its memory"
+        "training waits for its data 43% of the time; the disks of node-2 read 210 MB/s, so its memory"
     )
     assert "the disks of node-2 read nothing, so workers" in waits_line(0.432, "node-2", 0.0)
     assert "disk" not in waits_line(0.432, "node-2", UNKNOWN)
