@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.compose import Composed
+from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
@@ -34,19 +35,7 @@ def prepare_new(
 
     Raises UserError with everything that cannot work, before any file is written.
     """
-    config, problems = composed.config, Problems()
-    if runs and config.run_name is not None:
-        with problems.collected():
-            check_new(Path(config.runs), config.run_name)
-    if config.checkpoint.mirror is not None and config.run_name is None:
-        message = "needs run_name=NAME, which becomes the name of the run in the bucket"
-        problems.append(Problem(message, "checkpoint.mirror", config.checkpoint.mirror))
-    if config.stop.minutes is not None and config.launch.nnodes > 1:
-        message = "is measured on one node; set epochs, or launch.nnodes=1"
-        problems.append(Problem(message, "stop.minutes", config.stop.minutes))
-    if packages:
-        with problems.collected():
-            config.logger.check()
+    config, problems = composed.config, _problems(composed.config, packages=packages, runs=runs)
     try:
         prepared = prepare_run(
             composed,
@@ -74,6 +63,24 @@ def prepare_new(
     if config.stop.minutes is None:
         return prepared
     return _in_time(prepared, composed.origins, measures.dilate(prepared))
+
+
+def _problems(config: RunConfig, *, packages: bool, runs: bool) -> Problems:
+    """Return what a new run cannot have, by its config and the run folders of this machine."""
+    problems = Problems()
+    if runs and config.run_name is not None:
+        with problems.collected():
+            check_new(Path(config.runs), config.run_name)
+    if config.checkpoint.mirror is not None and config.run_name is None:
+        message = "needs run_name=NAME, which becomes the name of the run in the bucket"
+        problems.append(Problem(message, "checkpoint.mirror", config.checkpoint.mirror))
+    if config.stop.minutes is not None and config.launch.nnodes > 1:
+        message = "is measured on one node; set epochs, or launch.nnodes=1"
+        problems.append(Problem(message, "stop.minutes", config.stop.minutes))
+    if packages:
+        with problems.collected():
+            config.logger.check()
+    return problems
 
 
 def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:

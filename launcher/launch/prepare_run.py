@@ -108,9 +108,7 @@ def prepare_run(
         data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
     decoded = with_decoder(config, on_cpu=devices.kind != "cuda") if packages else config
-    config = decoded if must_exist else config
-    if is_measured := config.batch_size == "auto":
-        config = _with_batch(config, devices, measures)
+    config = _with_batch(decoded if must_exist else config, devices, measures)
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins, devices.kind)
@@ -121,7 +119,7 @@ def prepare_run(
         if with_weights:
             plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
-    of_batch = [_measured_note(plan)] if is_measured else []
+    of_batch = [_measured_note(plan)] if data.config.batch_size == "auto" else []
     messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
@@ -136,7 +134,9 @@ def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices
 
 
 def _with_batch(config: RunConfig, devices: Devices, measures: Measures | None) -> RunConfig:
-    """Set the measured batch size; raises UserError without `measures`."""
+    """Set the measured batch size if it is "auto"; raises UserError without `measures`."""
+    if config.batch_size != "auto":
+        return config
     if measures is None:
         message = "is measured only when `train` starts a run; set a number here"
         raise UserError(Problem(message, "batch_size", "auto"))
