@@ -221,3 +221,13 @@ def test_a_rank_imports_no_library_that_few_runs_need() -> None:
 def test_no_test_imports_another() -> None:
     for path in (REPOSITORY / "tests").rglob("*.py"):
         assert not {name for name in imported(path, at_top_only=False) if name.split(".")[-1].startswith("test_")}, path
+
+
+def test_files_and_functions_are_short() -> None:
+    for path in [*files("."), *LAB.rglob("*.py")]:
+        source = path.read_text()
+        assert source.count("\n") <= 300, path
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno is not None
+                assert node.end_lineno - node.lineno < 50, f"{path}: {node.name}"
