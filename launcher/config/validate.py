@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.keys import nearest_key, options_with
+from launcher.config.keys import nearest_key, options_with, synonyms
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.schema import SWITCHED, RunConfig
 from launcher.config.similar import nearest
@@ -136,7 +136,8 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
 def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
     like = nearest_key(key, kind)
     if like is None:
-        return NO_SUCH_KEY
+        verb = synonyms("verbs").get(key)
+        return f"{NO_SUCH_KEY}; did you mean train {verb}?" if verb else NO_SUCH_KEY
     if like == key:
         having = options_with(key) if kind is RunConfig else []
         return f"{NO_SUCH_KEY} here; it is for {first_few(having)}" if having else NO_SUCH_KEY
