@@ -20,7 +20,7 @@ from launcher_lab.predict.meta_tensors import Shape, storage_of
 # Kind of kernel, and the first letters of its calls' names; all others are elementwise.
 _KINDS = {
     "convolution": ("convolution", "mkldnn_convolution"),
-    "matmul": ("mm", "addmm", "bmm"),
+    "matmul": ("mm", "addmm", "bmm", "baddbmm"),
     "attention": ("_scaled_dot_product",),
     "eigenvectors": ("_linalg_eigh",),
     "qr": ("linalg_qr",),
@@ -178,8 +178,8 @@ def _aligned(kind: str, arguments: dict[str, Any]) -> bool:
 
 def _fill(arguments: dict[str, Any]) -> float:
     """Return the used fraction of a product's tiles; cuBLAS multiplies matrices of up to four columns without tiles."""
-    rows, inner = arguments.get("mat1", arguments["self"]).shape[-2:]
-    columns = arguments["mat2"].shape[-1]
+    first, second = [one for one in arguments.values() if isinstance(one, Tensor) and one.ndim > 1][-2:]
+    (rows, inner), columns = first.shape[-2:], second.shape[-1]
     if min(rows, columns) <= _NO_TILE:
         return 1.0
     sizes = zip((rows, columns, inner), _TILE, strict=True)
