@@ -11,6 +11,7 @@ from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.recipes import find, load
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, print_json, progress_bars, table, verbatim
 from launcher.counts import count_of
@@ -73,8 +74,10 @@ def _facts(plan: Plan) -> Table:
     held_out = (
         f" and {count_of(val, f'validation {config.task.sample}')}" if (val := config.dataset.val_samples) else ""
     )
+    published = load(name).about.published if (name := config.recipe) and find(name) else []
     rows = (
         ("recipe", config.recipe or "none"),
+        *(("published", result.sentence) for result in published[:1]),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
         (
             "data set",

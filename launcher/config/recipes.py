@@ -20,6 +20,7 @@ from launcher.config.overrides import quoted
 from launcher.config.similar import nearest
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
+from launcher.counts import count_of
 from launcher.errors import Problem, Problems, UserError
 
 # The recipes whose bands cover all lengths, to suggest one for a length outside another recipe's band.
@@ -55,6 +56,13 @@ class Published:
     def quality(self) -> str:
         """Return the result as text, with the name of a metric other than top-1."""
         return f"perplexity {self.perplexity:g}" if self.top1 is None else f"{self.top1:g}"
+
+    @property
+    def sentence(self) -> str:
+        """Return quality, length, time and machine in words."""
+        quality = self.quality if self.top1 is None else f"top-1 {self.quality} %"
+        length = f" after {count_of(self.epochs, 'epoch')}" if self.epochs else ""
+        return f"{quality}{length}{f' in {self.minutes:g} min' if self.minutes else ''} on {self.hardware}"
 
 
 @typed_dataclass(frozen=True, config=STRICT)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from launcher.counts import count_of
-from launcher_lab.study.curves import PUBLISHED, dataset_names
+from launcher_lab.study.curves import dataset_names
 from launcher_lab.study.published import published
 from launcher_lab.study.runs import RunSummary
 
@@ -112,7 +112,7 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
 
 def algoperfs_workload(values: Mapping[str, Any]) -> str | None:
     """Return the workload whose values match a run's dotted values; of several, the one with the most values."""
-    if values.get("dataset.name") != PUBLISHED:
+    if values.get("dataset.name") != "imagenet":
         return None
     matching = {
         name: len(one.values)

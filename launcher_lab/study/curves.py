@@ -34,8 +34,8 @@ _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "t
 # Keys that may end a run before its length, where they are set.
 _EARLY = ("target", "stop.patience", "stop.min_delta", "stop.metric")
 _SHOWN_DIFFERENCES = 3
-# The data set of the published points; other images must not match it.
-PUBLISHED = "imagenet"
+# The data sets of the published points; other images or text must not match them.
+_PUBLISHED = ("imagenet", "openwebtext")
 _COUNTS = ("classes", "train_samples", "val_samples")
 _DIGITS = 8
 
@@ -260,8 +260,8 @@ def _place(run: RunSummary) -> str:
 
 
 def _is_subset(run: RunSummary) -> bool:
-    """Return whether a data set has the published one's name but another number of images."""
-    if run.dataset != PUBLISHED:
+    """Return whether a data set has a published one's name but another number of samples."""
+    if run.dataset not in _PUBLISHED:
         return False
-    published = read_mapping(paths.CONF / "dataset" / f"{PUBLISHED}.yaml")
+    published = read_mapping(paths.CONF / "dataset" / f"{run.dataset}.yaml")
     return any(run.values.get(f"dataset.{key}", published[key]) != published[key] for key in _COUNTS)

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cache
@@ -14,10 +14,11 @@ from launcher.config import recipes
 from launcher.config.groups import machines
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
-from launcher_lab.study.curves import PUBLISHED, Cost, Curve, CurvePoint, StudySetting
+from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting, named_by_metric
+from launcher_lab.study.scales import TOP1, QualityScale, scale_named
 
 _FILE = Path(__file__).with_name("published.yaml")
-_DATASET, _MODEL = PUBLISHED, "resnet50"
+_DATASET, _MODEL = "imagenet", "resnet50"
 # Sources print decimal digits: the rounding error is at most half a unit of the last digit.
 _HALF = Decimal("0.5")
 # Units of a stated speed-up, besides the minutes of a published point.
@@ -60,16 +61,19 @@ class StatedSpeedup:
         return verdicts[self.follows]
 
 
-def published_curves() -> list[Curve]:
+def published_curves(metrics: Collection[QualityScale] = (TOP1,)) -> list[Curve]:
     """Return the points of the packaged recipes and of published.yaml, one curve per recipe and machine."""
-    points: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
+    points: dict[tuple[str, StudySetting, QualityScale], list[dict[str, Any]]] = defaultdict(list)
     for entry in _entries():
-        points[entry["recipe"], entry.get("model", _MODEL), entry["hardware"]].append(entry)
+        metric = scale_named("perplexity" if entry.get("perplexity") else "top1")
+        dataset = named_by_metric(entry.get("dataset", _DATASET), metric)
+        setting = StudySetting(dataset, entry.get("model", _MODEL), entry["hardware"])
+        if metric in metrics:
+            points[entry["recipe"], setting, metric].append(entry)
     curves = []
-    for (recipe, model, hardware), entries in points.items():
+    for (recipe, setting, metric), entries in points.items():
         source = "; ".join(dict.fromkeys(str(entry["source"]) for entry in entries))
-        setting = StudySetting(_DATASET, model, hardware)
-        curves.append(Curve(recipe, recipe, setting, _curve_points(entries), source))
+        curves.append(Curve(recipe, recipe, setting, _curve_points(entries, metric), source, metric))
     return sorted(curves, key=lambda curve: (curve.name, curve.setting.model, curve.setting.hardware))
 
 
@@ -82,8 +86,9 @@ def _entries() -> Iterable[dict[str, Any]]:
     for recipe in recipes.listing():
         if recipe.path.parent == paths.PACKAGED_RECIPES:
             for result in recipe.about.published:
-                if result.minutes is not None and result.top1 is not None:
-                    yield {"recipe": recipe.name, "model": recipe.options["model"], **vars(result)}
+                if result.minutes is not None:
+                    options = {key: recipe.options[key] for key in ("dataset", "model")}
+                    yield {"recipe": recipe.name, **options, **vars(result)}
     yield from published()["points"]
 
 
@@ -93,7 +98,7 @@ def published() -> dict[str, Any]:
     return read_mapping(_FILE)
 
 
-def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...]:
+def _curve_points(entries: Iterable[Mapping[str, Any]], metric: QualityScale) -> tuple[CurvePoint, ...]:
     points = []
     for entry in sorted(entries, key=lambda entry: float(entry["minutes"])):
         minutes, epochs = float(entry["minutes"]), entry.get("epochs")
@@ -103,7 +108,8 @@ def _curve_points(entries: Iterable[Mapping[str, Any]]) -> tuple[CurvePoint, ...
             costs["money"] = (machine.price_per_hour * minutes / 60,)
         if epochs is not None:
             costs["epochs"] = (float(epochs),)
-        points.append(CurvePoint(epochs, (float(entry["top1"]),), costs, note=str(entry.get("derived") or "")))
+        quality = metric.sign * float(entry.get("perplexity") or entry["top1"])
+        points.append(CurvePoint(epochs, (quality,), costs, note=str(entry.get("derived") or "")))
     return tuple(points)
 
 

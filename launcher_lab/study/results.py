@@ -63,9 +63,9 @@ def read_results(
     """
     runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
     curves = build_curves(runs)
-    # note: top-1 is published, and means nothing beside another metric
-    published = published and (not curves or any(curve.metric == TOP1 for curve in curves))
-    return Results(runs, curves, published_curves() if published else [], across)
+    # note: a metric means nothing beside another one
+    metrics = {curve.metric for curve in curves} or {TOP1}
+    return Results(runs, curves, published_curves(metrics) if published else [], across)
 
 
 def notes(results: Results, axis: Cost) -> list[str]:

@@ -36,9 +36,13 @@ TOP1 = QualityScale("top-1", " %")
 
 def scale_of_run(start: Row) -> QualityScale:
     """Return the scale of a run's primary metric, from its first record."""
+    return scale_named(str(start.get("primary")))
+
+
+def scale_named(name: str) -> QualityScale:
+    """Return the scale of a task's metric; that of top-1 for an unknown one."""
     metrics = {metric.name: metric for task in TASKS.declarations().values() for metric in task.metrics}
-    metric = metrics.get(str(start.get("primary")))
-    return TOP1 if metric is None else scale_of(metric)
+    return scale_of(metrics[name]) if name in metrics else TOP1
 
 
 def scale_of(metric: Metric) -> QualityScale:

@@ -80,6 +80,9 @@ def test_ls_and_plan_can_print_json() -> None:
 
 def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None:
     shown = output_of("plan", "recipe=nvidia_v1_5")
+    assert re.search("published +top-1 77.12 % after 90 epochs on 8x A100 80GB", shown)
+    plan = output_of("plan", "recipe=gpt2_125m_mosaic")
+    assert re.search("published +perplexity 24.11 after 1 epoch in 270 min on p4d.24xlarge", plan)
     assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
     assert "0.25600" in shown  # 2.048 / 8 in the first epoch
     plan = json.loads(output_of("plan", "recipe=hot", "fidelity=published", "--json"))

@@ -1,6 +1,7 @@
 """The published points and speed-ups, as the command prints them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from launcher_lab.study.curves import StudySetting
 from launcher_lab.study.published import published, published_curves, stated_speedups
 from launcher_lab.study.report import beside
 from launcher_lab.study.results import Results
+from launcher_lab.study.scales import scale_named
 from tests.commands import output_of
 from tests.curves import curve
 
@@ -89,6 +91,20 @@ def test_each_of_the_six_machines_has_points_or_a_reason() -> None:
     assert len(machines) == 6
     for machine in machines:
         assert ("why" in machine) != (machine["name"] in measured)
+
+
+def test_published_perplexities_are_points_beside_those_of_runs() -> None:
+    perplexity = scale_named("perplexity")
+    curves = {curve.name: curve for curve in published_curves([perplexity])}
+    for name, minutes in {"gpt2_125m": 468, "gpt2_125m_mosaic": 270}.items():
+        (point,) = curves.pop(name).points
+        assert (perplexity.text(point.quality), point.epochs, point.cost("time")) == ("24.11", 1, minutes)
+        assert point.cost("money") == pytest.approx(21.957642 * minutes / 60)
+    assert not curves
+    setting = StudySetting("openwebtext, perplexity", "gpt", "1x cpu")
+    own = replace(curve("own", (1.0, -30.0), setting=setting), metric=perplexity)
+    shown = beside(Results([], [own], published_curves([perplexity])))
+    assert [one.name for one in shown] == ["own", "gpt2_125m", "gpt2_125m_mosaic"]
 
 
 def test_published_points_have_the_model_of_their_recipe() -> None:
