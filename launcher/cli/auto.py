@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from launcher import paths, randomness
+from launcher.cli.within import BUDGET, best_within
 from launcher.config import recipes
 from launcher.config.compose import DATA_FOLDER, Composed, Composition, compose, dataset_at
 from launcher.config.overrides import parse
@@ -78,7 +79,7 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
     """Return a verb's words with the recipe and values that `recipe=auto` chooses, and their config; typed values stay.
 
     Without a choice, the words are as typed, and the config is None. Prints what is chosen and why, and the command
-    that sets the same, to standard error.
+    that sets the same, to standard error. `budget=5min` chooses the best of the runs here that ends in time, if any.
 
     Raises UserError if the verb has several runs, the images are missing, or it does not know the task.
     """
@@ -90,6 +91,10 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
     if verb not in _ONE_RUN:
         raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")
     problems.settle()
+    if BUDGET in typed:
+        within, ends = best_within(words, typed, str(typed.get("dataset") or _dataset(typed)))
+        explicit, composed = with_recipe(verb, within)
+        return explicit, replace(composed or compose(explicit), ends=ends if verb == "run" else None)
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
     choice = _choice(verb, typed, [*dataset, *(word for word in rest if word not in of_the_job)])

@@ -38,6 +38,7 @@ class Composed:
 
     inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
     files: the data loader that reads the files which a new run may write first.
+    ends: when the command must end, of time.monotonic(); None: any time.
     """
 
     config: RunConfig
@@ -45,6 +46,7 @@ class Composed:
     notes: list[str] = field(default_factory=list)
     inspected: Any = None
     files: LoaderConfig | None = None
+    ends: float | None = None
 
 
 def compose(words: Sequence[str]) -> Composed:

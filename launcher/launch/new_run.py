@@ -62,7 +62,7 @@ def prepare_new(
         )
     if config.stop.minutes is None:
         return prepared
-    return _in_time(prepared, composed.origins, measures.dilate(prepared))
+    return _in_time(prepared, composed.origins, measures.in_time(prepared, composed.ends))
 
 
 def _problems(config: RunConfig, *, packages: bool, runs: bool) -> Problems:
@@ -83,10 +83,10 @@ def _problems(config: RunConfig, *, packages: bool, runs: bool) -> Problems:
     return problems
 
 
-def _in_time(prepared: Prepared, origins: Mapping[str, str], dilate: float) -> Prepared:
+def _in_time(prepared: Prepared, origins: Mapping[str, str], config: RunConfig) -> Prepared:
     """Return a prepared run of the measured length; raises UserError if it is too short for its values."""
-    requested, config = prepared.plan, prepared.plan.config
-    plan = plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), requested.world_size)
+    requested = prepared.plan
+    plan = plan_for(config, requested.world_size)
     check(plan, origins, prepared.devices.kind)
     fit = f"{plan.epochs} of {count_of(requested.epochs, 'epoch')} fit by the time of measured steps"
     note = f"stop.minutes={config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"

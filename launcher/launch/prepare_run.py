@@ -46,12 +46,12 @@ _SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
 class Measures(NamedTuple):
     """What is measured before a run is written.
 
-    batch: for `batch_size=auto`, the largest batch of a config with counted images. dilate: the value of
-    schedule.dilate with which a prepared run ends within `stop.minutes`. Both raise UserError if there is none.
+    batch: for `batch_size=auto`, the largest batch of a config with counted images. in_time: the config with which a
+    prepared run ends within `stop.minutes`, and by `Composed.ends`. Both raise UserError if there is none.
     """
 
     batch: Callable[[RunConfig, Devices], int]
-    dilate: Callable[[Prepared], float]
+    in_time: Callable[[Prepared, float | None], RunConfig]
 
 
 @dataclass(frozen=True)

@@ -76,10 +76,11 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
     return images * devices.processes
 
 
-def dilate_into_minutes(prepared: Prepared) -> float:
-    """Return the `schedule.dilate` with the most epochs, up to those of the plan, that end within `stop.minutes`.
+def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
+    """Return the config with the most epochs, up to those of the plan, that end within `stop.minutes`.
 
-    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval.
+    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval. ends: when the
+    command must end, of time.monotonic(); `stop.minutes` becomes what is then left to train in.
 
     Raises UserError if an epoch takes longer.
     """
@@ -87,6 +88,8 @@ def dilate_into_minutes(prepared: Prepared) -> float:
     minutes = config.stop.minutes
     assert minutes is not None
     whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
+    # note: the pages at the end take about as long as the start
+    left = minutes if ends is None else min(minutes, (ends - time.monotonic() - 2 * whole.start_seconds) / 60)
 
     def dilate(epochs: int) -> float:
         return config.schedule.dilate if epochs == most else float(f"{epochs / config.epochs:.6g}")
@@ -100,14 +103,16 @@ def dilate_into_minutes(prepared: Prepared) -> float:
         )
         return sum(seconds * part for seconds, part in parts) / 60
 
-    fitting = bisect_right(range(1, most + 1), minutes, key=minutes_of)
+    fitting = bisect_right(range(1, most + 1), left, key=minutes_of)
     if not fitting:
-        least = math.ceil(10 * minutes_of(1)) / 10
-        raise UserError(Problem(f"is too short for an epoch; set at least {least:g}", "stop.minutes", minutes))
-    return dilate(fitting)
+        least = math.ceil(round(10 * (minutes_of(1) + minutes - left), 6)) / 10
+        key, unit = ("stop.minutes", "") if ends is None else ("budget", "min")
+        raise UserError(Problem(f"is too short for an epoch; set at least {least:g}{unit}", key, f"{minutes:g}{unit}"))
+    stop, schedule = replace(config.stop, minutes=round(left, 3)), replace(config.schedule, dilate=dilate(fitting))
+    return replace(config, stop=stop if ends is not None else config.stop, schedule=schedule)
 
 
-MEASURES = Measures(measure_batch, dilate_into_minutes)
+MEASURES = Measures(measure_batch, config_in_time)
 
 
 def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:

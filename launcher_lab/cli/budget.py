@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from launcher.config import recipes
+from launcher.config.budget import Budget
 from launcher.config.compose import Composed, compose
 from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
@@ -19,7 +20,7 @@ from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.records.progress import duration
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
-from launcher_lab.predict.budget import Budget, Choice, Length, affordable, best, budget, rising, worthwhile
+from launcher_lab.predict.budget import Choice, Length, affordable, best, rising, spent, worthwhile
 from launcher_lab.predict.offers import Offer
 from launcher_lab.study.curves import Curve
 from launcher_lab.study.results import read_results
@@ -30,7 +31,7 @@ def choose(arguments: argparse.Namespace, machines: Sequence[Hardware]) -> int:
 
     Raises UserError with what can be reached if the budget does not pay for the quality.
     """
-    words, quality, paid = list(arguments.overrides), arguments.quality, budget(arguments.budget)
+    words, quality, paid = list(arguments.overrides), arguments.quality, Budget.of(arguments.budget, "--budget")
     if any(word.startswith(("epochs=", "schedule.dilate=")) for word in words):
         raise UserError(Problem("chooses the epochs; omit epochs=", "--budget", arguments.budget))
     typed = [word for word in words if not word.startswith("recipe=")]
@@ -110,13 +111,12 @@ def _why_none(known: dict[str, list[Length]], least: Sequence[Choice], paid: Bud
     highest = max(lengths[-1].quality for lengths in known.values())
     if quality is not None and quality > highest:
         return f"no known length reaches {quality:g} %; the highest known quality is {highest:g} %"
-    able = [choice for choice in least if math.isfinite(paid.of(choice.offer))]
+    able = [choice for choice in least if math.isfinite(spent(paid, choice.offer))]
     if not able:
         return "no machine can run it, or has a price in this currency"
-    choice = min(able, key=lambda one: paid.of(one.offer))
-    amount = (
-        duration(paid.of(choice.offer)) if paid.currency is None else f"{paid.of(choice.offer):,.2f} {paid.currency}"
-    )
+    choice = min(able, key=lambda one: spent(paid, one.offer))
+    least_amount = spent(paid, choice.offer)
+    amount = duration(least_amount) if paid.currency is None else f"{least_amount:,.2f} {paid.currency}"
     return (
         f"is not enough; {choice.quality:.1f} % take at least {amount}: {choice.recipe} with "
         f"{count_of(choice.epochs, 'epoch')} on {_place(choice)}"

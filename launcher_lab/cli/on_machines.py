@@ -23,8 +23,9 @@ from launcher_lab.predict.machines import ALL, machine_named, rented, sky_prices
 from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
+from launcher_lab.study.in_time import known_choices
 
-__all__ = ["configure", "files_first", "handle", "total"]
+__all__ = ["configure", "files_first", "handle", "known_choices", "total"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

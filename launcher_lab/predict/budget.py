@@ -1,48 +1,23 @@
 """What a budget buys: of each recipe the length that it pays for on a machine, and the quality that this length had."""
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from launcher.errors import Problem, UserError
+from launcher.config.budget import Budget
 from launcher.measure.estimate import Span
 from launcher_lab.predict.offers import Offer
 from launcher_lab.study.curves import Curve
 from launcher_lab.study.speedup import cost_at, pareto_front, quality_at
 
-_FORM = re.compile(r"(?P<sign>\$)?(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
-_SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 
-
-@dataclass(frozen=True)
-class Budget:
-    """An amount of a currency, or of seconds if that is None."""
-
-    amount: float
-    currency: str | None
-
-    def of(self, offer: Offer) -> float:
-        """Return what a run takes of it; infinite without a price in its currency."""
-        if self.currency is None:
-            return offer.wall.seconds
-        return offer.cost.seconds if offer.cost and offer.machine.currency == self.currency else math.inf
-
-
-def budget(text: str) -> Budget:
-    """Parse 25usd or 2h.
-
-    Raises UserError if it is neither an amount of money nor a time.
-    """
-    if (found := _FORM.fullmatch(text.strip())) and float(found["amount"]) > 0:
-        unit, amount = found["unit"], float(found["amount"])
-        if not found["sign"] and unit.lower() in _SECONDS:
-            return Budget(amount * _SECONDS[unit.lower()], None)
-        if (found["sign"] and unit.lower() in ("", "usd")) or (not found["sign"] and len(unit) == 3):
-            return Budget(amount, unit.upper() or "USD")
-    raise UserError(Problem("must be money such as 25usd, or a time such as 2h or 90min", "--budget", text))
+def spent(paid: Budget, offer: Offer) -> float:
+    """Return what a run takes of a budget; infinite without a price in its currency."""
+    if paid.currency is None:
+        return offer.wall.seconds
+    return offer.cost.seconds if offer.cost and offer.machine.currency == paid.currency else math.inf
 
 
 @dataclass(frozen=True)
@@ -97,7 +72,7 @@ def affordable(
     """
     epochs, qualities = [one.epochs for one in lengths], [one.quality for one in lengths]
     needed = epochs[0] if quality is None else max(epochs[0], cost_at(epochs, qualities, quality))
-    takes = [paid.of(offer) for offer in offers]
+    takes = [spent(paid, offer) for offer in offers]
     if offers[0].problem or not math.isfinite(needed + takes[0]):
         return None
     most = int(np.interp(paid.amount, takes, epochs, left=0))

@@ -11,7 +11,7 @@ from PIL import Image
 from launcher import paths
 from launcher.cli.auto import Facts, choose
 from launcher.config.compose import compose
-from launcher.config.resolved import as_mapping
+from launcher.config.resolved import as_mapping, read
 from launcher.config.yaml_file import read_mapping
 from launcher.launch import devices
 from tests.commands import execute, output_of, refused
@@ -187,6 +187,10 @@ def test_many_images_on_gpus_get_another_recipe_than_few(monkeypatch: pytest.Mon
         (["recipe=auto", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
         (["curve", "recipe=auto", "dataset.path=/nowhere", "seed=0,1"], "recipe=auto: is for one run"),
         (["plan", "recipe=auto", "dataset=shapes", "epoch=3"], "epoch=3 (command line): no such key"),
+        (["recipe=auto", "dataset=shapes", "budget=25usd"], "budget=25usd: this machine has no price; set a time"),
+        (["recipe=auto", "dataset=shapes", "budget=5"], "budget=5: must be money such as 25usd, or a time such as 2h"),
+        (["recipe=auto", "dataset=shapes", "budget=5min", "stop.minutes=3"], "limits the time as stop.minutes does"),
+        (["recipe=mild", "dataset=shapes", "budget=5min"], "no such key; did you mean stop.minutes?"),
     ],
 )
 def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
@@ -195,6 +199,28 @@ def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
 
 def test_auto_chooses_for_the_built_in_images_only_if_they_are_typed() -> None:
     assert "recipe=small: 4,000 training images of 10 classes" in execute("plan", "auto", "dataset=shapes")[2]
+
+
+def test_a_budget_is_the_time_of_the_longest_run_that_the_images_are_worth(images: Path, here: Any) -> None:
+    code, shown, errors = execute("show", f"dataset.path={images}", "launch=cpu", "budget=90s", f"runs={here.folder}")
+    assert (code, "budget=90s: no finished run of these images in so short a time" in errors) == (0, True)
+    assert re.search(r"minutes: 1\.5\b", shown)
+
+
+@pytest.mark.system
+def test_a_budget_repeats_the_best_finished_run_that_ended_in_it(images: Path, here: Any) -> None:
+    words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
+    words += ["launch.nproc=1", "dataloader.workers=0", "budget=10min"]
+    first = here(*words, "epochs=1", "run_name=first", "batch_size=20")
+    assert "1 of 1 epoch fit by the time of measured steps" in first.stdout
+    config = read(here.folder / "runs" / "first" / "config.yaml")
+    assert 5 < (config.stop.minutes or 0) < 10
+    known = here(*words, "run_name=second", "seed=1")
+    assert re.search(
+        r"auto: budget=10min: top-1 [\d.]+ % \(one run\) in \d+ s: train recipe=small .*epochs=1", known.stderr
+    )
+    second = read(here.folder / "runs" / "second" / "config.yaml")
+    assert (second.epochs, second.batch_size, second.seed) == (1, 20, 1)
 
 
 @pytest.mark.system

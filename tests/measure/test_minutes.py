@@ -1,6 +1,5 @@
 """`stop.minutes` before a run: the most epochs that fit by a measurement, and what is refused."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from launcher.launch.prepare_run import Prepared
 from launcher.launch.start import _check_same
 from launcher.measure import launch
 from launcher.measure.estimate import EvaluationTimes
-from launcher.measure.launch import dilate_into_minutes
+from launcher.measure.launch import config_in_time
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder
 from tests.commands import refused
@@ -32,14 +31,20 @@ TEN = with_values(
 )
 
 
-def epochs_in(minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN) -> int:
-    """Return the epochs for steps of 0.1 s, evaluations of 2 s and checkpoints of 3 s."""
+def in_time(
+    minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN, ends: float | None = None
+) -> RunConfig:
+    """Return the config for steps of 0.1 s, evaluations of 2 s, checkpoints of 3 s and a start of 5 s."""
     config = with_values(config, {"stop.minutes": minutes})
     plan, evaluation = plan_for(config, 1), EvaluationTimes(0.0, [0.0], [2.0, 2.0], 1)
-    times = measured(plan, lambda _: 0.1, 0.0, evaluation=evaluation, save_seconds=[3.0], last_save_seconds=3.0)
+    seconds = {"save_seconds": [3.0], "last_save_seconds": 3.0, "start_seconds": 5.0}
+    times = measured(plan, lambda _: 0.1, 0.0, evaluation=evaluation, **seconds)
     monkeypatch.setattr(launch, "measure_steps", lambda *_: times)
-    dilate = dilate_into_minutes(Prepared(plan, Devices("cpu", 1)))
-    return plan_for(replace(config, schedule=replace(config.schedule, dilate=dilate)), 1).epochs
+    return config_in_time(Prepared(plan, Devices("cpu", 1)), ends)
+
+
+def epochs_in(minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN) -> int:
+    return plan_for(in_time(minutes, monkeypatch, config), 1).epochs
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,18 @@ def test_the_most_epochs_fit_whose_steps_evaluations_and_checkpoints_end_in_time
 def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"stop.minutes=0.05: is too short for an epoch; set at least 0.1"):
         epochs_in(0.05, monkeypatch)
+
+
+@pytest.mark.parametrize(("seconds", "epochs"), [(24.02, 10), (10.99, 3)])
+def test_a_command_that_must_end_trains_in_what_is_left_after_the_starts(
+    seconds: float, epochs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch.time, "monotonic", lambda: 100.0)
+    config = in_time(1, monkeypatch, ends=110 + seconds)
+    assert (plan_for(config, 1).epochs, config.stop.minutes) == (epochs, round(seconds / 60, 3))
+    # note: 2 s are left of the minute, and an epoch takes 6
+    with pytest.raises(UserError, match=r"budget=1min: is too short for an epoch; set at least 1\.1min"):
+        in_time(1, monkeypatch, ends=112)
 
 
 def test_a_plan_of_several_nodes_is_refused_as_its_run() -> None:
@@ -81,6 +98,13 @@ def test_a_run_writes_the_epochs_that_fit_and_a_resume_keeps_them(train: Train) 
     train("resume", "runs/timed", "stop.minutes=30")
     longer = read(folder / "config.yaml")
     assert (longer.stop.minutes, longer.schedule.dilate) == (30, config.schedule.dilate)
+
+
+@pytest.mark.system
+def test_a_measurement_ends_after_the_round_that_passes_a_third_of_the_minutes(train: Train) -> None:
+    errors = train(*SMALL, "run_name=late", "stop.minutes=0.001", code=2).stderr
+    assert "is too short for an epoch" in errors
+    assert [f"round {number} of 4" in errors for number in (1, 2)] == [True, False]
 
 
 @pytest.mark.parametrize(("minutes", "joins"), [(5, True), (None, False)])

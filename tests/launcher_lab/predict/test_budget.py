@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from launcher.config.budget import Budget
 from launcher.config.compose import compose
 from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
-from launcher_lab.predict.budget import Budget, Length, affordable, best, budget, rising, worthwhile
+from launcher_lab.predict.budget import Length, affordable, best, rising, worthwhile
 from launcher_lab.predict.machines import gpu_of
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
@@ -29,13 +30,13 @@ LENGTHS = [Length(10, 70.0), Length(20, 75.0), Length(40, 78.0)]
     [("25usd", 25, "USD"), ("$25", 25, "USD"), ("1.5 EUR", 1.5, "EUR"), ("2h", 7200, None), ("90min", 5400, None)],
 )
 def test_a_budget_is_money_or_time(text: str, amount: float, currency: str | None) -> None:
-    assert budget(text) == Budget(amount, currency)
+    assert Budget.of(text, "--budget") == Budget(amount, currency)
 
 
 @pytest.mark.parametrize("text", ["", "25", "much", "0h", "-2h", "2 weeks", "$2h"])
 def test_other_words_are_no_budget(text: str) -> None:
     with pytest.raises(UserError, match="must be money such as 25usd, or a time such as 2h"):
-        budget(text)
+        Budget.of(text, "--budget")
 
 
 def offers_of_lengths(**changes: Any) -> list[Offer]:

@@ -1,0 +1,67 @@
+"""`recipe=auto budget=5min`: the words of the best known run of these images that ends in time, and when that is."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import plugins
+from launcher.config.budget import Budget
+from launcher.config.compose import compose
+from launcher.config.resolved import with_absolute_paths
+from launcher.errors import Problem, UserError, one_line
+from launcher.launch.prepare_run import planned_here
+from launcher.plugins import registered
+
+BUDGET = "budget"
+# What decides which images and devices a run has, and where the finished ones are.
+_OF_IMAGES = ("dataset", "seed", "runs", "launch", "hardware")
+
+
+def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) -> tuple[list[str], float]:
+    """Return the words without `budget` that fit it best, and when the command must end, of time.monotonic().
+
+    Those of a finished run of the same images replace `recipe=auto` where they promise most; otherwise the length is
+    what fits by a measurement. Prints the three best runs to standard error. dataset: the option of typed images.
+
+    Raises UserError if the budget is no time, or the words limit the time too.
+    """
+    started, text = time.monotonic(), str(typed[BUDGET])
+    paid = Budget.of(text, BUDGET)
+    if paid.currency is not None:
+        message = "this machine has no price; set a time such as 2h, or type train plan --budget 25usd for rented ones"
+        raise UserError(Problem(message, BUDGET, text))
+    if typed.get("stop.minutes") is not None:
+        raise UserError(Problem("limits the time as stop.minutes does; omit one", BUDGET, text))
+    rest = [word for word in words if _key(word) != BUDGET]
+    limited, ends = [*rest, f"stop.minutes={paid.amount / 60:.6g}"], started + paid.amount
+    choices = _known([f"dataset={dataset}", *rest], typed, paid.amount)
+    for choice in choices:
+        _show(f"{BUDGET}={text}: {choice.line}")
+    if not choices:
+        _show(f"{BUDGET}={text}: no finished run of these images in so short a time, so no top-1 is known; the epochs "
+              "that fit are measured first")  # fmt: skip
+        return limited, ends
+    own = [word for word in choices[0].words if _key(word) == "recipe" or _key(word) not in typed]
+    return [*own, *(word for word in limited if word.lstrip("+") not in ("auto", "recipe=auto"))], ends
+
+
+def _known(words: Sequence[str], typed: Mapping[str, Any], seconds: float) -> list[Any]:
+    """Return the known choices for the images of some words; none without the plug-in, or for another task."""
+    choices = getattr(registered(plugins.OPTIONS).get("plan"), "known_choices", None)
+    if choices is None or typed.get("task", "classification") != "classification":
+        return []
+    of_images = compose([word for word in words if _key(word).partition(".")[0] in _OF_IMAGES])
+    config = with_absolute_paths(of_images.config)
+    if not any(Path(config.runs).glob("*/metrics.jsonl")):
+        return []
+    return list(choices(config, typed, planned_here(of_images).processes * config.launch.nnodes, seconds))
+
+
+def _key(word: str) -> str:
+    return word.lstrip("+").partition("=")[0]
+
+
+def _show(text: str) -> None:
+    print(one_line(f"auto: {text}"), file=sys.stderr)
