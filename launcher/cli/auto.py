@@ -215,7 +215,7 @@ def _is_bare(typed: Mapping[str, Any]) -> bool:
 def _dataset(typed: Mapping[str, Any]) -> str:
     """Return the option of `dataset` for the typed path, or that of the environment."""
     if path := typed.get("dataset.path") or os.environ.get(DATA_FOLDER):
-        return dataset_at(str(path), "shapes")
+        return dataset_at(str(path))
     raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
 
 

@@ -152,6 +152,11 @@ class ModelConfig(Complete, Declaration, ABC):
         """Whether `weights` are downloaded, unless a cache has them."""
         return self.weights is not None and (self.weights in LIBRARIES or self.weights.startswith(HUB))
 
+    @property
+    def registered_by(self) -> str | None:
+        """The module that adds the architecture to its library; None for the library's own."""
+        return None
+
     def keywords(self, channels: int = 3) -> dict[str, Setting]:
         """Return the keywords of the network's constructor besides the number of classes, for images of channels."""
         return {}

@@ -29,7 +29,6 @@ from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 DATA_FOLDER = "TRAIN_DATA"
-_IMAGENET_CLASSES = 1000
 
 
 @dataclass
@@ -62,8 +61,7 @@ def _with_installed(config: RunConfig) -> RunConfig:
     own = [one for group in SWITCHED for one in getattr(config, group).values()]
     names = [type(one).__module__ for one in (*own, *vars(config).values())]
     names += [one.target for one in (*own, *vars(config).values()) if isinstance(one, Called)]
-    source = config.model.source()[0] if config.model.library == "timm" else ""
-    used = code.use_installed({name.partition(".")[0] for name in (*names, *source.split()[1:])})
+    used = code.use_installed({name.partition(".")[0] for name in (*names, config.model.registered_by or "")})
     new = [one for one in used if one.path not in config.code]
     if not new:
         return config
@@ -211,7 +209,7 @@ class Composition:
             return
         chosen["dataset"] = option
         # note: the built-in images are of no folder of the user's
-        keep = "" if usual == "shapes" else f"; type dataset={usual} to keep that"
+        keep = "" if usual not in _datasets()["by_files"] else f"; type dataset={usual} to keep that"
         self.notes.append(f"{path} is read as dataset={option}{keep}")
 
     def _files(self, top: Recipe, typed: Mapping[str, Any]) -> list[Layer]:
@@ -265,17 +263,25 @@ def _own_values(path: Path, group: str) -> dict[str, Any]:
     return values
 
 
-def dataset_at(path: str, usual: str) -> str:
-    """Return the option of `dataset` for a path, ImageNet or any class folders, instead of `usual`.
+def dataset_at(path: str, usual: str | None = None) -> str:
+    """Return the option of `dataset` for a path by conf/auto.yaml, instead of `usual`, None for built-in images.
 
-    A missing folder keeps ImageNet; the user's own options always stay.
+    A missing folder keeps the usual option; the user's own options always stay.
     """
-    if usual not in ("shapes", "imagenet"):
+    known = _datasets()
+    by_files: dict[str, dict[str, int]] = known["by_files"]
+    if usual is not None and usual not in known["instead_of"]:
         return usual
+    *_, last = by_files
     with suppress(ValueError, OSError):
         folder = Path(expanded(path))
-        if any(folder.glob("ILSVRC2012_img_*.tar")) or len(list(folder.glob("train/n????????"))) == _IMAGENET_CLASSES:
-            return "imagenet"
+        for option, patterns in by_files.items():
+            if any(len(list(folder.glob(pattern))) == count for pattern, count in patterns.items()):
+                return option
         if folder.is_dir():
-            return "image_folder"
-    return "imagenet" if usual == "imagenet" else "image_folder"
+            return last
+    return usual if usual is not None and usual in by_files else last
+
+
+def _datasets() -> dict[str, Any]:
+    return dict(read_mapping(paths.CONF / "auto.yaml")["datasets"])

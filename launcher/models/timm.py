@@ -97,13 +97,16 @@ class TimmModel(ModelConfig):
         own = {"in_chans": channels} if channels != 3 else {}
         return {**own, **{key: value for key, value in named.items() if value is not None}, **self.arguments}
 
-    def source(self) -> tuple[str, str]:
+    @property
+    def registered_by(self) -> str | None:
         if self.architecture.partition(".")[0] in timm_architectures():
-            return "", "None"
+            return None
         from timm.models import model_entrypoint  # note: takes a second
 
-        # note: which registers the architecture
-        return f"import {model_entrypoint(self.architecture).__module__}\n", "None"
+        return str(model_entrypoint(self.architecture).__module__)
+
+    def source(self) -> tuple[str, str]:
+        return f"import {self.registered_by}\n" if self.registered_by else "", "None"
 
     @classmethod
     def instead_of(cls, word: str) -> str | None:
