@@ -156,6 +156,8 @@ def test_the_environment_sets_the_folder_unless_a_word_does(monkeypatch: pytest.
         (["recipe=hot"], ["train/a", "val/a"], "image_folder"),
         (["recipe=hot"], [f"train/n{number:08}" for number in range(1000)], "imagenet"),
         ([], [f"train/n{number:08}" for number in range(1000)], "imagenet"),
+        (["recipe=hot"], [f"train/n{number:08}" for number in range(1001)], "image_folder"),
+        ([], ["ILSVRC2012_img_val.tar"], "imagenet"),
         (["recipe=hot"], [], "imagenet"),
         ([], [], "image_folder"),
         (["dataset=shapes"], ["train/a"], "shapes"),
