@@ -109,7 +109,7 @@ def rich_tables(
 
 def _points(results: Results, axis: Cost) -> Table:
     front = on_front(results.all_curves, axis, results.across)
-    numbers = ("epochs", "seeds", metric_of(results.all_curves).heading, "minutes", "wall", "USD")
+    numbers = ("epochs", "runs", metric_of(results.all_curves).heading, "minutes", "wall", "USD")
     cells = table("curve", "data set, model", "hardware", *numbers, "●", numbers=numbers)
     for curve in results.all_curves:
         for point in curve.points:
