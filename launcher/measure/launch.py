@@ -31,6 +31,8 @@ FEWEST_IMAGES = 2
 LEAST_STEPS = 10
 # `stop.minutes` measures each part for a hundredth of it, up to as many seconds.
 _MOST_SECONDS = 1.0
+# note: two rounds of an unsteady machine give an interval of many times the mean, and the minutes end a slower run
+_MOST_OF_MEAN = 1.5
 
 T = TypeVar("T")
 
@@ -79,8 +81,8 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
     """Return the config with the most epochs, up to those of the plan, that end within `stop.minutes`.
 
-    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval. ends: when the
-    command must end, of time.monotonic(); `stop.minutes` becomes what is then left to train in.
+    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval, up to half more
+    than the mean. ends: when the command must end, of time.monotonic(); `stop.minutes` becomes what is left by then.
 
     Raises UserError if an epoch takes longer.
     """
@@ -97,11 +99,11 @@ def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
     def minutes_of(epochs: int) -> float:
         plan = replace(prepared.plan, config=replace(config, schedule=replace(config.schedule, dilate=dilate(epochs))))
         parts = (
-            (whole.training.high, epochs / most),
-            (whole.evaluation.high, occasions(plan, config.eval_every) / whole.evaluations),
-            (whole.saving.high, occasions(plan, config.checkpoint.every) / whole.checkpoints),
+            (whole.training, epochs / most),
+            (whole.evaluation, occasions(plan, config.eval_every) / whole.evaluations),
+            (whole.saving, occasions(plan, config.checkpoint.every) / whole.checkpoints),
         )
-        return sum(seconds * part for seconds, part in parts) / 60
+        return sum(min(span.high, _MOST_OF_MEAN * span.seconds) * part for span, part in parts) / 60
 
     fitting = bisect_right(range(1, most + 1), left, key=minutes_of)
     if not fitting:

@@ -4,7 +4,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,11 @@ def choose(arguments: argparse.Namespace, machines: Sequence[Hardware]) -> int:
         known = _lengths(words, compose(typed))
         for number, (recipe, lengths) in enumerate(known.items()):
             report(f"predicting {recipe}", number, len(known))
-            for offers in _by_price(recipe, lengths, typed, machines):
-                choices += filter(None, [affordable(recipe, lengths, offers, paid, quality)])
+            for offers, more in _by_price(recipe, lengths, typed, machines):
                 any_amount, wanted = replace(paid, amount=math.inf), quality or lengths[0].quality
-                least += filter(None, [affordable(recipe, lengths, offers, any_amount, wanted)])
+                for several, budget, top1 in ((choices, paid, quality), (least, any_amount, wanted)):
+                    if choice := affordable(recipe, lengths, offers, budget, top1):
+                        several.append(replace(choice, words=more))
     chosen = best(choices, quality)
     if not chosen:
         raise UserError(Problem(_why_none(known, least, paid, quality), "--budget", arguments.budget))
@@ -96,14 +97,24 @@ def _of(curve: Curve) -> list[Length]:
 
 def _by_price(
     recipe: str, lengths: Sequence[Length], words: Sequence[str], machines: Sequence[Hardware]
-) -> list[list[Offer]]:
-    """Return the offers for each length, by machine and price."""
+) -> Iterator[tuple[list[Offer], tuple[str, ...]]]:
+    """Yield the offers for each length, by machine and price, and the words with which a step fits into its memory."""
     offers: dict[tuple[str, bool], list[Offer]] = {}
     for length in lengths:
         composed = compose([f"recipe={recipe}", f"epochs={length.epochs}", *words])
         for offer in offers_on(composed, machines).offers:
             offers.setdefault((offer.machine.name, offer.spot), []).append(offer)
-    return [*offers.values()]
+    smaller: dict[int, set[str]] = {}
+    for (name, _), several in offers.items():
+        parts = [offer.fitting for offer in several if offer.fitting is not None]
+        if parts and not any(word.startswith("device_batch_size=") for word in words):
+            smaller.setdefault(min(parts), set()).add(name)
+        else:
+            yield several, ()
+    for part, names in smaller.items():
+        word = f"device_batch_size={part}"
+        for several, _ in _by_price(recipe, lengths, [*words, word], [one for one in machines if one.name in names]):
+            yield several, (word,)
 
 
 def _why_none(known: dict[str, list[Length]], least: Sequence[Choice], paid: Budget, quality: float | None) -> str:
@@ -130,7 +141,7 @@ def _place(choice: Choice) -> str:
 
 
 def _words(choice: Choice, typed: Sequence[str]) -> list[str]:
-    return [f"recipe={choice.recipe}", f"epochs={choice.epochs}", *typed]
+    return [f"recipe={choice.recipe}", f"epochs={choice.epochs}", *choice.words, *typed]
 
 
 def _table(chosen: Sequence[Choice]) -> Table:

@@ -30,13 +30,17 @@ class Length:
 
 @dataclass(frozen=True)
 class Choice:
-    """A recipe's length on a machine, with the quality to expect and those of the known lengths around it."""
+    """A recipe's length on a machine, with the quality to expect and those of the known lengths around it.
+
+    words: what it needs besides, such as a smaller `device_batch_size`.
+    """
 
     recipe: str
     epochs: int
     quality: float
     known: tuple[float, float]
     offer: Offer
+    words: tuple[str, ...] = ()
 
 
 def rising(lengths: Iterable[Length]) -> list[Length]:

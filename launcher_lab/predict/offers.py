@@ -68,7 +68,10 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
 
 @dataclass(frozen=True)
 class Offer:
-    """A run on machines at one of their prices: seconds and money with their ranges; `front`: on the Pareto front."""
+    """A run on machines at one of their prices: seconds and money with their ranges; `front`: on the Pareto front.
+
+    fitting: the `device_batch_size` that fits where the run's does not.
+    """
 
     machine: Hardware
     nodes: int
@@ -78,6 +81,7 @@ class Offer:
     prediction: Prediction
     problem: str = ""
     front: bool = False
+    fitting: int | None = None
 
 
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
@@ -85,11 +89,12 @@ def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
     machine, wall, nodes = prediction.machine, prediction.estimate.wall, plan.config.launch.nnodes
     price = machine.price_per_hour
     cost = None if price is None else _times(wall, nodes * price / 3600)
-    offers = [Offer(machine, nodes, False, wall, cost, prediction, problem)]
+    fitting = fitting_batch(plan, prediction)
+    offers = [Offer(machine, nodes, False, wall, cost, prediction, problem, fitting=fitting)]
     if machine.spot_per_hour is not None:
         spot = _times(wall, _interrupted(plan, prediction))
         money = _times(spot, nodes * machine.spot_per_hour / 3600)
-        offers.append(Offer(machine, nodes, True, spot, money, prediction, problem))
+        offers.append(Offer(machine, nodes, True, spot, money, prediction, problem, fitting=fitting))
     return offers
 
 
@@ -144,19 +149,23 @@ def network_problem(config: RunConfig, machine: Hardware) -> str:
     return "the network between machines is not known; set hardware.network=GBITS"
 
 
+def fitting_batch(plan: Plan, prediction: Prediction) -> int | None:
+    """Return the largest part of a GPU's images that fits into its memory; None if all do, or not even one does."""
+    if prediction.fits:
+        return None
+    memory = efficiencies()["assumed"]["memory"] * gpus()[str(prediction.machine.gpu)].memory
+    most = plan.rank_batch // plan.accumulation * memory / prediction.memory_gigabytes
+    return next((n for n in range(int(most), 0, -1) if plan.rank_batch % n == 0), None)
+
+
 def memory_problem(plan: Plan, prediction: Prediction) -> str:
     """Return why a step does not fit into a GPU's memory and what would fit; empty if it fits."""
     if prediction.fits:
         return ""
-    held = plan.rank_batch // plan.accumulation
-    gpu = gpus()[str(prediction.machine.gpu)]
-    most = held * efficiencies()["assumed"]["memory"] * gpu.memory / prediction.memory_gigabytes
-    parts = [n for n in range(1, plan.rank_batch + 1) if plan.rank_batch % n == 0 and n <= most]
-    hint = f"device_batch_size={parts[-1]} fits" if parts else "not even one fits"
-    return (
-        f"{count_of(held, plan.config.task.sample)} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's "
-        f"{gpu.memory:g}; {hint}"
-    )
+    fitting, memory = fitting_batch(plan, prediction), gpus()[str(prediction.machine.gpu)].memory
+    hint = "not even one fits" if fitting is None else f"device_batch_size={fitting} fits"
+    held = count_of(plan.rank_batch // plan.accumulation, plan.config.task.sample)
+    return f"{held} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {memory:g}; {hint}"
 
 
 def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:

@@ -141,6 +141,19 @@ def test_the_command_chooses_what_its_own_prediction_confirms() -> None:
 
 
 @pytest.mark.usefixtures("_by_hand")
+def test_a_small_memory_gets_the_device_batch_that_fits() -> None:
+    words = ("plan", "recipe=ffcv_rn50", "--on", "1xA10G")
+    code, out, errors = execute(*words, "--budget", "3d", "--json")
+    assert code == 0, errors
+    (choice,) = json.loads(out)["choices"]
+    (part,) = [word for word in choice["words"] if word.startswith("device_batch_size=")]
+    assert f"{part} fits" in refused(*words, "epochs=16", "device_batch_size=1024", "dataloader=ffcv")
+    assert execute("plan", *choice["words"], "--on", choice["machine"])[0] == 0
+    typed = refused(*words, "--budget", "3d", "device_batch_size=1024")
+    assert "no machine can run it" in typed
+
+
+@pytest.mark.usefixtures("_by_hand")
 def test_what_a_budget_does_not_pay_for_is_said_with_what_can_be() -> None:
     words = ("plan", "recipe=ffcv_rn50", "--on", "8xH100")
     assert "--budget=1min: is not enough; 73.8 % take at least" in refused(*words, "--budget", "1min")
