@@ -6,6 +6,7 @@ VERBS = {
     "lr-find": ("launcher_lab.cli.lr_find", "find a learning rate by a few training steps at rising ones"),
     "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
     "curve": ("launcher_lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
+    "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
     "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),
     "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
