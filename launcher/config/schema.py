@@ -36,7 +36,7 @@ from launcher.plugins import LOGGERS
 
 LOSSES = Options("loss", "losses", LossConfig)
 LOGGER = Options("logger", "loggers", LoggerConfig, LOGGERS)
-Views = Literal["centre", "5crop", "scales"]
+Views = Literal["centre", "5crop", "scales", "shifts"]
 SizeT = TypeVar("SizeT", bound=float)
 # Groups whose options are all values by name, each on or off.
 SWITCHED = ("algorithms", "callbacks", "metrics")
@@ -50,7 +50,7 @@ class Image:
     `flip` is the probability of a horizontal flip, drawn in each epoch, or `alternating`: an image is flipped in
     its first epoch with probability 0.5, and then in every other epoch (Jordan 2024, arXiv:2404.00498).
     With an `eval_resize` that is not whole, the centre is cut before it is resized, as FFCV does. `eval_views`, whose
-    outputs are averaged, are cut from the centred square of `eval_resize`: `tasks.images` cuts them.
+    outputs are averaged, are cut from the centred square of `eval_resize`, or are moved: `tasks.images` has them.
     """
 
     reference: Count

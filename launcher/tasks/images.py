@@ -43,9 +43,14 @@ class ImageTaskConfig(TaskConfig):
         return config.scaled_size(config.image.eval_size)
 
     def loaded_evaluation_view(self, config: RunConfig) -> int:
-        if config.image.eval_views == "centre":
+        if config.image.eval_views in ("centre", "shifts"):
             return self.evaluation_view(config)
         return round(config.scaled_size(config.image.eval_resize))
+
+    def check_views(self, config: RunConfig) -> None:
+        # note: those that are moved need no larger square
+        if config.image.eval_views != "shifts" or self.labelled == "pixels":
+            super().check_views(config)
 
     def sizes(self, config: RunConfig) -> str:
         return f"{config.scaled_size(config.image.eval_resize):g} -> {self.evaluation_view(config)} px"
@@ -118,23 +123,34 @@ class ImageTask(Task):
         if self.config.image.eval_flip_average:
             views = [one for view in views for one in (view, view.flip(3))]
         outputs = [super(ImageTask, self).forward(model, view) for view in views]
-        return sum(outputs[1:], start=outputs[0]) / len(outputs) if len(outputs) > 1 else outputs[0]
+        if self.config.image.eval_views == "shifts":
+            still = len(outputs) // 3
+            return (_mean(outputs[:still]) + _mean(outputs[still:])) / 2
+        return _mean(outputs)
 
     def views(self, inputs: Tensor) -> list[Tensor]:
         """Return the views [B, C, size, size] of prepared inputs that the network gets, as `image.eval_views`.
 
         5crop: the corners and the centre (Krizhevsky et al. 2012). scales: centred squares of `eval_size`, of
-        `eval_resize` and midway, resized.
+        `eval_resize` and midway, resized. shifts: the image, and itself moved by a pixel up and left, and down and
+        right, with reflected edges; the moved ones count half (Jordan 2024, airbench).
         """
         kind = self.config.image.eval_views
         if kind == "centre":
             return [inputs]
+        if kind == "shifts":
+            padded = torch.nn.functional.pad(inputs, (1, 1, 1, 1), mode="reflect")
+            return [inputs, padded[..., :-2, :-2], padded[..., 2:, 2:]]
         size, loaded = self.values.evaluation_view(self.config), inputs.shape[3]
         if kind == "5crop":
             last = loaded - size
             corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
             return [inputs[..., top : top + size, left : left + size] for top, left in corners]
         return [_scaled(inputs, square, size) for square in (size, (size + loaded) // 2, loaded)]
+
+
+def _mean(outputs: list[Tensor]) -> Tensor:
+    return sum(outputs[1:], start=outputs[0]) / len(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def _scaled(images: Tensor, square: int, size: int) -> Tensor:

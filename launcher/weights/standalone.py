@@ -78,7 +78,10 @@ def views(images: np.ndarray) -> list[np.ndarray]:
     """Return what the network gets of images [B, C, H, W], whose outputs are averaged: views and mirror images."""
     kind, loaded = CARD.get("views", {"kind": "centre"})["kind"], images.shape[3]
     shown = [images]
-    if kind != "centre":
+    if kind == "shifts":
+        padded = np.pad(images, [(0, 0), (0, 0), (1, 1), (1, 1)], mode="reflect")
+        shown += [np.ascontiguousarray(padded[..., one : one + loaded, one : one + loaded]) for one in (0, 2)]
+    elif kind != "centre":
         size = CARD["views"]["size"]
         last = loaded - size
         corners = [(0, 0), (0, last), (last, 0), (last, last), (last // 2, last // 2)]
@@ -98,10 +101,17 @@ def _scaled(images: np.ndarray, square: int, size: int) -> np.ndarray:
 
 
 def averaged(outputs: list[np.ndarray]) -> np.ndarray:
-    """Return the mean of the outputs of all `views`."""
+    """Return the mean of the outputs of all `views`; those of shifted ones count half."""
     if CARD["flip_average"] and outputs[0].ndim == 4:
         # note: those of pixels are mirrored too
         outputs = [one[..., ::-1] if number % 2 else one for number, one in enumerate(outputs)]
+    if CARD.get("views", {"kind": "centre"})["kind"] == "shifts":
+        still = len(outputs) // 3
+        return (_mean(outputs[:still]) + _mean(outputs[still:])) / np.float32(2)
+    return _mean(outputs)
+
+
+def _mean(outputs: list[np.ndarray]) -> np.ndarray:
     return np.asarray(sum(outputs[1:], start=outputs[0]) / np.float32(len(outputs)))
 
 

@@ -111,9 +111,9 @@ def _verify(folder: Path, words: Sequence[str]) -> SpeedrunResult:
     """
     result = verified(folder)
     if words and identity(compose(words).config) != result.dataset:
-        raise UserError(f"{folder} has another data set than {' '.join(words)}")
+        raise UserError(f"{folder} has another data set than {' '.join(words)}; set dataset.path to that of the track")
     if not result.reached:
-        raise UserError(f"{folder} is no record: {_verdict(result)}")
+        raise UserError(f"{folder} is no record: {_verdict(result)}; train longer, or pass another folder")
     return result
 
 

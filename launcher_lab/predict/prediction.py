@@ -279,4 +279,4 @@ class _Model:
 def _passes(plan: Plan) -> int:
     """Return how many outputs an evaluation averages for an image."""
     image = plan.config.image
-    return {"centre": 1, "5crop": 5, "scales": 3}[image.eval_views] * (2 if image.eval_flip_average else 1)
+    return {"centre": 1, "5crop": 5, "scales": 3, "shifts": 3}[image.eval_views] * (2 if image.eval_flip_average else 1)

@@ -25,6 +25,7 @@ from launcher_lab.study.runs import facts_of
 from launcher_lab.study.tracks import Track, p_value, refusals, rules, track
 
 RECORD = "record.json"
+_AGAIN = "copy the whole folder again, as train speedrun wrote it"
 # Keys in which the runs differ.
 _OWN = ("seed", "run_name")
 # Of the environment: the program and the machine.
@@ -97,7 +98,7 @@ def verified(folder: Path) -> SpeedrunResult:
     result = result_of(folder, track(name))
     plain = json.loads(json.dumps(asdict(result)))
     if differ := [key for key in {**plain, **stated} if plain.get(key) != stated.get(key)]:
-        raise UserError(f"{folder / RECORD} has other values than the runs: {', '.join(map(repr, differ))}")
+        raise UserError(f"{folder / RECORD} has other values than the runs: {', '.join(map(repr, differ))}; {_AGAIN}")
     return result
 
 
@@ -115,7 +116,8 @@ def result_of(folder: Path, track: Track) -> SpeedrunResult:
     problems, seeds = Problems(), [run.seed for run in runs]
     if seeds != [*range(rules().runs)]:
         wanted = f"a record has {rules().runs} runs, of seeds 0 to {rules().runs - 1}"
-        raise UserError(f"{folder} has {count_of(len(runs), 'run')}, of seeds {', '.join(map(repr, seeds))}; {wanted}")
+        shown = f"{count_of(len(runs), 'run')}, of seeds {', '.join(map(repr, seeds))}"
+        raise UserError(f"{folder} has {shown}, and {wanted}; {_AGAIN}")
     for run in runs:
         problems += [replace(one, origin=run.path.name) for one in refusals(track, run.values)]
         with problems.collected():
@@ -140,12 +142,12 @@ def _read(path: Path) -> _Run:
         lines = [*read_lines(folder.metrics)]
         environment = json.loads(files[folder.environment.name])
     except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} lacks a readable file of a run: {error}") from None
+        raise UserError(f"{path} lacks a readable file of a run: {error}; {_AGAIN}") from None
     rows = [parse_line(line) for line in lines if line]
     if wrong := [str(number) for number, row in enumerate(rows, 1) if row is None or not is_whole(row)]:
-        raise UserError(f"{folder.metrics}: no whole records in lines {first_few(wrong)}")
+        raise UserError(f"{folder.metrics}: no whole records in lines {first_few(wrong)}; {_AGAIN}")
     if not isinstance(environment, dict):
-        raise UserError(f"{folder.environment} has no values by name")
+        raise UserError(f"{folder.environment} has no values by name; {_AGAIN}")
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     digests[folder.metrics.name] = hashlib.sha256(b"\n".join(lines)).hexdigest()
     return _Run(path, values, [row for row in rows if row], environment, digests)

@@ -14,10 +14,12 @@ from torchvision.transforms._presets import ImageClassification
 from torchvision.transforms.functional import center_crop, five_crop, resize
 
 from launcher.config import resolved
+from launcher.config.compose import compose
 from launcher.data.figures import FIGURES, draw_figure
 from launcher.data.identity import identity
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
+from launcher.tasks import build_task
 from launcher.training import checkpoint
 from launcher.weights.classifier import trained_network
 from tests.commands import execute, output_of, refused
@@ -167,7 +169,27 @@ def test_a_new_evaluation_equals_the_recorded_one(run: RunFolder) -> None:
     assert [result[name] for name in ("metrics", "samples")] == [recorded[name] for name in ("metrics", "samples")]
 
 
-@pytest.mark.parametrize("kind", ["5crop", "scales"])
+def six_views(images: torch.Tensor) -> list[torch.Tensor]:
+    """Return views of images whose mean, with their mirror images, has airbench's weights: twice each image itself."""
+    after = [abs(place) for place in range(-1, images.shape[3] - 1)]
+    before = [images.shape[3] - 1 - place for place in reversed(after)]
+    return [images, images, images[:, :, after][..., after], images[:, :, before][..., before]]
+
+
+def test_shifted_views_have_the_weights_of_airbench() -> None:
+    words = ["recipe=airbench94", "dataset.path=/data", "dataset.classes=10", "precision=fp32"]
+    task, images = build_task(compose(words).config), torch.randn(5, 3, 32, 32)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 10, 5), torch.nn.Tanh(), torch.nn.MaxPool2d(28), torch.nn.Flatten()
+    )
+    with torch.inference_mode():
+        outputs = [network(one) for view in six_views(images) for one in (view, view.flip(3))]
+        torch.testing.assert_close(task.forward(network, images), torch.stack(outputs).mean(0))
+        half = images.bfloat16()
+        assert [view.dtype for view in task.views(half)] == [torch.bfloat16] * 3
+
+
+@pytest.mark.parametrize("kind", ["5crop", "scales", "shifts"])
 def test_views_are_averaged_by_evaluations_predictions_and_exports(
     kind: str, tmp_path: Path, forked_checks: None
 ) -> None:
@@ -179,6 +201,8 @@ def test_views_are_averaged_by_evaluations_predictions_and_exports(
     crops = five_crop(square, [24, 24])
     if kind == "scales":
         crops = [resize(centre, [24, 24]) for centre in (center_crop(square, [edge]) for edge in (24, 30, 36))]
+    if kind == "shifts":
+        crops = six_views(center_crop(square, [24]))
     with torch.inference_mode():
         outputs = [network.eval()(one) for crop in crops for one in (crop, crop.flip(3))]
     expected = torch.stack(outputs).mean(0).softmax(1)[0].tolist()
@@ -226,7 +250,8 @@ def test_views_that_are_equal_are_refused(run: RunFolder) -> None:
     words = ("loss=cross_entropy", "image.eval_size=256", VIEWS + "5crop")
     message = "cuts 72 px out of 72, so all views are equal; set centre, or a larger image.eval_resize"
     assert message in refused("plan", *words)
-    assert "all views are equal; set centre" in refused("plan", "recipe=small_segmentation", VIEWS + "scales")
+    for kind in ("scales", "shifts"):
+        assert "all views are equal; set centre" in refused("plan", "recipe=small_segmentation", VIEWS + kind)
 
 
 def test_moved_images_of_the_run_keep_their_validation_split(tmp_path: Path, other: Path) -> None:
