@@ -15,6 +15,7 @@ import yaml
 from launcher.config.recipes import Published, Recipe, ablations, listing
 from launcher_lab.study.curves import Curve
 from launcher_lab.study.published import published, published_curves, stated_speedups
+from launcher_lab.study.tracks import tracks_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/first_run.md", "docs/recipes.md", "docs/results.md", "docs/configuration.md")
@@ -31,6 +32,7 @@ def tables() -> dict[str, str]:
         "ablations": _results(ablations()),
         "machines": _machines(),
         "speed-ups": _speedups(),
+        "speedruns": _speedruns(),
         "synonyms": _synonyms(),
     }
 
@@ -119,6 +121,34 @@ def _speedups() -> str:
         numbers = "-" if one.computed is None else f"{one.slow:g} / {one.fast:g} {one.unit}"
         rows.append([one.claim, one.text, computed, numbers, one.verdict])
     return _table(["claim", "stated", "computed", "from", "verdict"], rows)
+
+
+def _speedruns() -> str:
+    """Return the records of each track, those of the published recipes first, the fastest first."""
+    rows, file = [], tracks_file()
+    recipes = {name: recipe for recipe in listing() if (name := recipe.name) in file["published"]}
+    for name, track in file["tracks"].items():
+        enough = [
+            min(
+                (one for one in recipe.about.published if (one.top1 or 0) >= track["target"]),
+                key=_minutes,
+                default=None,
+            )
+            for recipe in recipes.values()
+        ]
+        results = sorted(zip(recipes, enough, strict=True), key=lambda pair: _minutes(pair[1]))
+        for recipe, one in results if track["data"] == "imagenet" else ():
+            if one is not None:
+                rows.append([name, f"`{recipe}`", f"{one.top1:g}", "not stated", f"{one.minutes:g}", one.hardware])
+        for one in file["records"]:
+            if one["track"] == name:
+                top1 = f"{one['top1']:.2f} ± {one['deviation']:.2f}"
+                rows.append([name, one["by"], top1, f"{one['p']:.2g}", f"{one['minutes']:.2f}", one["hardware"]])
+    return _table(["track", "by", "top-1 %", "p", "minutes", "on"], rows)
+
+
+def _minutes(result: Published | None) -> float:
+    return float("inf") if result is None or result.minutes is None else result.minutes
 
 
 def _synonyms() -> str:

@@ -78,7 +78,7 @@ def _track(words: Sequence[str]) -> tuple[Track, list[str]]:
     """
     names = [word.removeprefix(_TRACK) for word in words if word.startswith(_TRACK)]
     if len(names) != 1:
-        raise UserError("name one track, such as track=78.1; train speedrun --help lists them")
+        raise UserError("set one track, such as track=78.1")
     others = [word for word in words if not word.startswith(_TRACK)]
     pairs = [(key, value) for key, _, value in (word.partition("=") for word in others)]
     problems = [Problem(_OURS[key], key, value, COMMAND_LINE) for key, value in pairs if key in _OURS]

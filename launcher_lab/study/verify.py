@@ -25,7 +25,7 @@ from launcher_lab.study.runs import facts_of
 from launcher_lab.study.tracks import Track, p_value, refusals, rules, track
 
 RECORD = "record.json"
-_AGAIN = "copy the whole folder again, as train speedrun wrote it"
+_AGAIN = "copy the whole folder again"
 # Keys in which the runs differ.
 _OWN = ("seed", "run_name")
 # Of the environment: the program and the machine.

@@ -13,6 +13,7 @@ from tests.commands import execute
 from tests.docs.pages import ROOT
 from tests.images import write_images
 from tests.runs import SHAPES, SMALL, Here
+from tests.speedruns import write_speedrun
 
 _PAGE = (ROOT / "docs" / "configuration.md").read_text().partition("## Output for programs")[2].partition("\n## ")[0]
 _ROW = r"^\| %s`train ([^`|]+)` \| (.+) \|$"
@@ -48,6 +49,7 @@ TYPED = {
     "lr-find": ["lr-find", *SMALL, "epochs=8", "--steps", "20"],
     "ablate": ["ablate", "recipe=mild", *SHAPES, "--grid"],
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
+    "speedrun": ["speedrun", "--verify", "record"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
     "card RUN": ["card", "runs/a"],
@@ -62,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     here = Here(path)
     here.small("a")
     here.small("b")
+    write_speedrun(here, "record")
     write_images(path / "images", {"train": 4, "val": 2}, size=(32, 32))
     yield here
     shutil.rmtree(path)

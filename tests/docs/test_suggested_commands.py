@@ -48,12 +48,14 @@ FILLED = {
     "resume NEW_PATH": "runs/a",
     "resume RUN": "runs/a",
     "show": "",
+    "speedrun": "track=shapes recipe=small dataset=shapes dataset.native_size=32 launch=cpu",
 }
 # Those that other tests run: test_calibrate, test_card, test_callbacks, test_budget, test_watch, test_look,
-# test_formats, test_segmentation_runs, test_relabel.
+# test_formats, test_segmentation_runs, test_relabel, test_verify.
 ELSEWHERE = {
     *("resume ... callbacks....=off", "plan ... --on ...", "watch runs/mild-imagenet-1120-1", "look"),
     *(
+        "speedrun --verify ...",
         "calibrate ...",
         "eval ......",
         "export ...",
