@@ -3,23 +3,17 @@ import json
 import re
 import signal
 import statistics
-import subprocess
 import time
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from launcher.errors import UserError
-from launcher.launch import start
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher_lab.cli import training
-from tests.forked import Command
+from tests.grids import fork_runs
 from tests.images import write_images
-from tests.runs import SMALL, Train, draw_nothing, ended, processes_of, same, slow_down, steps_done, use_tiny, wait_for
+from tests.runs import SMALL, Train, ended, processes_of, same, slow_down, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -35,27 +29,8 @@ def train(train: Train) -> Train:
     return replace(train, before=(*train.before, slow_down))
 
 
-def refuse(*_: object) -> None:
-    raise UserError("the disk is full")
-
-
-def refuse_to_start() -> None:
-    start.start = refuse  # type: ignore[assignment]
-
-
 def have_two_cores() -> None:
     training.usable_cores = lambda: 2
-
-
-def fork_runs() -> None:
-    """Start the runs of a grid as forks, in place of new interpreters; those of seed 7 fail."""
-
-    def fork(words: list[str], stdout: Any, stderr: Any, env: dict[str, str], **_: object) -> Command:
-        streams = (1 if stdout is None else stdout, 2 if stderr is None else stderr)
-        before = (use_tiny, draw_nothing, slow_down, *([refuse_to_start] if "seed=7" in words else []))
-        return Command(words[2:], Path.cwd(), env, *streams, before=before)
-
-    training.subprocess = SimpleNamespace(Popen=fork, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
 
 
 def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None:

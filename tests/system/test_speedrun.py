@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from launcher_lab.study.verify import RECORD
+from tests.grids import fork_runs
 from tests.runs import Train
 from tests.speedruns import TRACK, WORDS
-from tests.system.test_curve import fork_runs
 
 pytestmark = pytest.mark.system
 
