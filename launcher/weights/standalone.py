@@ -107,7 +107,7 @@ def averaged(outputs: list[np.ndarray]) -> np.ndarray:
         outputs = [one[..., ::-1] if number % 2 else one for number, one in enumerate(outputs)]
     if CARD.get("views", {"kind": "centre"})["kind"] == "shifts":
         still = len(outputs) // 3
-        return (_mean(outputs[:still]) + _mean(outputs[still:])) / np.float32(2)
+        return np.asarray((_mean(outputs[:still]) + _mean(outputs[still:])) / np.float32(2))
     return _mean(outputs)
 
 
