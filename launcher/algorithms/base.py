@@ -99,6 +99,8 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     changes_learning_parameters = False
     # whether some passes of `compute_gradients` do not update batch-norm statistics
     freezes_statistics = False
+    # whether transforms depend on the step by their arrays and the image size alone, so that graphs can repeat them
+    repeats_changes = True
     # part of a model without which `change_model` changes nothing, for the error `it has no ...`
     needs: ClassVar[str | None] = None
 

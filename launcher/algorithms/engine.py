@@ -1,7 +1,8 @@
 """Call the active algorithms at each point of the loop, in the order of their declarations."""
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradi
 from launcher.config.choices import Surgery
 from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
 from launcher.config.options import code_of
-from launcher.data.batch import Batch, Moment, to_device
+from launcher.data.batch import Batch, Moment, packed, unpacked
 from launcher.errors import Problem, UserError
 
 
@@ -42,6 +43,22 @@ def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
     return {name: class_of(type(values))(values, context) for name, values in active}
 
 
+@dataclass(frozen=True)
+class Changes:
+    """Transforms of a batch, and their arrays as uint8 in one copy on the device.
+
+    `kind` is the same for the same operations on arrays of the same shapes.
+    """
+
+    transforms: Sequence[Transform]
+    packed: Tensor
+    kind: Hashable
+
+    def apply(self, batch: Batch, packed: Tensor) -> Batch:
+        """Return the batch after the transforms with these arrays, but for those that set the model."""
+        return apply_in_turn([pair for pair in sent(self.transforms, packed) if not pair[0].sets_model], batch)
+
+
 class Engine:
     """Calls the active algorithms; has the same methods as one algorithm."""
 
@@ -49,12 +66,20 @@ class Engine:
         self.active = build(context)
         self.teacher = context.teacher
         self._plan, self._axes = context.plan, context.plan.config.task.axes
-        # note: compiled code can replace it
-        self.apply: Callable[[Sequence[Sent], Batch], Batch] = apply_in_turn
+        # note: compiled code and graphs can replace it
+        self.apply: Callable[[Changes, Batch], Batch] = apply_changes
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
     def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
         return [self.active[name] for name in self._acting[point]]
+
+    @property
+    def can_repeat_changes(self) -> bool:
+        """Return whether a graph can repeat the changes of a batch on other arrays."""
+        config, names = self._plan.config, self._acting["change_batch"]
+        # note: code of the user may read the step, and compiled code has few launches
+        known = config.compile == "off" and not config.code
+        return known and all(self.active[name].repeats_changes for name in names if name != PREPARE)
 
     @property
     def changing_parameters(self) -> list[str]:
@@ -111,18 +136,19 @@ class Engine:
 
     def _transformed(self, batch: Batch, names: Sequence[str], prepare: Callable[[Batch], Batch]) -> Batch:
         """Return the batch after the transforms of these algorithms."""
-        transforms: list[Transform | None] = []
+        transforms: dict[tuple[str, Size], Transform | None] = {}
         size: Size = tuple(batch.inputs.shape[-self._axes :])
         for name in names:
             if name == PREPARE:
-                transforms.append(Transform((), prepare))
+                transforms[name, size] = Transform((), prepare)
                 continue
             algorithm = self.active[name]
-            transforms.append(algorithm.change_batch(batch, size))
+            transform = algorithm.change_batch(batch, size)
             size = algorithm.values.size_after(self._plan, batch.moment.step, size)
-        sent = on_device(filter(None, transforms), batch.inputs.device)
-        batch = self.apply([pair for pair in sent if not pair[0].sets_model], batch)
-        return apply_in_turn([pair for pair in sent if pair[0].sets_model], batch)
+            transforms[name, size] = transform
+        changes = _changes({key: one for key, one in transforms.items() if one}, batch.inputs.device)
+        batch = self.apply(changes, batch)
+        return apply_in_turn([pair for pair in sent(changes.transforms, changes.packed) if pair[0].sets_model], batch)
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute a step's gradients, by at most one algorithm."""
@@ -156,8 +182,29 @@ class Engine:
 def on_device(transforms: Iterable[Transform], device: torch.device) -> list[Sent]:
     """Send the arrays of all transforms to the device in one copy."""
     transforms = list(transforms)
-    tensors = iter(to_device(*(array for one in transforms for array in one.arrays), device=device))
+    return sent(transforms, packed(_arrays(transforms), device))
+
+
+def sent(transforms: Sequence[Transform], packed: Tensor) -> list[Sent]:
+    """Return transforms with their tensors, which are parts of `packed`."""
+    tensors = iter(unpacked(packed, _arrays(transforms)))
     return [(one, list(itertools.islice(tensors, len(one.arrays)))) for one in transforms]
+
+
+def _arrays(transforms: Iterable[Transform]) -> list[np.ndarray]:
+    return [array for one in transforms for array in one.arrays]
+
+
+def _changes(transforms: Mapping[tuple[str, Size], Transform], device: torch.device) -> Changes:
+    """Send transforms, by the algorithm and the size of the images after it."""
+    arrays = _arrays(transforms.values())
+    kind = *transforms, *((array.shape, array.dtype.str) for array in arrays)
+    return Changes([*transforms.values()], packed(arrays, device), kind)
+
+
+def apply_changes(changes: Changes, batch: Batch) -> Batch:
+    """Return the batch after changes that do not set the model."""
+    return changes.apply(batch, changes.packed)
 
 
 def apply_in_turn(transforms: Sequence[Sent], batch: Batch) -> Batch:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.cutout import erase
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, FractionRange, PositiveRange, Probability
@@ -65,6 +65,11 @@ def random_boxes(
 
 class RandomErasing(Algorithm[RandomErasingConfig]):
     """Erases boxes of normalized images by zero, the mean colour, or by standard normal noise."""
+
+    def __init__(self, values: RandomErasingConfig, context: Context):
+        super().__init__(values, context)
+        # note: noise has a seed of the step
+        self.repeats_changes = values.fill != "noise"
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         values, moment = self.values, batch.moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +101,8 @@ def forget_constants() -> None:
     _constant.cache_clear()
 
 
-@lru_cache(maxsize=32)
+# note: without a limit, since graphs of captured steps read them
+@cache
 def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     (copied,) = to_device(np.array(values, dtype=np.float32), device=device)
     return copied.to(dtype).view(1, -1, 1, 1)
@@ -109,20 +110,34 @@ def _constant(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 
 def to_device(*arrays: np.ndarray, device: torch.device) -> list[Tensor]:
     """Copy arrays to the device in one asynchronous copy from pinned memory."""
+    return unpacked(packed(arrays, device), arrays)
+
+
+def packed(arrays: Sequence[np.ndarray], device: torch.device) -> Tensor:
+    """Return the bytes of arrays, uint8 on the device, in one asynchronous copy from pinned memory."""
     if not arrays:
-        return []
-    starts = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
-    packed = np.empty(starts[-1], dtype=np.uint8)
+        return torch.empty(0, dtype=torch.uint8, device=device)
+    starts = _starts(arrays)
+    together = np.empty(starts[-1], dtype=np.uint8)
     for array, start in zip(arrays, starts[:-1], strict=True):
-        packed[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    host = torch.from_numpy(packed)
+        together[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    host = torch.from_numpy(together)
     if has_streams(device):
         host = host.pin_memory()
-    copied = host.to(device, non_blocking=True)
+    return host.to(device, non_blocking=True)
+
+
+def unpacked(copied: Tensor, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+    """Return the parts of what `packed` returned for arrays of these shapes and dtypes, without a copy."""
     return [
         copied[start : start + array.nbytes].view(torch.from_numpy(np.empty(0, array.dtype)).dtype).view(array.shape)
-        for array, start in zip(arrays, starts[:-1], strict=True)
+        for array, start in zip(arrays, _starts(arrays)[:-1], strict=True)
     ]
+
+
+def _starts(arrays: Sequence[np.ndarray]) -> list[int]:
+    starts: list[int] = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
+    return starts
 
 
 @lru_cache

@@ -1,4 +1,4 @@
-"""Capture forward, backward and update in CUDA graphs, one for each kind of step, and replay them on fixed inputs.
+"""Capture batch preparation, and forward, backward and update, in CUDA graphs; replay them on fixed inputs.
 
 With several ranks the graphs end before the all-reduce of the gradients, so that all ranks always launch it alike.
 Steps that cannot be captured run without graphs, and the run prints the reason once.
@@ -21,7 +21,7 @@ from launcher.optimizers.base import MaskedOptimizer
 # Steps of a kind that run without a graph before the next is captured: they create what is created lazily.
 WARMUP_STEPS = 3
 
-StepFunction = Callable[[Tensor, Tensor], Sequence[Tensor]]
+StepFunction = Callable[..., Sequence[Tensor]]
 
 
 class Capturer:
@@ -60,46 +60,59 @@ class Capturer:
 
 
 class CapturedSteps:
-    """Computes steps on inputs and targets by replaying a graph of each kind and shape.
+    """Computes functions of a step on tensors by replaying a graph of each kind and shape.
 
     Only graphs of one view exist: views never shrink during a run, and graphs of the next replace those of the last.
-    Everything that a step reads besides its inputs must stay at its address from step to step. Outputs are copied,
-    because the next graph may overwrite them.
+    Everything that a step reads besides these tensors must stay at its address from step to step. The next graph may
+    overwrite the outputs of the last.
     """
 
     def __init__(self, capturer: Capturer, value: str):
         """value: that of cuda_graphs, `on` or `require`."""
         self._capturer, self._value = capturer, value
-        self.captures = self.replays = self.count = 0
-        self._graphs: dict[Hashable, tuple[Any, tuple[Tensor, Tensor], Sequence[Tensor]]] = {}
-        self._steps: Counter[Hashable] = Counter()
-        self._view: torch.Size | None = None
+        self.captures = self.count = 0
+        self._graphs: dict[Hashable, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = {}
+        self._calls: Counter[Hashable] = Counter()
+        self._without, self._last_without = 0, 0
+        self._view: int | None = None
         self._failed = False
 
-    def __call__(self, kind: Hashable, step: StepFunction, inputs: Tensor, targets: Tensor) -> Sequence[Tensor]:
-        """Return the outputs of `step` for inputs [B, ...] and targets; `kind` separates steps of equal shapes."""
+    @property
+    def replays(self) -> int:
+        """The number of steps whose functions all replayed a graph."""
+        return self.count - self._without
+
+    def start_step(self, view: int) -> None:
+        """Count a step, of a view."""
         self.count += 1
-        if inputs.shape[1:] != self._view:
+        if view != self._view:
             self.forget()
-            self._view = inputs.shape[1:]
-        key = kind, _layout(inputs), _layout(targets)
+            self._view = view
+
+    def __call__(self, kind: Hashable, step: StepFunction, *tensors: Tensor) -> Sequence[Tensor]:
+        """Return the outputs of a function of the step for tensors; `kind` separates functions of equal shapes."""
+        key = kind, *map(_layout, tensors)
         if key not in self._graphs and not self._failed:
-            self._steps[key] += 1
-            if self._steps[key] <= WARMUP_STEPS:
+            self._calls[key] += 1
+            if self._calls[key] <= WARMUP_STEPS:
                 with self._capturer.side_stream():
-                    return step(inputs, targets)
-            self._capture(key, step, inputs, targets)
+                    return self._run(step, tensors)
+            self._capture(key, step, tensors)
         if self._failed:
-            return step(inputs, targets)
+            return self._run(step, tensors)
         graph, buffers, outputs = self._graphs[key]
-        for buffer, tensor in zip(buffers, (inputs, targets), strict=True):
+        for buffer, tensor in zip(buffers, tensors, strict=True):
             buffer.copy_(tensor)
         graph.replay()
-        self.replays += 1
-        return [output.clone() for output in outputs]
+        return outputs
 
-    def _capture(self, key: Hashable, step: StepFunction, inputs: Tensor, targets: Tensor) -> None:
-        buffers = inputs.clone(), targets.clone()
+    def _run(self, step: StepFunction, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        self._without += self._last_without != self.count
+        self._last_without = self.count
+        return step(*tensors)
+
+    def _capture(self, key: Hashable, step: StepFunction, tensors: Sequence[Tensor]) -> None:
+        buffers = [tensor.clone() for tensor in tensors]
         try:
             graph, outputs = self._capturer.capture(lambda: step(*buffers))
         except RuntimeError as error:
@@ -121,7 +134,7 @@ class CapturedSteps:
         for graph, _, _ in self._graphs.values():
             graph.reset()
         self._graphs.clear()
-        self._steps.clear()
+        self._calls.clear()
         self._capturer.new_pool()
 
 

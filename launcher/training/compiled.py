@@ -6,7 +6,7 @@ Runs that cannot be compiled train uncompiled, and print the reason.
 import hashlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.base import ForwardAlgorithm, Sent
-from launcher.algorithms.engine import apply_in_turn
+from launcher.algorithms.base import ForwardAlgorithm
+from launcher.algorithms.engine import Changes, apply_changes, sent
 from launcher.counts import count_of
 from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
@@ -55,7 +55,7 @@ def compile_run(trainer: Trainer) -> None:
     if reasons and trainer.config.compile == "require":
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
-        trainer.train_step.engine.apply = apply_in_turn
+        trainer.train_step.engine.apply = apply_changes
         for module in (trainer.train_step.objective, trainer.evaluation_model, *_teacher(trainer)):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
@@ -177,8 +177,9 @@ def _evaluate(trainer: Trainer) -> None:
         model.eval()(task.prepare(outside_steps(inputs)).inputs)
 
 
-def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], transforms: Sequence[Sent], batch: Batch) -> Batch:
-    """Apply transforms to a batch by compiled code, which fuses them into few passes."""
+def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], changes: Changes, batch: Batch) -> Batch:
+    """Apply changes to a batch by compiled code, which fuses them into few passes."""
+    transforms = [pair for pair in sent(changes.transforms, changes.packed) if not pair[0].sets_model]
     applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
     inputs, targets = transformed(batch.inputs, batch.targets, batch.indices, batch.moment, applies, tensors)
     return replace(batch, inputs=inputs, targets=targets)

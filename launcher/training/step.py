@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from launcher.accelerator import has_streams, skips_by_flag
 from launcher.algorithms.base import Loss
-from launcher.algorithms.engine import Engine
+from launcher.algorithms.engine import Changes, Engine
 from launcher.data.batch import Batch, Moment
 from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
@@ -101,6 +101,8 @@ class TrainStep:
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
         torch.backends.cudnn.benchmark = self.plan.view(moment.step) in self.plan.tuned_views
         self._choose_parameters(moment)
+        if self.captured:
+            self.captured.start_step(self.plan.view(moment.step))
         batch = self.prepare(Batch(inputs, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
         values, flags, applied = self._train_on(batch) if self.flat else self._by_graphs(self._train_on, batch)
@@ -179,13 +181,28 @@ class TrainStep:
         algorithms = self.plan.config.algorithms
         inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
         kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
-        return self.captured(
+        outputs = self.captured(
             kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), batch.inputs, batch.targets
         )
+        return [output.clone() for output in outputs]
+
+    def _change_by_graphs(self, changes: Changes, batch: Batch) -> Batch:
+        """Return the batch after changes, by a CUDA graph for each set of transforms."""
+        assert self.captured is not None
+
+        def change(inputs: Tensor, targets: Tensor, packed: Tensor) -> Sequence[Tensor]:
+            changed = changes.apply(replace(batch, inputs=inputs, targets=targets), packed)
+            return changed.inputs, changed.targets
+
+        tensors = batch.inputs, batch.targets, changes.packed
+        inputs, targets = self.captured(("changes", changes.kind), change, *tensors)
+        return replace(batch, inputs=inputs, targets=targets)
 
     def capture(self, captured: CapturedSteps) -> None:
         """Train by CUDA graphs from now on; in a graph a cast of all weights at once costs the host nothing."""
         self.captured = captured
+        if self.engine.can_repeat_changes:
+            self.engine.apply = self._change_by_graphs
         if self.plan.config.compile == "off" and self.precision.dtype != torch.float32:
             self.objective.copies = self.precision.copies
 
