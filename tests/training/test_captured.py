@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from launcher.training.trainer import Trainer, build_trainer
 from launcher.training.worker import capture_run
 from tests.graphs import StandIn, StandInGraph
 from tests.networks import tiny
+from tests.own_code import name_code
 from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, TASKS, VIT, assert_same_state, build, steps, tensors
 from tests.two_ranks import on_ranks
 
@@ -188,6 +190,29 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     # note: of batch preparation, of which MixUp and CutMix have one each, and of steps with and without SAM
     assert 2 * len(sizes) < device.captures <= 4 * len(sizes)
     assert len(tensors(run.weights())) > 30
+
+
+@pytest.mark.parametrize(
+    ("words", "own_code", "captures"),
+    [
+        (["algorithms=[random_erasing,label_smoothing]", "algorithms.random_erasing.probability=1"], False, 2),
+        (["algorithms=[random_erasing]", "algorithms.random_erasing.fill=noise"], False, 1),
+        (["algorithms=[mixup]"], True, 1),
+    ],
+)
+def test_a_graph_prepares_batches_if_their_changes_read_no_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: list[str], own_code: bool, captures: int
+) -> None:
+    if own_code:
+        name_code(tmp_path, monkeypatch, "")
+        words = [*words, "code=nets.py"]
+    monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
+    plain, run = (build("precision=fp32", *words) for _ in range(2))
+    device = StandIn()
+    run.train_step.capture(CapturedSteps(device, "on"))
+    assert steps(run, run.plan.total_steps) == steps(plain, plain.plan.total_steps)
+    assert_same_state(run, plain)
+    assert device.captures == captures
 
 
 @pytest.mark.parametrize("optimizer", ["decoupled_sgd", "adamw", "lamb", "muon"])
