@@ -1,5 +1,7 @@
 """The U-Net against the numbers of NVIDIA's and Composer's network, and its initial weights."""
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -35,6 +37,34 @@ def test_the_parameters_are_as_many_as_composers(residual: bool) -> None:
     network = unet(f"model.residual={str(residual).lower()}", channels=4)
     expected = parameters_of_composers(4, 4, [32, 64, 128, 256, 512, 512], residual=residual)
     assert sum(parameter.numel() for parameter in network.parameters()) == expected
+
+
+def test_nvidias_network_has_as_many_parameters_and_the_same_outputs() -> None:
+    """It is MONAI's DynUNet, with instance norm and without residuals (DeepLearningExamples, nnunet/nn_unet.py)."""
+    nets = pytest.importorskip("monai.networks.nets")
+    leaky = ("leakyrelu", {"negative_slope": 0.01})
+    for levels, filters in ((6, None), (3, [4, 8, 16])):  # note: the first as theirs for slices of BraTS
+        strides, instance = [[1, 1], *[[2, 2]] * (levels - 1)], ("INSTANCE", {"affine": True})
+        sizes = ([[3, 3]] * levels, strides, strides[1:], filters)
+        theirs = nets.DynUNet(2, 4, 4, *sizes, norm_name=instance, act_name=leaky, trans_bias=True)
+        words = ["model.residual=false", "model.normalization=instance", f"model.levels={levels}"]
+        ours = unet(*words, f"model.filters={filters[0] if filters else 32}", channels=4)
+        counts = [sum(parameter.numel() for parameter in one.parameters()) for one in (ours, theirs)]
+        assert counts[0] == counts[1]
+    weights = {
+        own_name(name, levels): value for name, value in theirs.state_dict().items() if "skip_layers" not in name
+    }
+    ours.load_state_dict(weights)
+    images = torch.randn(2, 4, 32, 24, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(ours(images), theirs(images))
+
+
+def own_name(name: str, levels: int) -> str:
+    """Return our name of a weight of DynUNet's."""
+    name = name.replace("transp_conv.conv", "transp_conv").replace("output_block.conv.conv", "output_block")
+    name = re.sub(r"norm(\d)", r"conv\1.norm", name)
+    name = re.sub(r"^downsamples\.(\d)", lambda match: f"downsamples.{int(match[1]) + 1}", name)
+    return name.replace("input_block", "downsamples.0").replace("bottleneck", f"downsamples.{levels - 1}")
 
 
 def test_widths_levels_and_norms_are_those_of_the_config() -> None:
@@ -77,4 +107,6 @@ def test_convolutions_are_drawn_as_kaimings_and_independent_of_others() -> None:
     weight = network.get_parameter("downsamples.4.conv2.conv.weight")
     assert weight.std().item() == pytest.approx((2 / (1 + 0.01**2) / (9 * 512)) ** 0.5, rel=0.01)
     assert torch.equal(weight, wider.get_parameter("downsamples.4.conv2.conv.weight"))
-    assert network.get_parameter("output_block.bias").abs().sum() == 0
+    biases = [value for name, value in network.named_parameters() if name.endswith(("transp_conv.bias", "block.bias"))]
+    assert len(biases) == 6
+    assert not any(bias.any() for bias in biases)
