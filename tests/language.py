@@ -21,3 +21,20 @@ def text_in(folder: Path) -> Path:
         rounds = (" ".join(words[(start + n) % 5] for n in range(5)) for start in random.integers(0, 5, count))
         (folder / f"{split}.txt").write_text("\n".join(rounds))
     return folder
+
+
+def nanogpts(folder: Path, split: str, tokens: np.ndarray) -> None:
+    """Write tokens as nanoGPT's prepare.py does."""
+    tokens.astype(np.uint16).tofile(folder / f"{split}.bin")
+
+
+def modded_nanogpts(folder: Path, split: str, tokens: np.ndarray) -> None:
+    """Write tokens as modded-nanogpt's data are, in two files."""
+    for number, part in enumerate(np.array_split(tokens, 2)):
+        header = np.zeros(256, dtype=np.int32)
+        header[:3] = 20240520, 1, len(part)
+        parts = header.tobytes() + part.astype(np.uint16).tobytes()
+        (folder / f"fineweb_{split}_{number:06d}.bin").write_bytes(parts)
+
+
+LAYOUTS = {"nanogpt": nanogpts, "modded": modded_nanogpts}

@@ -201,7 +201,8 @@ def same(first: object, second: object) -> bool:
         return type(first) is type(second) and same(list(first.items()), list(second.items()))
     if isinstance(first, list | tuple):
         return type(first) is type(second) and len(first) == len(second) and all(map(same, first, second))
-    return first == second
+    # note: a NaN is equal to a NaN
+    return first == second or (first != first and second != second)
 
 
 def fork_checks(*before: Callable[[], object]) -> None:
@@ -247,13 +248,20 @@ def results(run: Path) -> list[tuple[object, ...]]:
 
 
 def killed_and_resumed(train: Train, words: Sequence[str], step: int) -> tuple[Path, Path]:
-    """Return a whole run, and one of the same words whose processes were all killed after a step, and that resumed."""
-    whole, run = (train.folder / "runs" / name for name in ("whole", "killed"))
-    for old in (whole, run):
-        shutil.rmtree(old, ignore_errors=True)
+    """Return a whole run, and one of the same words that was killed after a step and resumed."""
+    whole = train.folder / "runs" / "whole"
+    shutil.rmtree(whole, ignore_errors=True)
     train(*words, "run_name=whole")
+    return whole, resumed_after_kill(train, words, step)
+
+
+def resumed_after_kill(train: Train, words: Sequence[str], step: int, later: float = 0.0) -> Path:
+    """Return a run whose processes were all killed some seconds after a step, and that resumed."""
+    run = train.folder / "runs" / "killed"
+    shutil.rmtree(run, ignore_errors=True)
     process = replace(train, before=(draw_nothing, slow_down)).start(*words, "run_name=killed")
     wait_for(lambda: steps_done(run) >= step)
+    time.sleep(later)
     process.kill()
     for one in processes_of(run):
         with suppress(psutil.Error):
@@ -262,7 +270,7 @@ def killed_and_resumed(train: Train, words: Sequence[str], step: int) -> tuple[P
     ended(process, -9)
     assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))
     train("resume", str(run))
-    return whole, run
+    return run
 
 
 def processes_of(run: Path) -> list[psutil.Process]:

@@ -22,6 +22,7 @@ from launcher.data.text.trigrams import trigram_perplexity
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 from tests.commands import output_of
+from tests.language import LAYOUTS
 
 TEXT = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", "task.length=4"]
 
@@ -161,16 +162,10 @@ def test_tokens_of_other_text_are_not_replaced(tmp_path: Path) -> None:
 
 def layouts(folder: Path, tokens: np.ndarray) -> None:
     """Write the tokens as nanoGPT's prepare.py does, and as modded-nanogpt's does, in two files."""
-    for name in ("nanogpt", "modded"):
+    for name, write in LAYOUTS.items():
         (folder / name).mkdir()
-    for split in ("train", "val"):
-        tokens.astype(np.uint16).tofile(folder / "nanogpt" / f"{split}.bin")
-        for number, part in enumerate(np.array_split(tokens, 2)):
-            header = np.zeros(256, dtype=np.int32)
-            header[0], header[1], header[2] = 20240520, 1, len(part)
-            with (folder / "modded" / f"fineweb_{split}_{number:06d}.bin").open("wb") as file:
-                file.write(header.tobytes())
-                file.write(part.astype(np.uint16).tobytes())
+        for split in ("train", "val"):
+            write(folder / name, split, tokens)
 
 
 @pytest.mark.parametrize("layout", ["nanogpt", "modded"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -216,15 +215,6 @@ def test_three_ranks_evaluate_the_last_partial_batch_as_one(text: Path, tmp_path
     expected = alone(config_of(text)).evaluate(lambda: False)
     assert expected
     assert (one.samples, one.metrics) == (11, pytest.approx(expected.metrics, rel=1e-6))
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compile without generating code."""
-    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 @pytest.mark.parametrize("alibi", [[], ["alibi", "stochastic_depth"]])

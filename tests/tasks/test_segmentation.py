@@ -25,6 +25,7 @@ from launcher.plan.plan import plan_for
 from launcher.rank.group import Ranks
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import build_task
+from launcher.training import compiled
 from launcher.training.captured import CapturedSteps
 from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse, unchanged_statistics
@@ -123,6 +124,9 @@ def test_the_dice_loss_is_monais(background: bool) -> None:
     targets = targets.view(3, 8, 8) * (torch.arange(8) > 3)
     ours = dice_loss(logits, targets, background=background).item()
     assert ours == pytest.approx(reference_dice(logits.double().numpy(), targets.numpy(), background), rel=1e-5)
+    losses = pytest.importorskip("monai.losses")
+    theirs = losses.DiceLoss(include_background=background, softmax=True, to_onehot_y=True, batch=True)
+    assert ours == pytest.approx(theirs(logits, targets[:, None]).item(), rel=1e-6)
 
 
 def test_both_losses_have_their_weights() -> None:
@@ -210,6 +214,20 @@ def test_steps_are_rehearsed_and_captured(images: Path) -> None:
     run.train_step.capture(CapturedSteps(device, "on"))  # type: ignore[arg-type]
     assert steps(run, 12) == steps(plain, 12)
     assert_same_state(run, plain)
+
+
+def test_steps_of_all_sizes_are_compiled_before_the_first(images: Path, traced: None) -> None:
+    words = ["algorithms=[progressive_resizing,cutmix,ema]", "algorithms.progressive_resizing.initial_scale=0.5"]
+    words += ["precision=fp32", "model.levels=2", "model.filters=4"]
+    plain, run = (alone(config_of(images, *words, f"compile={switch}")) for switch in ("off", "on"))
+    start = compiled.graphs()
+    compiled.compile_run(run)
+    count = compiled.graphs()
+    assert count > start
+    assert len({run.plan.view(step) for step in range(12)}) > 2
+    assert_same_state(run, plain)
+    assert steps(run, 12) == pytest.approx(steps(plain, 12), rel=1e-3)
+    assert compiled.graphs() == count
 
 
 def compare_ranks(rank: int, count: int, images: Path, folder: Path) -> None:
