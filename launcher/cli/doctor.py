@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +13,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
-from launcher.doctor.examine import bad_images, examine
+from launcher.doctor.examine import bad_images, examine, examine_loader
 from launcher.doctor.machine import Finding
 from launcher.errors import DONE, EXIT_USER_ERROR, first_few
 
@@ -33,11 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    findings, config = [], (arguments.composed or compose(arguments.overrides)).config
+    findings, composed = [], arguments.composed or compose(arguments.overrides)
     if arguments.list_bad:
-        return _list_bad(config)
+        return _list_bad(composed.config)
     with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):
-        for finding in examine(config, report):
+        for finding in chain(examine(composed.config, report), examine_loader(composed, report)):
             findings.append(finding)
             if not arguments.json:
                 _show(finding, out)

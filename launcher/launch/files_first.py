@@ -4,8 +4,10 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from launcher import plugins
+from launcher.config.choices import LoaderConfig
 from launcher.config.compose import Composed
 from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import Hardware
@@ -30,16 +32,10 @@ def files_first(composed: Composed, prepared: Prepared, report: Report) -> Compo
     Prints what was decided, why, what it costs, and which words choose otherwise. The run reads the images if files
     cannot be written, or some images cannot be decoded.
     """
-    decide = getattr(registered(plugins.OPTIONS).get("plan"), "files_first", None)
-    if composed.files is None or prepared.devices.gpu is None or decide is None:
+    if composed.files is None or (decision := decided(composed, prepared)) is None or not decision.line:
         return None
-    with_files = replace(
-        composed, config=replace(composed.config, dataloader=composed.files), files=None, inspected=None
-    )
+    with_files = _with_files(composed, composed.files)
     data = FFCVDataset.of(with_absolute_paths(with_files.config))
-    decision = decide(prepared.plan, composed.files, _this_machine(data, prepared))
-    if decision is None or not decision.line:
-        return None
     folder = data.path("train").parent
     _show(f"{folder}: {decision.line}")
     if not decision.writes:
@@ -55,6 +51,19 @@ def files_first(composed: Composed, prepared: Prepared, report: Report) -> Compo
         _show("stopped; the same command continues to write the files")
         raise
     return replace(with_files, notes=[*composed.notes, f"reading the FFCV files in {folder}"])
+
+
+def decided(composed: Composed, prepared: Prepared) -> Any:
+    """Return whether a prepared run writes files first (`writes`) and a `line` on it; None if that is not predicted."""
+    decide = getattr(registered(plugins.OPTIONS).get("plan"), "files_first", None)
+    if composed.files is None or prepared.devices.gpu is None or decide is None:
+        return None
+    data = FFCVDataset.of(with_absolute_paths(_with_files(composed, composed.files).config))
+    return decide(prepared.plan, composed.files, _this_machine(data, prepared))
+
+
+def _with_files(composed: Composed, files: LoaderConfig) -> Composed:
+    return replace(composed, config=replace(composed.config, dataloader=files), files=None, inspected=None)
 
 
 def _this_machine(data: FFCVDataset, prepared: Prepared) -> Hardware:

@@ -114,6 +114,14 @@ def test_a_killed_run_continues_to_write_and_then_reads_the_files(gpu: Train, im
 
 
 @pytest.mark.system
+def test_the_doctor_prints_what_a_run_would_decide_and_writes_nothing(gpu: Train, train: Train, images: Path) -> None:
+    assert "so they are written first" in gpu("doctor", *RUN).stdout
+    assert not (images / "ffcv").exists()
+    assert "FFCV files are written by themselves only for known GPUs" in train("doctor", *RUN).stdout
+    assert "FFCV" not in train("doctor", *RUN, "dataloader=torchvision").stdout
+
+
+@pytest.mark.system
 def test_two_nodes_write_once(gpu: Train, images: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
