@@ -85,6 +85,14 @@ def test_the_warmup_of_efficienttrain_ends_at_the_peak() -> None:
     assert [plan.lr(step) for step in range(len(expected) + 1)] == pytest.approx([*expected, 4e-3], rel=1e-9, abs=1e-12)
 
 
+def test_hotter_has_the_stages_of_efficienttrain_at_176_pixels() -> None:
+    """The same fractions of the compute, at 176 / 224 of the sizes to the nearest multiple of 4."""
+    hotter, theirs = (compose([f"recipe={name}"]).config for name in ("hotter", "efficienttrain_rn50"))
+    assert (hotter.schedule.progress, hotter.image.train_size) == ("compute", 176)
+    stages, published = (config.algorithms["progressive_resizing"].stages for config in (hotter, theirs))
+    assert stages == [[round(size * 176 / 224 / 4) * 4, share] for size, share in published]
+
+
 @pytest.mark.parametrize("epochs", [50, 90, 250])
 def test_nvidias_learning_rate_is_its_staircase_by_whole_epochs(epochs: int) -> None:
     """lr * (e + 1) / 8 for e < 8, then lr / 2 * (1 + cos(pi * (e - 8) / (epochs - 8)))."""

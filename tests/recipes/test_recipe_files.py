@@ -29,6 +29,7 @@ WITHOUT_ACCURACY = (
     "small_gpt",
     "small_segmentation",
     "unet_brats",
+    "hotter",
     *OWN,
 )
 # Recipes of other tasks than classes of images, with their data set and model.
