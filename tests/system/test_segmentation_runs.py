@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from PIL import Image
 
 from launcher.records.metrics import read_metrics
+from launcher.tasks.pixels import palette
 from tests.forked import MODEL_MAIN, python
 from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
 
@@ -78,6 +80,21 @@ def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Pat
             Image.new("L", (8, 8)).save(tmp_path / "data" / split / part / "0.png")
     refused = train("recipe=small", "dataset.path=data", "batch_size=1", "launch=cpu", code=2)
     assert "has folders of images and masks; set recipe=small_segmentation" in refused.stderr
+
+
+def test_look_shows_masks_over_images(tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for part, value in {"images": 0, "masks": 1}.items():
+            (tmp_path / "data" / split / part).mkdir(parents=True)
+            Image.new("L", (32, 32), value).save(tmp_path / "data" / split / part / "0.png")
+    words = ["recipe=small_segmentation", "dataset=image_folder", "dataset.path=data", "dataset.native_size=32"]
+    words += ["task.classes=[a,b]", "launch=cpu", "batch_size=1", "dataloader.workers=0"]
+    Train(tmp_path, before=(draw_nothing, fork_checks))("look", *words, "-o", "look.html")
+    shown = re.findall(r"data:image/\w+;base64,([\w+/=]+)", (tmp_path / "look.html").read_text())
+    assert shown
+    for one in shown:
+        with Image.open(io.BytesIO(base64.b64decode(one))) as image:
+            assert np.array_equal(np.asarray(image.convert("RGB")), np.full((32, 32, 3), palette()[1] // 2))
 
 
 COMPUTED = ("dataset.mean=null", "dataset.std=null")
