@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.algorithms.label_smoothing import smooth
 from launcher.algorithms.mixup import MixingConfig
 from launcher.config.declaration import AlgorithmConfig, RunPlan
-from launcher.config.fields import STRICT, AnyPath
+from launcher.config.fields import STRICT, AnyPath, Probability
 from launcher.counts import count_of
 from launcher.data.batch import Batch
 from launcher.data.stored_crops import Described, LabelsFile, crop_values, open_labels
@@ -32,11 +33,16 @@ class StoredLabelsConfig(
     },
     acts_on=("image", "label"),
 ):
-    """The file of `train relabel`: the loader takes its crops and flips, and targets are its probabilities."""
+    """The file of `train relabel`: the loader takes its crops and flips, and targets are its probabilities.
+
+    Where the likeliest class has less than `true_class_below`, the true class is the target, with `smoothing` (FerKD).
+    """
 
     needs_rgb = "teachers were trained on such images"
 
     path: AnyPath | None
+    true_class_below: Probability
+    smoothing: Probability
 
     @property
     def crops_file(self) -> str | None:
@@ -104,4 +110,9 @@ class StoredLabels(Algorithm[StoredLabelsConfig]):
         return Transform(stored, self._replace)
 
     def _replace(self, batch: Batch, classes: Tensor, probabilities: Tensor) -> Batch:
-        return replace(batch, targets=marginal_smoothing(classes, probabilities, self.context.classes))
+        count, values = self.context.classes, self.values
+        targets = marginal_smoothing(classes, probabilities, count)
+        if values.true_class_below > 0:
+            unsure = probabilities.amax(1, keepdim=True) < values.true_class_below
+            targets = torch.where(unsure, smooth(batch.targets, values.smoothing, count), targets)
+        return replace(batch, targets=targets)

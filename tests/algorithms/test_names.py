@@ -20,7 +20,10 @@ ALLOWED = {
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
     ("launcher/cli/relabel.py", "stored_labels"): EXAMPLE,
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
-    ("launcher/config/formats.py", "backbone_freezing"): "the value of a key in older run folders",
+    **{
+        ("launcher/config/formats.py", name): "the value of a key in older run folders"
+        for name in ("backbone_freezing", "stored_labels")
+    },
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
     ("launcher_lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
 }

@@ -20,7 +20,7 @@ from launcher.data.stored_crops import PARTS, LabelsFile, box_of, parts_of
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
-from tests.trainers import EARLY, SMALL, build, outcomes
+from tests.trainers import EARLY, SMALL, assert_resumes, build, outcomes
 
 ON = ["algorithms=[stored_labels]", *EARLY["stored_labels"]]
 FILE = EARLY["stored_labels"][0].partition("=")[2]
@@ -74,6 +74,34 @@ def test_the_loss_is_the_cross_entropy_of_what_the_file_has(
         (crop,) = (one for one in range(3) if torch.allclose(full[one], label))
         losses.append(-(full[crop] * logits[place].log_softmax(0)).sum())
     torch.testing.assert_close(F.cross_entropy(logits, changed.targets), torch.stack(losses).mean())
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_crops_of_an_unsure_teacher_have_the_softened_true_class(
+    bound: Callable[..., Any], batch: Callable[..., Any], smoothing: float
+) -> None:
+    """Shen 2023 (FerKD): the soft label, or where its maximum is low (1 - s) of the true class and s / C of each."""
+    loaded, count = batch(64, step=25), 10
+    classes, shares = LabelsFile(FILE).labels(loaded.moment.seed, loaded.moment.epoch, loaded.indices)
+    below = float(np.median(shares.max(1)))
+    algorithm = bound("stored_labels", path=FILE, true_class_below=below, smoothing=smoothing)
+    transform = algorithm.change_batch(loaded, (16, 16))
+    targets = transform.apply(loaded, *map(torch.from_numpy, transform.arrays)).targets.numpy()
+    replaced = 0
+    for place, label in enumerate(loaded.targets.tolist()):
+        expected = np.full(count, (1 - shares[place].sum()) / (count - shares.shape[1]))
+        expected[classes[place]] = shares[place]
+        if max(shares[place]) < below:
+            replaced += 1
+            expected = np.full(count, smoothing / count)
+            expected[label] += 1 - smoothing
+        np.testing.assert_allclose(targets[place], expected, atol=1e-6)
+    assert 0 < replaced < 64
+
+
+def test_a_resumed_run_with_true_classes_has_the_same_bits(tmp_path: Path) -> None:
+    words = [*ON, "algorithms.stored_labels.true_class_below=0.3", "algorithms.stored_labels.smoothing=0.2"]
+    assert_resumes(lambda: build(*words), tmp_path / "step-00000003.pt")
 
 
 def test_crops_are_drawn_by_seed_epoch_and_image_and_repeats_have_others() -> None:
