@@ -34,9 +34,13 @@ def main(words: Sequence[str] | None = None) -> int:
     with unpacked(Path(arguments.images)) as folder:
         files = write_all(folder, composed.dataloader.files)
         with ExitStack() as stack:
-            starts = [started(name, folder, files) for name in OPENERS]
-            starts += [started(name, folder, files, Path(arguments.peers)) for name in PEERS if arguments.peers]
-            contenders = [contender for start in starts if (contender := stack.enter_context(start))]
+            starts = {name: started(name, folder, files) for name in OPENERS}
+            if arguments.peers:
+                starts |= {name: started(name, folder, files, Path(arguments.peers)) for name in PEERS}
+            opened = {name: stack.enter_context(start) for name, start in starts.items()}
+            contenders = [contender for contender in opened.values() if contender]
+            if missing := [name for name, contender in opened.items() if contender is None]:
+                out.print(f"not installed here, so not measured: {', '.join(missing)}")
             results = timing.measure(contenders, composed.image, arguments.sizes, arguments.repeats)
         out.print(timing.table(results, steps))
         ratios = recipes.compare(folder, arguments.repeats)

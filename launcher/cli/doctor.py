@@ -3,19 +3,23 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 
-from launcher.config.compose import compose
+from launcher.config.compose import Composed, compose
 from launcher.config.schema import RunConfig
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
-from launcher.doctor.examine import bad_images, examine, examine_loader
-from launcher.doctor.machine import Finding
-from launcher.errors import DONE, EXIT_USER_ERROR, first_few
+from launcher.data.workers import Report
+from launcher.doctor.examine import bad_images, examine
+from launcher.doctor.machine import Finding, ok
+from launcher.errors import DONE, EXIT_USER_ERROR, MachineError, UserError, first_few
+from launcher.launch.files_first import decided
+from launcher.launch.prepare_run import prepare_run
 
 EXAMPLES = [
     "train doctor",
@@ -38,13 +42,26 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.list_bad:
         return _list_bad(composed.config)
     with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):
-        for finding in chain(examine(composed.config, report), examine_loader(composed, report)):
+        for finding in chain(examine(composed.config, report), _examine_loader(composed, report)):
             findings.append(finding)
             if not arguments.json:
                 _show(finding, out)
     if arguments.json:
         print_json([asdict(finding) for finding in findings])
     return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
+
+
+def _examine_loader(composed: Composed, report: Report) -> Iterator[Finding]:
+    """Yield what a new run with `dataloader=auto` does about FFCV files; nothing if it has a loader or cannot start."""
+    if composed.files is None:
+        return
+    try:
+        prepared = prepare_run(composed, report=report)
+    except (UserError, MachineError):
+        return  # note: the other findings have the reason
+    decision = decided(composed, prepared)
+    line = decision.line if decision else "FFCV files are written by themselves only for known GPUs"
+    yield ok("data loader", line or "reading the images: FFCV files would save little")
 
 
 def _list_bad(config: RunConfig) -> int:

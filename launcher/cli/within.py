@@ -30,7 +30,7 @@ def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) ->
     started, text = time.monotonic(), str(typed[BUDGET])
     paid = Budget.of(text, BUDGET)
     if paid.currency is not None:
-        message = "this machine has no price; set a time such as 2h, or type train plan --budget 25usd for rented ones"
+        message = "this machine has no price; set a time such as 2h; for rented machines: train plan --budget 25usd"
         raise UserError(Problem(message, BUDGET, text))
     if typed.get("stop.minutes") is not None:
         raise UserError(Problem("limits the time as stop.minutes does; omit one", BUDGET, text))

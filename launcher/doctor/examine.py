@@ -8,7 +8,6 @@ from pathlib import Path
 
 import PIL
 
-from launcher.config.compose import Composed
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
@@ -24,9 +23,7 @@ from launcher.data.workers import Report, quiet
 from launcher.doctor import machine
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
 from launcher.doctor.near_duplicates import near_duplicate_notes
-from launcher.errors import MachineError, UserError
-from launcher.launch.files_first import decided
-from launcher.launch.prepare_run import prepare_run
+from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
 from launcher.probe import TORCH, cards_on_the_bus, run_probe
 
@@ -52,19 +49,6 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     if config.compile != "off" and (gpus or others):
         yield machine.judge_compiler(config.compile)
     yield from examine_data(config, report)
-
-
-def examine_loader(composed: Composed, report: Report = quiet) -> Iterator[Finding]:
-    """Yield what a new run with `dataloader=auto` does about FFCV files; nothing if it has a loader or cannot start."""
-    if composed.files is None:
-        return
-    try:
-        prepared = prepare_run(composed, report=report)
-    except (UserError, MachineError):
-        return  # note: the other findings have the reason
-    decision = decided(composed, prepared)
-    line = decision.line if decision else "FFCV files are written by themselves only for known GPUs"
-    yield ok("data loader", line or "reading the images: FFCV files would save little")
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:

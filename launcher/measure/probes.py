@@ -55,7 +55,9 @@ class StepProfiler:
         self.run, self._seconds, self._timer = run, seconds, StepTimer(run)
         compile_run(run)
         # note: the monotonic clock is the same in all processes
-        self._requested_at, self._start_seconds = requested_at, time.monotonic() - requested_at
+        self._start_seconds = time.monotonic() - requested_at
+        # note: rounds may take a third of the minutes of a run
+        self._until = requested_at + 60 * (run.config.stop.minutes or math.inf) / 3
         kinds = step_kinds(run.plan)
         chosen = step_samples(kinds)
         common = [sample for sample in chosen if sample.kind.acting == common_acting(kinds)]
@@ -86,7 +88,7 @@ class StepProfiler:
                 seconds.append(self._with_loading(sample, seconds or self._both[sample], lambda *_: None))
             transfers.append(self._transfer())
             epoch_starts.append(self._epoch_start())
-            if any_rank(self._is_late()):
+            if any_rank(time.monotonic() > self._until):
                 break
         evaluation = self._evaluation()
         saves, last_save = self._saves(scratch)
@@ -109,11 +111,6 @@ class StepProfiler:
             last_save_seconds=last_save,
             warnings=self._warnings,
         )
-
-    def _is_late(self) -> bool:
-        """Return whether the measurement has taken a third of `stop.minutes`."""
-        minutes = self.run.config.stop.minutes
-        return minutes is not None and time.monotonic() - self._requested_at > 60 * minutes / 3
 
     def _judge_ranks(self) -> None:
         """Note the ranks that the last steps with their loading found slow, and the GPUs that their drivers did."""
