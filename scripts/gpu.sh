@@ -143,7 +143,7 @@ part doctor 90 "$python" -m launcher doctor dataset=shapes || { echo "gpu.sh: tr
 # note: what costs least first; a part that exceeds its limit keeps the results measured by then
 tests eager 100 4 "not captured_steps and not compiled_steps and not ($memory or $command)"
 step eager 80
-tests captured 60 4 captured_steps
+tests captured 80 4 captured_steps
 step graphs 50
 if [ "$gpus" -gt 1 ]; then
     part ranks 150 "$python" scripts/gpu_checks.py context killed resumed

@@ -65,6 +65,8 @@ ONE_RANK = plain_and_captured(
     Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),
 )
+# note: refused beside graphs
+ONE_RANK.append(recipe("baseline", loader="nvjpeg"))
 TWO_RANKS = plain_and_captured(
     *(
         replace(case, ranks=2)

@@ -3,15 +3,20 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torchvision.io import ImageReadMode, decode_jpeg
 
+from launcher.accelerator import interface
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
+from launcher.data import device_jpeg
+from launcher.data.batch import side_stream
 from launcher.data.inspection import inspect_data
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
@@ -42,6 +47,7 @@ MASKS = [
     *("model.filters=8", "model.levels=3", "loss=dice_cross_entropy", "launch=cpu", "dataset.native_size=32"),
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off"),
 ]
+FILES = ("torchvision", "ffcv", "nvjpeg")
 FEW = [
     *("batch_size=12", "dataset.train_samples=60", "dataset.val_samples=24", "eval_batch_size=4"),
     *("schedule.warmup=0ba", "schedule.fit=off", *EVENTS),
@@ -65,8 +71,26 @@ class Result:
     captures: int
 
 
+def decoded(jpegs: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Decode like nvJPEG: memory of the caller's stream is written on another one, which does not wait for it."""
+    images = [decode_jpeg(jpeg, mode=ImageReadMode.RGB).pin_memory() for jpeg in jpegs]
+    stream = side_stream(torch.device(device))
+    wholes = [torch.empty_like(image, device=device) for image in images]
+    with interface(device).stream(_decoding(device)):
+        for whole, image in zip(wholes, images, strict=True):
+            whole.copy_(image, non_blocking=True)
+    stream.wait_stream(_decoding(device))
+    return wholes
+
+
+@cache
+def _decoding(device: torch.device) -> Any:
+    return interface(device).Stream(device)
+
+
 def prepare() -> None:
     """Make this process train tiny networks, capture after one step, and count no wait where waits are allowed."""
+    device_jpeg.decode_jpegs = decoded
     torch.set_num_threads(1)
     use_tiny()
     captured.WARMUP_STEPS = 1
@@ -120,12 +144,17 @@ def config_of(case: Case, folder: Path) -> RunConfig:
     elif case.loader == "masks":
         small = [*MASKS, *FEW]
     elif case.loader != "drawn":
-        words += ["dataset=image_folder", f"dataset.path={folder}", f"dataloader={case.loader}", "dataloader.workers=1"]
+        loader = (
+            ["dataloader=torchvision", "dataloader.decode=gpu"]
+            if case.loader == "nvjpeg"
+            else [f"dataloader={case.loader}"]
+        )
+        words += ["dataset=image_folder", f"dataset.path={folder}", *loader, "dataloader.workers=1"]
         words += ["dataset.train_samples=null", "dataset.val_samples=null"]
     on = compose([*recipes, *words[:1]]).config.algorithms
     early = [word for name in on for word in EARLY.get(name, [])]
     config = compose([*recipes, *small, "precision=fp32", *early, *words]).config
-    config = inspect_data(config, must_exist=True).config if case.loader in ("torchvision", "ffcv") else config
+    config = inspect_data(config, must_exist=True).config if case.loader in FILES else config
     return replace(config, cuda_graphs="on" if case.captured else "off")
 
 
