@@ -57,6 +57,7 @@ class Facts:
     """What a choice depends on: the training images, their labels and median shorter edge in pixels (None: unknown).
 
     `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
+    is_timed: whether minutes limit the run, so that its epochs need not.
     """
 
     task: str
@@ -67,6 +68,7 @@ class Facts:
     on_gpus: bool
     weights: bool
     epochs: int | None
+    is_timed: bool = False
 
     def __str__(self) -> str:
         pixels = f" with a median of {self.size} px" if self.size else ""
@@ -168,7 +170,7 @@ def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
     recipe, of_few = recipes.load(name), name in (_SMALL, _FINETUNE)
     if of_few:
         low, high = limits["epochs"]
-        images = limits["images"]["gpu" if facts.on_gpus else "cpu"]
+        images = limits["images"]["gpu" if facts.on_gpus or facts.is_timed else "cpu"]
         values["epochs"] = min(max(round(images / facts.images), low), high)
     most = facts.images // limits["steps_per_epoch"]["few" if of_few else "many"]
     most = max(most, min(limits["least_batch"], facts.images))
@@ -234,7 +236,8 @@ def _look(verb: str, composed: Composed, typed: Mapping[str, Any]) -> tuple[Insp
     processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
     images, labels = config.dataset.train_samples or 1, task.counted(config.dataset.classes or 1)
     epochs, weights = config.epochs if "epochs" in typed else None, bool(typed.get("model.weights"))
-    return data, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs)
+    is_timed = config.stop.minutes is not None
+    return data, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs, is_timed)
 
 
 def _median_size(images: Folder, config: RunConfig) -> int | None:

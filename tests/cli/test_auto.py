@@ -41,6 +41,7 @@ def facts(**changes: Any) -> Facts:
         ({"images": 2, "processes": 2}, "small", {"epochs": 200, "batch_size": 2}),
         ({"images": 1}, "small", {"epochs": 200, "batch_size": 1}),
         ({"images": 400}, "small", {"epochs": 110, "batch_size": 32}),
+        ({"images": 400, "is_timed": True}, "small", {"epochs": 200, "batch_size": 32}),
         ({"images": 20000}, "small", {"epochs": 10}),
         ({"processes": 3}, "small", {"batch_size": 63}),
         ({"images": 50000, "on_gpus": True}, "small", {"epochs": 10}),
