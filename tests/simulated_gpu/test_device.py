@@ -26,8 +26,9 @@ def test_a_hazard_is_shown(name: str) -> None:
     assert shown()[name]
 
 
-def test_a_batch_fills_a_limited_memory() -> None:
-    words = ["recipe=mild", "dataset.native_size=32", "precision=fp32"]
-    found = job.run("largest_batch", words=words, limit=1)
+@pytest.mark.parametrize(("graphs", "limit"), [("off", 1), ("require", 2)])
+def test_a_batch_fills_a_limited_memory(graphs: str, limit: int) -> None:
+    words = ["recipe=mild", "dataset.native_size=32", "precision=fp32", f"cuda_graphs={graphs}"]
+    found = job.run("largest_batch", words=words, limit=limit)
     assert found["unlimited"] == 16
     assert 2 <= found["limited"] <= 8

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulated_gpu import cases, job
+from tests.images import write_images
+from tests.simulated_gpu import job
 from tests.simulated_gpu.faults import FAULTS
 
 pytestmark = [
@@ -17,5 +18,6 @@ pytestmark = [
 def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     edits = {fault.module: [(fault.old, fault.new)]}
-    outcomes = job.train(fault.cases, cases.ORDERS, tmp_path, edits=edits)
+    images = write_images(tmp_path / "images", {"train": 24, "val": 6})
+    outcomes = job.train(fault.cases, fault.orders, images, edits=edits)
     assert any(outcome["problems"] for outcome in outcomes.values())

@@ -142,6 +142,9 @@ class Graph:
             native.reset(self.number)
         self.number = None
 
+    def __del__(self) -> None:
+        self.reset()
+
 
 class Capture:
     """torch.cuda.graph."""
