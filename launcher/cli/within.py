@@ -43,6 +43,9 @@ def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) ->
         _show(f"{BUDGET}={text}: no finished run of these images in so short a time, so no top-1 is known; the epochs "
               "that fit are measured first")  # fmt: skip
         return limited, ends
+    # note: much shorter runs do not tell what the time is worth
+    if 2 * choices[0].seconds < paid.amount:
+        return limited, ends
     own = [word for word in choices[0].words if _key(word) == "recipe" or _key(word) not in typed]
     return [*own, *(word for word in limited if word.lstrip("+") not in ("auto", "recipe=auto"))], ends
 

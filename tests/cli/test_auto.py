@@ -3,12 +3,14 @@
 import re
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
 
 from launcher import paths
+from launcher.cli import within
 from launcher.cli.auto import Facts, choose
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, read
@@ -209,19 +211,30 @@ def test_a_budget_is_the_time_of_the_longest_run_that_the_images_are_worth(image
 
 
 @pytest.mark.system
-def test_a_budget_repeats_the_best_finished_run_that_ended_in_it(images: Path, here: Any) -> None:
+def test_a_budget_shows_the_finished_runs_that_ended_in_it(images: Path, here: Any) -> None:
     words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
     words += ["launch.nproc=1", "dataloader.workers=0", "budget=10min"]
     first = here(*words, "epochs=1", "run_name=first", "batch_size=20")
     assert "1 of 1 epoch fit by the time of measured steps" in first.stdout
     config = read(here.folder / "runs" / "first" / "config.yaml")
     assert 5 < (config.stop.minutes or 0) < 10
-    known = here(*words, "run_name=second", "seed=1")
+    known = here(*words, "epochs=1", "run_name=second", "seed=1")
     assert re.search(
         r"auto: budget=10min: top-1 [\d.]+ % \(one run\) in \d+ s: train recipe=small .*epochs=1", known.stderr
     )
     second = read(here.folder / "runs" / "second" / "config.yaml")
-    assert (second.epochs, second.batch_size, second.seed) == (1, 20, 1)
+    assert (second.epochs, second.batch_size, second.seed) == (1, 8, 1)
+
+
+@pytest.mark.parametrize(("seconds", "words"), [(61.0, ["recipe=hot", "epochs=3"]), (59.0, [])])
+def test_a_known_run_is_repeated_if_it_took_half_of_the_time(
+    seconds: float, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = SimpleNamespace(words=("recipe=hot", "epochs=3", "seed=1"), line="", seconds=seconds)
+    monkeypatch.setattr(within, "_known", lambda *_: [known])
+    typed = {"recipe": "auto", "seed": 2, "budget": "2min"}
+    chosen, _ = within.best_within(["recipe=auto", "seed=2", "budget=2min"], typed, "shapes")
+    assert chosen == [*(words or ["recipe=auto"]), "seed=2", "stop.minutes=2"]
 
 
 @pytest.mark.system
