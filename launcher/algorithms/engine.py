@@ -148,6 +148,8 @@ class Engine:
             transforms[name, size] = transform
         changes = _changes({key: one for key, one in transforms.items() if one}, batch.inputs.device)
         batch = self.apply(changes, batch)
+        if not any(one.sets_model for one in changes.transforms):
+            return batch
         return apply_in_turn([pair for pair in sent(changes.transforms, changes.packed) if pair[0].sets_model], batch)
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:

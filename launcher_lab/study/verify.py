@@ -115,7 +115,7 @@ def result_of(folder: Path, track: Track) -> SpeedrunResult:
     runs = sorted(map(_read, [one.path for one in run_folders(folder)]), key=lambda run: str(run.seed).zfill(9))
     problems, seeds = Problems(), [run.seed for run in runs]
     if seeds != [*range(rules().runs)]:
-        wanted = f"a record has {rules().runs} runs, of seeds 0 to {rules().runs - 1}"
+        wanted = f"a record has {count_of(rules().runs, 'run')}, of seeds 0 to {rules().runs - 1}"
         shown = f"{count_of(len(runs), 'run')}, of seeds {', '.join(map(repr, seeds))}"
         raise UserError(f"{folder} has {shown}, and {wanted}; {_AGAIN}")
     for run in runs:
