@@ -23,11 +23,11 @@ from launcher.config.yaml_file import read_mapping
 from launcher.console import console, progress_bars
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import planned_here
@@ -240,7 +240,7 @@ def _look(verb: str, composed: Composed, typed: Mapping[str, Any]) -> tuple[Insp
     return data, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs, is_timed)
 
 
-def _median_size(images: Folder, config: RunConfig) -> int | None:
+def _median_size(images: Split, config: RunConfig) -> int | None:
     """Return the median shorter edge of some images in pixels, drawn by the seed; None for images of a bucket."""
     if is_remote(str(config.dataset.path)):
         return None

@@ -88,7 +88,7 @@ class TaskConfig(Complete, Declaration, ABC):
 
     @abstractmethod
     def records(self, folder: Any, decoder: Any) -> Any:
-        """Return the `data.records.Records` of a `data.folder.Folder`, which have what the task `needs`."""
+        """Return the `data.records.Records` of a `data.split.Split`, which have what the task `needs`."""
 
     def add_metrics(self, own: Mapping[str, OwnMetric]) -> None:
         """Add the user's metrics to those of the task.

@@ -8,9 +8,9 @@ from typing import NamedTuple, TypeVar
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads, quiet
 
 # Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
@@ -37,7 +37,7 @@ class _File(NamedTuple):
     place: tuple[int, int] | tuple[str, int]
 
 
-def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: bool = False) -> list[str]:
+def duplicate_notes(splits: Sequence[Split], report: Report = quiet, *, quick: bool = False) -> list[str]:
     """Return notes on images of equal bytes: training images in other splits, copies in a split, and other labels.
 
     splits: the training images first; all have the same classes.
@@ -64,7 +64,7 @@ def duplicate_notes(splits: Sequence[Folder], report: Report = quiet, *, quick: 
     return [*notes, partly] if compared < total else notes
 
 
-def _listed(splits: Sequence[Folder], quick: bool) -> Iterator[tuple[Folder, int]]:
+def _listed(splits: Sequence[Split], quick: bool) -> Iterator[tuple[Split, int]]:
     names: set[str] | None = None
     if quick and sum(len(split.files) for split in splits) > _MOST_IMAGES:
         names = set()
@@ -126,7 +126,7 @@ def _digest(piece: Piece, start: int = 0) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Folder], at_least: str) -> list[str]:
+def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Split], at_least: str) -> list[str]:
     """Return a note per kind; the training images come first in each group."""
     notes = []
     for split in splits[1:]:

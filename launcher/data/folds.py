@@ -9,11 +9,11 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
-from launcher.data.folder import Folder, sides
+from launcher.data.split import Split, sides
 from launcher.errors import Problem, UserError
 
 
-def held_out_fold(whole: Folder, dataset: Dataset, seed: int, *, by_class: bool) -> tuple[Folder, Folder]:
+def held_out_fold(whole: Split, dataset: Dataset, seed: int, *, by_class: bool) -> tuple[Split, Split]:
     """Split off `dataset.fold` of the `dataset.folds` for validation.
 
     A fold has an equal part of each class, of all images without `by_class`. With `dataset.groups` the images of a
@@ -78,7 +78,7 @@ def _by_group(labels: np.ndarray, groups: Sequence[str], seed: int, folds: int) 
     return of_group[of_image]
 
 
-def _groups(whole: Folder, groups: int | str) -> Sequence[str]:
+def _groups(whole: Split, groups: int | str) -> Sequence[str]:
     """Return the group of each image: its value in a column of the table, or its folder at a level below the class."""
     if isinstance(groups, str):
         if whole.groups is None:

@@ -9,17 +9,17 @@ from pathlib import Path
 from launcher.config.class_names import composed
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.builtin import drawn_as
-from launcher.data.folder import Folder, sizes
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.sources.find import find_skipped, splits
+from launcher.data.split import Split, sizes
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 
 
-def identity(config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Folder] = ()) -> str:
+def identity(config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Split] = ()) -> str:
     """Return a hash of a data set, equal for equal images on any machine, in any folder, and for FFCV files of them.
 
     Covers only the images that a run reads, without those `skipped`; None searches for unreadable ones. images: those
@@ -30,7 +30,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
     return loader_of(config).identity(config, skipped, images)
 
 
-def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
     """Return the identity of images that are read where they are; raises as `identity`."""
     dataset = config.dataset
     if dataset.is_built_in and dataset.path is None:
@@ -46,7 +46,7 @@ def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequen
     return of_splits(*[divided(both, f"val_split {dataset.val_split!r}")] * 2)
 
 
-def of_training(dataset: Dataset, images: Folder | None) -> str | None:
+def of_training(dataset: Dataset, images: Split | None) -> str | None:
     """Return the fingerprint of training images in their order: of built-in ones by their values, None of none."""
     if dataset.is_built_in:
         return drawn_as(dataset)
@@ -54,7 +54,7 @@ def of_training(dataset: Dataset, images: Folder | None) -> str | None:
 
 
 def identity_if_present(
-    config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Folder] = ()
+    config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Split] = ()
 ) -> str | None:
     """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
@@ -74,12 +74,12 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
     return digest.hexdigest()
 
 
-def listed(images: Folder) -> list[tuple[str, int | None]]:
+def listed(images: Split) -> list[tuple[str, int | None]]:
     """Return CLASS/NAME and bytes of each image; names in Unicode's composed form, as macOS's may not be."""
     return [(composed(os.fsdecode(file)), size) for file, size in zip(images.files, sizes(images), strict=True)]
 
 
-def divided(splits: Iterable[Folder], how: str) -> str:
+def divided(splits: Iterable[Split], how: str) -> str:
     """Return the fingerprint of both splits: that of all files, and `how` they are divided.
 
     It is independent of seed and fold, so runs with several of them have the same data set.

@@ -10,8 +10,8 @@ import numpy as np
 
 from launcher import atomic
 from launcher.data.dropped import Dropped
-from launcher.data.folder import Folder
 from launcher.data.sources.pieces import Archive, Listed, Packed, Paired, Paths, Remote, Stored
+from launcher.data.split import Split
 
 _TABLE = "index.json"
 
@@ -41,7 +41,7 @@ def _mapped(path: str) -> np.ndarray:
     return mapped
 
 
-def write_index(folder: Path, splits: Sequence[Folder]) -> None:
+def write_index(folder: Path, splits: Sequence[Split]) -> None:
     """Write the images of splits into a folder, each file atomically, the table last."""
     folder.mkdir(exist_ok=True)
     table = {}
@@ -54,7 +54,7 @@ def write_index(folder: Path, splits: Sequence[Folder]) -> None:
     atomic.write_text(folder / _TABLE, json.dumps(table))
 
 
-def read_index(folder: Path) -> dict[str, Folder]:
+def read_index(folder: Path) -> dict[str, Split]:
     """Return the images of the splits by name; empty without an index."""
     if not (folder / _TABLE).is_file():
         return {}
@@ -62,7 +62,7 @@ def read_index(folder: Path) -> dict[str, Folder]:
     return {split: _restored(facts, f"{folder}/{split}.") for split, facts in table.items()}
 
 
-def _described(split: Folder) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def _described(split: Split) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of a split, and its values for JSON."""
     arrays = {"labels": np.asarray(split.labels), **_of_paths("files", Paths(map(os.fsdecode, split.files)))}
     facts: dict[str, Any] = {
@@ -84,7 +84,7 @@ def _of_paths(name: str, paths: Paths) -> dict[str, np.ndarray]:
     return {name: paths.text, f"{name}_ends": paths.ends}
 
 
-def _restored(facts: dict[str, Any], prefix: str) -> Folder:
+def _restored(facts: dict[str, Any], prefix: str) -> Split:
     def array(name: str) -> np.ndarray:
         return _mapped(f"{prefix}{name}.npy")
 
@@ -102,4 +102,4 @@ def _restored(facts: dict[str, Any], prefix: str) -> Folder:
         case "Remote":
             stored = Remote(facts.pop("url"), array("sizes"))
     facts["dropped"] = {why: Dropped(*one) for why, one in facts["dropped"].items()}
-    return Folder(**facts, files=paths("files"), labels=array("labels"), stored=stored)
+    return Split(**facts, files=paths("files"), labels=array("labels"), stored=stored)

@@ -14,7 +14,6 @@ from launcher.data.classes import are_places, check_labels, class_counts, moved,
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
-from launcher.data.folder import Folder, missing_files, part, without
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
@@ -25,6 +24,7 @@ from launcher.data.sources.path_tables import tables_in
 from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import archives_in
 from launcher.data.sources.source import Files, lacks_package
+from launcher.data.split import Split, missing_files, part, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -44,7 +44,7 @@ class Inspection:
     notes: list[str]
     skipped: dict[str, str] = field(default_factory=dict)
     classes: list[str] | None = None
-    splits: Sequence[Folder] = ()
+    splits: Sequence[Split] = ()
     seen: bool = True
 
     def of(self, config: RunConfig) -> Self:
@@ -93,7 +93,7 @@ def inspect_data(
     return inspection
 
 
-def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Folder, list[str]]:
+def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Split, list[str]]:
     """Return the images of `dataset.test_path`, and notes.
 
     Raises UserError if they are missing, or have no class of the run.
@@ -109,7 +109,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
 
 def match_images(
     path: str, config: RunConfig, classes: Sequence[str], report: Report = quiet
-) -> tuple[Folder, list[str], dict[str, str]]:
+) -> tuple[Split, list[str], dict[str, str]]:
     """Label other images by a run's classes or numbers, matched by name; `dataset.skip_bad` applies here too.
 
     Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position if all of these have
@@ -186,7 +186,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
-def _check_files(config: RunConfig, splits: Sequence[Folder]) -> None:
+def _check_files(config: RunConfig, splits: Sequence[Split]) -> None:
     """Check that the files of a table exist, and that packages can decode all images; `skip_bad` skips the others.
 
     Raises UserError with their number and the first ones.
@@ -242,7 +242,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
         raise UserError(*problems)
 
 
-def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[str]:
+def _layout(path: Path, dataset: Dataset, train: Split, val: Split) -> list[str]:
     """Return notes on the folders that are read if a user may expect others."""
     used = "" if dataset.is_divided else Path(val.root).name
     notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
@@ -261,7 +261,7 @@ def _layout(path: Path, dataset: Dataset, train: Folder, val: Folder) -> list[st
     return notes
 
 
-def _skip_notes(bad: dict[str, str], splits: Sequence[Folder]) -> list[str]:
+def _skip_notes(bad: dict[str, str], splits: Sequence[Split]) -> list[str]:
     """Return notes on what is not read; with reasons for images that `dataset.skip_bad` has found unreadable."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
     found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"

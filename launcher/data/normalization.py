@@ -14,10 +14,10 @@ import numpy as np
 from launcher.cache import cached
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.pixel_types import OtherType, PixelType
 from launcher.data.sources.pieces import Piece, Remote
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
@@ -60,7 +60,7 @@ def normalization_problems(dataset: Dataset) -> Iterator[Problem]:
             yield Problem(f"{message}, {computed}", key, values)
 
 
-def check_types(config: RunConfig, splits: Sequence[Folder]) -> None:
+def check_types(config: RunConfig, splits: Sequence[Split]) -> None:
     """Check the channels of the first image of each split, unless all are converted to 8-bit RGB.
 
     Raises UserError if it has others.
@@ -79,7 +79,7 @@ def check_types(config: RunConfig, splits: Sequence[Folder]) -> None:
             continue
 
 
-def with_normalization(config: RunConfig, splits: Sequence[Folder], report: Report) -> RunConfig:
+def with_normalization(config: RunConfig, splits: Sequence[Split], report: Report) -> RunConfig:
     """Return the config with mean and deviation of the images of the first split, training, where it has none.
 
     Raises UserError if an image cannot be read, or no images are listed.
@@ -98,7 +98,7 @@ def with_normalization(config: RunConfig, splits: Sequence[Folder], report: Repo
     return replace(config, dataset=replace(dataset, mean=mean, std=std))
 
 
-def _moments(dataset: Dataset, train: Folder, report: Report) -> Moments:
+def _moments(dataset: Dataset, train: Split, report: Report) -> Moments:
     """Return those of all pixels, once for equal files on this machine."""
     pieces = [train.piece(number) for number in range(len(train.files))]
 

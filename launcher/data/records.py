@@ -12,11 +12,11 @@ from torch.utils.data import Dataset, get_worker_info
 
 from launcher.data.batch import Moment
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Paths, Piece, Remote
 from launcher.data.sources.reading import read, read_all
 from launcher.data.sources.source import RETRY, Files
+from launcher.data.split import Split
 from launcher.data.workers import Reading
 from launcher.disk import DiskError
 from launcher.errors import UserError
@@ -50,7 +50,7 @@ class Decoder(Complete, ABC):
 class Records(Dataset[Sample]):
     """Samples of a split of a `Request`; a sample index modulo the number of files is its file."""
 
-    def __init__(self, folder: Folder, decoder: Decoder):
+    def __init__(self, folder: Split, decoder: Decoder):
         # note: worker processes get an array of bytes, or map it, instead of a list of texts
         files = folder.files if isinstance(folder.files, Paths) else Paths(folder.files)
         self.folder, self.labels, self.decoder = replace(folder, files=files), folder.labels, decoder

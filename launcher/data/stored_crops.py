@@ -17,8 +17,8 @@ import numpy as np
 from launcher import randomness
 from launcher.config.schema import RunConfig
 from launcher.data.crops import Box, BoxSource, Crops
-from launcher.data.folder import Folder
 from launcher.data.loaders.base import loader_of
+from launcher.data.split import Split
 from launcher.errors import Problem, UserError
 
 _ALIGNMENT = 64
@@ -155,7 +155,7 @@ def crops_of(config: RunConfig) -> BoxSource:
     return partial(_stored, path, config.seed)
 
 
-def check_images(config: RunConfig, images: Sequence[Folder]) -> None:
+def check_images(config: RunConfig, images: Sequence[Split]) -> None:
     """Check that the file of crops of a run, if it has one, is of its training images, the first ones of `images`.
 
     Raises UserError if not.

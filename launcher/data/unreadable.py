@@ -9,10 +9,10 @@ from typing import NamedTuple
 from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.data.workers import Report, in_workers
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
@@ -30,7 +30,7 @@ class Fault(NamedTuple):
     reason: str
 
 
-def faults(splits: Sequence[Folder], pixel_type: PixelType, report: Report) -> list[Fault]:
+def faults(splits: Sequence[Split], pixel_type: PixelType, report: Report) -> list[Fault]:
     """Return the images that cannot be decoded; uses all cores.
 
     Raises UserError if a worker process was killed.
@@ -50,7 +50,7 @@ def faults(splits: Sequence[Folder], pixel_type: PixelType, report: Report) -> l
     return bad
 
 
-def unreadable(splits: Sequence[Folder], pixel_type: PixelType, report: Report) -> dict[str, str]:
+def unreadable(splits: Sequence[Split], pixel_type: PixelType, report: Report) -> dict[str, str]:
     """Return the names of `faults`, with reasons."""
     return {fault.name: fault.reason for fault in faults(splits, pixel_type, report)}
 

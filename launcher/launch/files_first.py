@@ -13,7 +13,7 @@ from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import Hardware
 from launcher.console import console
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.folder import Folder
+from launcher.data.split import Split
 from launcher.data.workers import Report
 from launcher.disk import line
 from launcher.errors import UserError
@@ -86,7 +86,7 @@ def _this_machine(data: FFCVDataset, prepared: Prepared) -> Hardware:
     )  # fmt: skip
 
 
-def _write(data: FFCVDataset, folder: Path, images: Sequence[Folder], report: Report) -> None:
+def _write(data: FFCVDataset, folder: Path, images: Sequence[Split], report: Report) -> None:
     """Write the missing files, or wait until another process has written them; raises as `prepare`."""
     from launcher.data.ffcv.prepare import Unwritable, prepare  # note: OpenCV
     from launcher.data.ffcv.writer import partial_files

@@ -19,11 +19,11 @@ from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.builtin import ensure_folder
-from launcher.data.folder import Folder
 from launcher.data.index import write_index
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.loaders.base import loader_of
+from launcher.data.split import Split
 from launcher.data.stored_crops import check_images
 from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
@@ -69,7 +69,7 @@ class Prepared:
     pretrained: Pretrained | None = None
     notes: Sequence[str] = ()
     splits: Mapping[str, Any] = field(default_factory=dict)
-    images: Sequence[Folder] = ()
+    images: Sequence[Split] = ()
     images_seen: bool = True
 
 

@@ -13,13 +13,13 @@ from launcher.config.algorithms import declarations
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import splits
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
@@ -127,7 +127,7 @@ def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterato
             yield line
 
 
-def image_advice(config: RunConfig, folder: Folder) -> Iterator[str]:
+def image_advice(config: RunConfig, folder: Split) -> Iterator[str]:
     """Compare up to 200 evenly spaced images with the resolution of the run and the memory; skip unreadable ones."""
     numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
     file_sizes, shorter = [], []

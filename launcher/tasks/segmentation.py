@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from launcher.config.schema import RunConfig
-    from launcher.data.folder import Folder
     from launcher.data.images import ChangeImage
     from launcher.data.records import Decoder, Records
+    from launcher.data.split import Split
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 # A value of a mask, or a colour as #rrggbb.
@@ -68,7 +68,7 @@ class SegmentationConfig(ImageTaskConfig):
 
         return CentrePairs(config)
 
-    def records(self, folder: Folder, decoder: Decoder) -> Records:
+    def records(self, folder: Split, decoder: Decoder) -> Records:
         from launcher.data.masks.decoder import MaskRecords  # note: torch
 
         return MaskRecords(folder, decoder)

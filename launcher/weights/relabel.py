@@ -19,11 +19,11 @@ from launcher.algorithms.base import Teacher
 from launcher.config.schema import RunConfig
 from launcher.data.batch import START, Moment, normalize
 from launcher.data.crops import Boxes, Crops, cut
-from launcher.data.folder import Folder
 from launcher.data.images import Pixels
 from launcher.data.loaders.base import DecodingLoader, loader_of
 from launcher.data.records import Record
 from launcher.data.sampling import Request, Shard
+from launcher.data.split import Split
 from launcher.data.stored_crops import Described, box_of, crop_values, open_labels, parts_of
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.errors import Problem, UserError
@@ -66,7 +66,7 @@ class ManyCrops(Pixels):
 
 
 def describe(
-    config: RunConfig, images: Folder, classes: list[str], teacher: str, crops: int, top: int
+    config: RunConfig, images: Split, classes: list[str], teacher: str, crops: int, top: int
 ) -> tuple[Described, Teacher]:
     """Return what a file of these training images has, and the teacher, on the CPU.
 
@@ -91,7 +91,7 @@ class Relabelling:
     """What writes the file of `described`, to `path` once it is whole; until then it has another name."""
 
     plan: Plan
-    images: Folder
+    images: Split
     described: Described
     teacher: Teacher
     path: Path

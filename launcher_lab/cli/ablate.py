@@ -145,11 +145,11 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
     from launcher.measure.launch import measure, measure_steps, prepare_here
 
     prepared = prepare_here(composed)
-    from launcher_lab.predict.split import waiting  # note: imports torch, so only after all checks
+    from launcher_lab.predict.step_parts import waiting  # note: imports torch, so only after all checks
 
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
-        **measure(prepared, "launcher_lab.predict.split:work", each, dict[str, float]),
+        **measure(prepared, "launcher_lab.predict.step_parts:work", each, dict[str, float]),
     }
 
 

@@ -13,8 +13,8 @@ from launcher import atomic
 from launcher.config.layers import leaves
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
-from launcher.data.folder import Folder
 from launcher.data.index import read_index
+from launcher.data.split import Split
 from launcher.errors import Problems, UserError, first_few
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, is_whole, parse_line, without_void
@@ -234,7 +234,7 @@ def _trained_on_evaluated(run: _Run) -> Iterator[str]:
         yield f"trains on {count_of(both, 'image')} of the evaluation"
 
 
-def _places(images: Folder) -> set[tuple[str, int, str]]:
+def _places(images: Split) -> set[tuple[str, int, str]]:
     pieces = map(images.piece, range(len(images.files)))
     return {(piece.file, piece.start, piece.column) for piece in pieces}
 

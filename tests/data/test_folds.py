@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.folder import Folder
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
+from launcher.data.split import Split
 from launcher.errors import UserError
 from tests.commands import refused
 
@@ -42,12 +42,12 @@ def patients(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return write(tmp_path / "patients", names), {name: name.split("/")[1] for name in names}
 
 
-def split(folder: Path, fold: int, *words: str, folds: int = 5, seed: int = 0) -> tuple[Folder, Folder]:
+def split(folder: Path, fold: int, *words: str, folds: int = 5, seed: int = 0) -> tuple[Split, Split]:
     config = compose(words_for(folder, f"dataset.folds={folds}", f"dataset.fold={fold}", *words)).config
     return splits(config.dataset, seed, "class")
 
 
-def by_class(split: Folder) -> Counter[str]:
+def by_class(split: Split) -> Counter[str]:
     return Counter(split.classes[label] for label in split.labels)
 
 

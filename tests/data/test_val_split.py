@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.folder import Folder
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
+from launcher.data.split import Split
 from launcher.errors import UserError
 from tests.commands import refused
 
@@ -19,7 +19,7 @@ from .conftest import make_loaders, words_for, write_files
 COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
 
 
-def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Folder, Folder]:
+def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
     return splits(compose(words_for(folder, f"dataset.val_split={fraction}")).config.dataset, seed, "class")
 
 

@@ -20,10 +20,10 @@ from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.values import FFCVFile
 from launcher.data.ffcv.writer import BetonWriter, encode_all
-from launcher.data.folder import Folder
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
+from launcher.data.split import Split
 from launcher.data.workers import Report, in_workers
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
@@ -38,7 +38,7 @@ class Unwritable(UserError):
     """The folder or the disk of the files cannot be written."""
 
 
-def prepare(data: FFCVDataset, report: Report, images: Sequence[Folder] = ()) -> Iterator[tuple[Path, Manifest]]:
+def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> Iterator[tuple[Path, Manifest]]:
     """Write the missing files; yield each file and its manifest.
 
     images: those of training and validation if they are listed, labelled by one class.
@@ -85,7 +85,7 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
         yield file.path, file.manifest
 
 
-def _known_as(dataset: Dataset, train: Folder, val: Folder) -> str | None:
+def _known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
     if dataset.is_built_in and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
@@ -108,7 +108,7 @@ class _Job:
     workers: int
     report: Report
     known_as: str | None
-    source: Folder
+    source: Split
     skipped: dict[str, str]
     path: Path
     values: FFCVFile

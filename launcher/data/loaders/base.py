@@ -15,10 +15,10 @@ from launcher.config.schema import RunConfig
 from launcher.probe import rank_cores
 
 if TYPE_CHECKING:
-    from launcher.data.folder import Folder
     from launcher.data.images import ChangeImage, Reader
     from launcher.data.inspection import Inspection
     from launcher.data.sampling import Shard
+    from launcher.data.split import Split
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
@@ -36,7 +36,7 @@ class Opening:
     plan: Plan
     shard: Shard
     change_image: ChangeImage | None
-    images: Sequence[Folder]
+    images: Sequence[Split]
     classes: Sequence[str] | None
 
 
@@ -55,14 +55,14 @@ class Loader(LoaderConfig):
         """Count the classes and images, as `data.inspection.inspect_data`."""
 
     @abstractmethod
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         """Return the hash of the images, as `data.identity.identity`."""
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Folder]) -> str | None:
+    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
         """Return the hash of the listed training images alone, in their order; None if it is not known."""
         return None
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
         """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
         return ()
 
@@ -70,14 +70,14 @@ class Loader(LoaderConfig):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
-    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]] | None:
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Split, list[str]] | None:
         """Return the records of `dataset.test_path`, and notes; None for images, which match by their labels.
 
         Raises UserError as it lists.
         """
         return None
 
-    def other(self, path: str, plan: Plan) -> Reader | Folder | None:
+    def other(self, path: str, plan: Plan) -> Reader | Split | None:
         """Return other records to evaluate a run on, or their reader; None for images, which match by their labels."""
         return None
 

@@ -15,10 +15,10 @@ from launcher.data.ffcv.values import FFCVValues
 from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from launcher.data.folder import Folder
     from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
+    from launcher.data.split import Split
     from launcher.data.workers import Report
 
 
@@ -40,12 +40,12 @@ class FFCVLoader(FFCVValues):
 
         return inspect_files(config, must_exist)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         from launcher.data.ffcv.inspection import identity_of_files
 
         return identity_of_files(config)
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Folder]) -> str | None:
+    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
         from launcher.data.ffcv.inspection import fingerprint_of_training
 
         return fingerprint_of_training(config)

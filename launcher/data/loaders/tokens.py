@@ -13,10 +13,10 @@ from launcher.config.schema import Dataset, RunConfig
 from launcher.data.loaders.base import Loader
 
 if TYPE_CHECKING:
-    from launcher.data.folder import Folder
     from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
+    from launcher.data.split import Split
     from launcher.data.text.prepare import Tokens
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
@@ -51,13 +51,13 @@ class TokenLoader(Loader):
             return Inspection(config, [])
         return counted(config, self.tokens(config.dataset, report))
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         from launcher.data.text.prepare import tokens_of_splits
         from launcher.data.text.splits import identity_of
 
         return identity_of(tokens_of_splits(images[:2]) if images else self.tokens(config.dataset))
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
         from launcher.data.text.splits import splits
 
         return splits(config, self.tokens(config.dataset))
@@ -72,7 +72,7 @@ class TokenLoader(Loader):
         train, val = (self._reader(one, opening.plan) for one in opening.images)
         return train, val
 
-    def _reader(self, images: Folder, plan: Plan) -> Reader:
+    def _reader(self, images: Split, plan: Plan) -> Reader:
         from launcher.data.text.prepare import tokenizer_in
         from launcher.data.text.reader import TokenReader
 

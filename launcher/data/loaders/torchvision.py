@@ -17,10 +17,10 @@ from launcher.probe import free_shared_memory
 from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
-    from launcher.data.folder import Folder
     from launcher.data.images import Reader
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
+    from launcher.data.split import Split
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
@@ -66,17 +66,17 @@ class TorchvisionLoader(DecodingLoader):
 
         return inspect_source(config, must_exist, skipped, report)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         from launcher.data.identity import of_source
 
         return of_source(config, skipped, images)
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Folder]) -> str | None:
+    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
         from launcher.data.identity import of_training
 
         return of_training(config.dataset, images[0] if images else None)
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Folder]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
         from launcher.data.sources.find import read_splits
 
         with STOP.waiting():

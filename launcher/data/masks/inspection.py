@@ -15,7 +15,6 @@ from launcher.counts import count_of
 from launcher.data.builtin import check_built_in, drawn_as
 from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
-from launcher.data.folder import Folder, without
 from launcher.data.identity import fingerprint, listed, of_splits
 from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
@@ -23,6 +22,7 @@ from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
+from launcher.data.split import Split, without
 from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
@@ -60,7 +60,7 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
     return replace(inspection, skipped=bad, classes=names, splits=(train, val))
 
 
-def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Folder, list[str]]:
+def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Split, list[str]]:
     """Return the images with masks of `dataset.test_path`, and notes; raises UserError if one cannot be used."""
     dataset, task = config.dataset, config.task
     assert dataset.test_path is not None
@@ -71,8 +71,8 @@ def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) ->
 
 
 def _usable(
-    splits: Sequence[Folder], checked: Sequence[Checked], dataset: Dataset, key: str
-) -> tuple[list[Folder], dict[str, str], list[str]]:
+    splits: Sequence[Split], checked: Sequence[Checked], dataset: Dataset, key: str
+) -> tuple[list[Split], dict[str, str], list[str]]:
     """Return the splits without pairs that cannot be used, these with their reasons, and notes.
 
     Raises UserError about the key of their path if there are some, unless `dataset.skip_bad`, or no others.
@@ -96,7 +96,7 @@ def _usable(
     return usable, bad, notes
 
 
-def check_pairs(split: Folder, task: MaskTask, classes: int | None, pixel_type: PixelType, report: Report) -> Checked:
+def check_pairs(split: Split, task: MaskTask, classes: int | None, pixel_type: PixelType, report: Report) -> Checked:
     """Read all masks, and the sizes of their images, on all cores; once for equal files.
 
     classes: their number, if it is known.
@@ -151,7 +151,7 @@ def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
     return f"the image has {shape[1]} x {shape[0]} px, its mask {mask.shape[1]} x {mask.shape[0]}"
 
 
-def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Folder]) -> str:
+def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
     """Return the hash of images and masks, as `data.identity.identity`."""
     dataset = config.dataset
     if dataset.is_built_in and dataset.path is None:
@@ -164,7 +164,7 @@ def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images
     return of_splits(whole, whole)
 
 
-def _masks_of(split: Folder) -> Folder:
+def _masks_of(split: Split) -> Split:
     """Return the masks of a split in place of its images."""
     assert isinstance(split.stored, Paired)
     masks = [path.removeprefix(f"{split.root}/") for path in split.stored.masks]

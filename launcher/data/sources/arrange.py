@@ -7,7 +7,6 @@ import numpy as np
 
 from launcher.config.class_names import composed, in_order
 from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop, notes_on
-from launcher.data.folder import Folder
 from launcher.data.listing import EXTENSIONS, is_ignored, is_image
 from launcher.data.sources.formats import Listing, SourceOptions
 from launcher.data.sources.layout import (
@@ -24,6 +23,7 @@ from launcher.data.sources.layout import (
     tree_of,
 )
 from launcher.data.sources.pieces import Stored
+from launcher.data.split import Split
 
 _ELSEWHERE = "images in folders of no split that is read"
 
@@ -106,7 +106,7 @@ class Rows:
         order: Sequence[str],
         stored: Callable[[np.ndarray], Stored | None] = lambda places: None,
         place: str = "",
-    ) -> Folder:
+    ) -> Split:
         """Return the images, sorted by class and name; classes have the given order, others that of their names.
 
         Raises UserError if there are none, or something was dropped without a reason.
@@ -130,7 +130,7 @@ class Rows:
             message = f"{self._seen:,} files or rows were listed, but {taken:,} are taken or dropped with a reason; "
             raise problem(path, f"{message}this is an error of the program, please report it")
         root, split = below(path, place.rstrip("/")), split_of_wanted(self.wanted)
-        return Folder(root, split, classes, files, labels[by_class], stored(places), place, taken, self._dropped)
+        return Split(root, split, classes, files, labels[by_class], stored(places), place, taken, self._dropped)
 
 
 def _key(label: str, path: str) -> str | tuple[str, str]:

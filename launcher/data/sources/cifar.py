@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from launcher.data.folder import Folder
 from launcher.data.listing import is_file, is_folder
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import Wanted, is_remote, problem, readable, split_of_wanted
 from launcher.data.sources.pieces import Archive, Packed
 from launcher.data.sources.source import Files
+from launcher.data.split import Split
 from launcher.errors import first_few
 
 _EDGE = 32
@@ -103,7 +103,7 @@ def cifar_path(path: str) -> str | None:
     return None
 
 
-def cifar_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder:
+def cifar_source(path: str, wanted: Wanted, options: SourceOptions) -> Split:
     """Find the images of a split in a folder or archive of CIFAR's files; classes are in their order.
 
     Raises UserError if a file is missing or damaged.

@@ -8,17 +8,17 @@ import numpy as np
 
 from launcher.config.class_names import composed, in_order
 from launcher.data.dropped import Drops, notes_on
-from launcher.data.folder import Folder
 from launcher.data.listing import entries, files_below, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import UNDIVIDED, Wanted, below, class_root, is_remote, problem, split_of_wanted
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.source import Files
+from launcher.data.split import Split
 from launcher.data.workers import Report, quiet
 
 
-def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Folder:
+def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Split:
     """Find the images of class folders, sorted by class and name; a class may be empty.
 
     On a disk, links to images and classes are followed if they stay within the split's folder, with links=follow all
@@ -37,7 +37,7 @@ def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Re
         raise problem(path, unreadable_path(error)) from None
 
 
-def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Folder:
+def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Split:
     tree, rows = Files(str(path)).tree(), Rows(wanted, options)
     place = class_root(tree, wanted, str(path), options.classes)
     root, shown = path / place, tree.folders(place)
@@ -56,7 +56,7 @@ def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Folder:
     return rows.folder(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
 
 
-def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Folder:
+def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Split:
     path, what, tree = files.url, f"listing {wanted} images", files.tree()
     report(what, 0, 1)
     with files.reached():

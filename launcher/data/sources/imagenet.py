@@ -9,13 +9,13 @@ import itertools
 import tarfile
 
 from launcher.counts import count_of
-from launcher.data.folder import Folder
 from launcher.data.listing import is_image
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.layout import Wanted, below, is_remote, problem, readable
 from launcher.data.sources.pieces import Archive, Packed, Piece
 from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD, read_members
+from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads
 
 ARCHIVES: dict[Wanted, str] = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
@@ -24,7 +24,7 @@ _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 _MOST_BYTES, _AHEAD_OF_CLASSES = 1 << 26, 1 << 16
 
 
-def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> Folder:
+def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> Split:
     """Find the images of a split in a folder of ImageNet's tar files.
 
     Raises UserError if a file is missing or damaged.

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from launcher.counts import count_of
-from launcher.data.folder import Folder
 from launcher.data.listing import is_file, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows, path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
@@ -26,6 +25,7 @@ from launcher.data.sources.layout import (
 )
 from launcher.data.sources.pieces import Listed, Paths, Stored
 from launcher.data.sources.shards import format_of
+from launcher.data.split import Split
 from launcher.errors import Problem, UserError, first_few
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -38,7 +38,7 @@ _REPEATED = "rows with the image and label of an earlier one"
 Row = tuple[int, Mapping[str, object]]
 
 
-def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Folder | None:
+def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Split | None:
     """Find the images of a split, or of all rows, in a table; None if there is no table.
 
     A folder has a table for each split, such as train.csv and val.csv; paths are relative to the table's folder.

@@ -11,7 +11,7 @@ import numpy as np
 
 from launcher import atomic, paths
 from launcher.config.schema import Dataset
-from launcher.data.folder import Folder
+from launcher.data.split import Split
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import open_shard, shards_in, write_shard
 from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
@@ -55,7 +55,7 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
     return _Job(dataset, folder, whole).run(report)
 
 
-def tokens_of_splits(images: Sequence[Folder]) -> Tokens:
+def tokens_of_splits(images: Sequence[Split]) -> Tokens:
     """Return the files of tokens of splits that are listed."""
     folder = Path(images[0].root)
     return Tokens(folder, {one.split: [*one.files] for one in images}, key=(_facts(folder) or {}).get("key"))

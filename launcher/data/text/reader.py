@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from launcher.data.batch import Loaded
-from launcher.data.folder import Folder
 from launcher.data.images import Reader
 from launcher.data.sampling import Request
+from launcher.data.split import Split
 from launcher.data.text.shards import Stream
 
 
@@ -19,7 +19,7 @@ class TokenReader(Reader):
     A split with fewer samples than sequences has evenly spaced ones of them.
     """
 
-    def __init__(self, split: Folder, length: int, tokenizer: str | None):
+    def __init__(self, split: Split, length: int, tokenizer: str | None):
         self._stream, self._length = Stream([Path(split.root, file) for file in split.files]), length
         self._sequences = (len(self._stream) - 1) // length
         self.labels, self.facts = split.labels, {"tokenizer": tokenizer}

@@ -7,9 +7,9 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
-from launcher.data.folder import Folder
 from launcher.data.identity import fingerprint, of_splits
 from launcher.data.inspection import Inspection
+from launcher.data.split import Split
 from launcher.data.text.prepare import SPLITS, Tokens
 from launcher.data.text.shards import Stream
 from launcher.data.text.tokenizer import tokenizer_of
@@ -47,16 +47,16 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
     return Inspection(replace(config, dataset=sizes), notes, splits=listed)
 
 
-def splits(config: RunConfig, tokens: Tokens) -> list[Folder]:
+def splits(config: RunConfig, tokens: Tokens) -> list[Split]:
     """Return the sequences of training and validation, without more than the config has; raises as `sequences`."""
     most = (config.dataset.train_samples, config.dataset.val_samples)
     return [sequences(config, tokens, *one) for one in zip(SPLITS, most, strict=True)]
 
 
-def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Folder:
+def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Split:
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
     length = config.task.full_view(config)
-    folder = Folder(str(tokens.folder), name, [], tokens.files[name], np.zeros(0, np.uint8))
+    folder = Split(str(tokens.folder), name, [], tokens.files[name], np.zeros(0, np.uint8))
     count = (len(_stream(folder)) - 1) // length
     if count < 1:
         message = f"has not {length + 1:,} tokens for {name}, a sequence and the next token; set a lower task.length"
@@ -70,5 +70,5 @@ def identity_of(tokens: Tokens) -> str:
     return tokens.key or of_splits(*map(fingerprint, files))
 
 
-def _stream(split: Folder) -> Stream:
+def _stream(split: Split) -> Stream:
     return Stream([Path(split.root, file) for file in split.files])

@@ -15,9 +15,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from launcher.data.decode import UnreadableImage
-from launcher.data.folder import Folder
 from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files
+from launcher.data.split import Split
 
 # note: not in the order of their names, as in the real table; the last is the parent of the others
 SYNSETS = [(1, "n02", 0), (2, "n03", 0), (3, "n01", 0), (4, "n00", 3)]
@@ -71,7 +71,7 @@ def report(what: str, done: int, total: int) -> None:
     assert done <= total
 
 
-def contents(source: Folder) -> dict[str, tuple[int, bytes | UnreadableImage]]:
+def contents(source: Split) -> dict[str, tuple[int, bytes | UnreadableImage]]:
     numbers = range(len(source.files))
     read = read_all(Files(source.root), [source.piece(number) for number in numbers])
     return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))

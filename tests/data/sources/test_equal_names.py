@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.data.folder import Folder
 from launcher.data.sources.find import open_source
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -22,16 +22,16 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def opened(path: Path) -> Folder:
+def opened(path: Path) -> Split:
     return open_source(str(path), "all", quiet)
 
 
-def contents(source: Folder) -> list[tuple[str, bytes]]:
+def contents(source: Split) -> list[tuple[str, bytes]]:
     pieces = [read(source.piece(number)) for number in range(len(source.files))]
     return [(source.classes[label], data) for label, data in zip(source.labels.tolist(), pieces, strict=True)]
 
 
-def dropped(source: Folder) -> list[tuple[int, str]]:
+def dropped(source: Split) -> list[tuple[int, str]]:
     return [(one.rows, one.example) for one in source.dropped.values()]
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from launcher.data.folder import Folder
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import Wanted
 from launcher.data.sources.reading import read
+from launcher.data.split import Split
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
@@ -88,7 +88,7 @@ def outcome(path: str, wanted: Wanted) -> Any:
     return source.classes, *images(source)
 
 
-def images(source: Folder) -> tuple[list[str], list[str], list[bytes]]:
+def images(source: Split) -> tuple[list[str], list[str], list[bytes]]:
     pieces = [source.piece(number) for number in range(len(source.files))]
     labels = [source.classes[label] for label in source.labels.tolist()]
     contents = sorted(zip(labels, (read(piece) for piece in pieces), strict=True))

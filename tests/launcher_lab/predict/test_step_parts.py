@@ -9,7 +9,7 @@ from launcher.config.compose import compose
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.training.trainer import Trainer
-from launcher_lab.predict.split import Splitter, split, waiting, weights
+from launcher_lab.predict.step_parts import Splitter, split, waiting, weights
 from tests.measurements import measured
 from tests.trainers import alone
 

@@ -21,7 +21,7 @@ _FILES_A_TASK = 1000
 
 
 @dataclass(frozen=True)
-class Folder:
+class Split:
     """The images of one split in the order of their names: `files` relative to `root`, `labels` int64 [N].
 
     `stored` is where images are that are not in class folders: `root` is the path in messages then, and `files` are
@@ -51,7 +51,7 @@ class Folder:
         return {"seen": self.seen, "taken": len(self.files), "dropped": dropped}
 
 
-def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
+def same_classes(train: Split, val: Split) -> tuple[Split, Split]:
     """Relabel both splits by their common classes, so that a class missing in one does not shift its labels.
 
     The order is that of the split which has all classes, else that of their names.
@@ -66,7 +66,7 @@ def same_classes(train: Folder, val: Folder) -> tuple[Folder, Folder]:
     return train, val
 
 
-def sizes(folder: Folder) -> Sequence[int | None]:
+def sizes(folder: Split) -> Sequence[int | None]:
     """Return the bytes of each image, None if unknown.
 
     Raises UserError if an image no longer exists.
@@ -85,7 +85,7 @@ def sizes(folder: Folder) -> Sequence[int | None]:
         raise problem(folder.root.removesuffix(f"/{folder.place.rstrip('/')}"), unreadable_path(error)) from None
 
 
-def missing_files(folder: Folder) -> list[str]:
+def missing_files(folder: Split) -> list[str]:
     """Return the files of images that do not exist."""
 
     def missing(number: int) -> str:
@@ -95,7 +95,7 @@ def missing_files(folder: Folder) -> list[str]:
     return [*filter(None, in_threads(missing, range(len(folder.files)), _FILES_A_TASK))]
 
 
-def without(folder: Folder, skipped: Collection[str]) -> Folder:
+def without(folder: Split, skipped: Collection[str]) -> Split:
     """Remove images, given relative to the data set's folder; classes stay."""
     if not skipped:
         return folder
@@ -104,7 +104,7 @@ def without(folder: Folder, skipped: Collection[str]) -> Folder:
     return replace(part(folder, kept), dropped={**folder.dropped, **drops_of({UNREADABLE: bad})})
 
 
-def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Folder, Folder]:
+def divided(whole: Split, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Split, Split]:
     """Split off a fraction of each class, or of all images, for validation: at least one image, but never all.
 
     The choice depends on the seed and the file names, so adding or removing an image changes little.
@@ -119,7 +119,7 @@ def divided(whole: Folder, fraction: float, seed: int, *, by_class: bool = True)
     return sides(whole, in_val)
 
 
-def sides(whole: Folder, in_val: np.ndarray) -> tuple[Folder, Folder]:
+def sides(whole: Split, in_val: np.ndarray) -> tuple[Split, Split]:
     """Return the images for training, and those for validation, where `in_val`, bool [N], is true."""
     whole = replace(whole, groups=None)
     train, val = part(whole, ~in_val), replace(part(whole, in_val), split="val", dropped={})
@@ -127,7 +127,7 @@ def sides(whole: Folder, in_val: np.ndarray) -> tuple[Folder, Folder]:
     return replace(train, seen=whole.seen - len(val.files)), replace(val, seen=len(val.files))
 
 
-def part(whole: Folder, chosen: np.ndarray) -> Folder:
+def part(whole: Split, chosen: np.ndarray) -> Split:
     """Select images: those where `chosen`, bool [N], is true, or those of these numbers, in order; classes stay."""
     numbers = np.flatnonzero(chosen) if chosen.dtype == bool else chosen
     files = [whole.files[number] for number in numbers.tolist()]
