@@ -75,15 +75,14 @@ class TrainStep:
         self.objective = Objective(self.model, self.engine.change_loss(self.loss), self.precision.autocast)
         self.scaler = self.precision.scaler()
         self._parameters = list(self.model.parameters())
-        is_measured = self.plan.world_size > 1 and not has_streams(self._parameters[0].device)
-        self._timer = OwnTimer() if is_measured else None
+        device = self._parameters[0].device
+        self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
+        self._timer = OwnTimer() if self.plan.world_size > 1 and not self._pins else None
         self._wrap()
         self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
-        self._numbers = torch.zeros(3, device=self._parameters[0].device)
-        device = self._numbers.device
-        self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
+        self._numbers = torch.zeros(3, device=device)
         self._held = torch.zeros_like(self._numbers[0])
         self._one = torch.ones_like(self._held)
 
