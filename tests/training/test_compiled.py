@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torchvision.models.resnet import BasicBlock
 
 from launcher.algorithms.base import Transform
+from launcher.algorithms.engine import Changes
 from launcher.algorithms.mixup import MixUp
 from launcher.config.compose import compose
 from launcher.data.batch import Batch, Moment
@@ -165,14 +166,14 @@ def test_batches_of_other_sizes_and_transforms_are_prepared_uncompiled(
     def by_step(batch: Batch) -> Batch:
         return replace(batch, inputs=batch.inputs * batch.moment.step)
 
-    twice, stepped = ((Transform((), apply), list[Tensor]()) for apply in (doubled, by_step))
-    monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice[0])
+    twice, stepped = (Transform((), apply) for apply in (doubled, by_step))
+    monkeypatch.setattr(MixUp, "change_batch", lambda *_: twice)
     run = compiled_trainer("algorithms=[mixup]", *WORDS)
     prepare, start = run.train_step.engine.apply, compiled.graphs()
     moment = Moment(0, 0, 5, 9)
     for chain, size, value in (([twice], 4, 2), ([twice], 5, 2), ([twice, twice], 4, 4), ([stepped], 4, 5)):
         batch = Batch(torch.ones(2, 3, size, size), torch.zeros(2, dtype=torch.long), np.arange(2), moment)
-        assert prepare(chain, batch).inputs.eq(value).all()
+        assert prepare(Changes(chain, torch.empty(0), None), batch).inputs.eq(value).all()
     assert compiled.graphs() == start
     capsys.readouterr()
     broken = Transform((), lambda batch: [torch._dynamo.graph_break(), batch][1])
