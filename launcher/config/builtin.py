@@ -53,6 +53,11 @@ class BuiltInText(ABC):
         """Return the folder of the files."""
 
 
+def is_drawn(kind: str) -> bool:
+    """Return whether a kind is images that this program draws."""
+    return kind != FOLDER and bool(_codes(kind, BuiltInImages))
+
+
 def images_of(kind: str) -> BuiltInImages:
     """Return the code of a kind of images."""
     images: BuiltInImages = _code(kind, BuiltInImages)()
@@ -66,5 +71,9 @@ def text_of(kind: str) -> BuiltInText:
 
 
 def _code(kind: str, base: type[Any]) -> type[Any]:
-    (found,) = classes(import_module(f"launcher.{_FOLDER}.{kind}"), base)
+    (found,) = _codes(kind, base)
     return found
+
+
+def _codes(kind: str, base: type[Any]) -> list[type[Any]]:
+    return classes(import_module(f"launcher.{_FOLDER}.{kind}"), base)

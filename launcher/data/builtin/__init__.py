@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from launcher import paths
-from launcher.config.builtin import images_of
+from launcher.config.builtin import images_of, is_drawn
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import check_labels
 from launcher.disk import reason
@@ -19,7 +19,7 @@ _VERSION = 2
 def ensure_folder(dataset: Dataset) -> Path:
     """Return a local data set's folder; draw the built-in images on first use, by one process."""
     folder = shapes_folder(dataset)
-    if dataset.is_built_in and not (folder / "val").is_dir():
+    if is_drawn(dataset.kind) and not (folder / "val").is_dir():
         _draw_all(dataset, folder)
     return folder
 
