@@ -11,7 +11,7 @@ from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.recipes import find, load
+from launcher.config.recipes import Published, find, load
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, print_json, progress_bars, table, verbatim
 from launcher.counts import count_of
@@ -63,6 +63,14 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _published(config: RunConfig) -> list[Published]:
+    """Return the published result of a config's recipe, at its length if there is one; none on another data set."""
+    recipe = load(config.recipe) if config.recipe and find(config.recipe) else None
+    if recipe is None or recipe.options.get("dataset") != config.dataset.name:
+        return []
+    return sorted(recipe.about.published, key=lambda result: result.epochs != config.epochs)[:1]
+
+
 def _facts(plan: Plan) -> Table:
     config = plan.config
     micro = (
@@ -74,10 +82,9 @@ def _facts(plan: Plan) -> Table:
     held_out = (
         f" and {count_of(val, f'validation {config.task.sample}')}" if (val := config.dataset.val_samples) else ""
     )
-    published = load(name).about.published if (name := config.recipe) and find(name) else []
     rows = (
         ("recipe", config.recipe or "none"),
-        *(("published", result.sentence) for result in published[:1]),
+        *(("published", result.sentence) for result in _published(config)),
         ("model", f"{config.model.architecture}, {config.task.counted(config.dataset.classes)}"),
         (
             "data set",

@@ -81,6 +81,8 @@ def test_ls_and_plan_can_print_json() -> None:
 def test_plan_shows_a_schedule_of_whole_epochs_and_the_published_sizes() -> None:
     shown = output_of("plan", "recipe=nvidia_v1_5")
     assert re.search("published +top-1 77.12 % after 90 epochs on 8x A100 80GB", shown)
+    assert "top-1 78.43 % after 250 epochs" in output_of("plan", "recipe=nvidia_v1_5", "epochs=250")
+    assert "published" not in output_of("plan", "recipe=nvidia_v1_5", "dataset=shapes", "batch_size=64")
     plan = output_of("plan", "recipe=gpt2_125m_mosaic")
     assert re.search("published +perplexity 24.11 after 1 epoch in 270 min on p4d.24xlarge", plan)
     assert "2.048 after 5,000 steps of warmup, then cosine, by whole epochs" in shown
