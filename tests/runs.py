@@ -192,7 +192,7 @@ def ended(process: Command | subprocess.Popen[str], code: int = 0) -> tuple[str,
 
 
 def same(first: object, second: object) -> bool:
-    """Return whether two states are equal in types, order and bits."""
+    """Return whether two states are equal in types, order and bits; a NaN is equal to a NaN."""
     import torch
 
     if isinstance(first, torch.Tensor):
@@ -201,7 +201,6 @@ def same(first: object, second: object) -> bool:
         return type(first) is type(second) and same(list(first.items()), list(second.items()))
     if isinstance(first, list | tuple):
         return type(first) is type(second) and len(first) == len(second) and all(map(same, first, second))
-    # note: a NaN is equal to a NaN
     return first == second or (first != first and second != second)
 
 
@@ -277,11 +276,9 @@ def processes_of(run: Path) -> list[psutil.Process]:
     """Return the processes with the working directory of the run: ranks, loader workers, and others."""
     processes = []
     for process in psutil.process_iter():
-        try:
+        with suppress(psutil.Error):
             if Path(process.cwd()) == run.parents[1] and process.status() != psutil.STATUS_ZOMBIE:
                 processes.append(process)
-        except psutil.Error:
-            continue
     return processes
 
 

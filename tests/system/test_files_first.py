@@ -263,37 +263,6 @@ def test_an_unknown_gpu_or_network_decides_nothing(by_hand: None, monkeypatch: p
     assert deciding.files_first(plan, composed.files, machine) is None
 
 
-@pytest.mark.parametrize(
-    ("words", "option", "may_write"),
-    [
-        ([], "torchvision", True),
-        (["dataloader.workers=3"], "torchvision", True),
-        (["dataloader.folder=nvme"], "torchvision", True),
-        (["dataloader=torchvision"], "torchvision", False),
-        (["dataloader=ffcv"], "ffcv", False),
-        (["dataloader.decode=gpu"], "torchvision", False),
-        (["dataloader.files.max_side=400"], "ffcv", False),
-        (["dataset.folds=2", "dataset.fold=1"], "torchvision", False),
-        (["dataset.channels=4", "dataset.mean=null", "dataset.std=null"], "torchvision", False),
-        (["dataset.path=s3://mine/pets"], "torchvision", False),
-        (["dataset.path=s3://mine/pets", "dataloader.folder=nvme"], "ffcv", False),
-    ],
-)
-def test_typed_words_decide_which_files_may_be_written(
-    words: list[str], option: str, may_write: bool, tmp_path: Path
-) -> None:
-    images = write_images(tmp_path / "images", {"train": 4, "val": 2})
-    composed = compose(["recipe=mild", "dataset=image_folder", f"dataset.path={images}", *words])
-    assert composed.config.dataloader.name == option
-    assert (composed.files is not None) == may_write
-    if may_write:
-        assert composed.files.name == "ffcv"  # type: ignore[union-attr]
-        folder = "nvme" if "dataloader.folder=nvme" in words else None
-        assert composed.files.folder == folder  # type: ignore[union-attr]
-        workers = (composed.config.dataloader.workers, composed.files.workers)  # type: ignore[union-attr, attr-defined]
-        assert workers == ((3, 3) if "dataloader.workers=3" in words else ("auto", "auto"))
-
-
 def test_a_cpu_and_few_images_change_nothing(train: Train, by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree("images", ignore_errors=True)
     images = write_images(Path("images"), {"train": 8, "val": 4})
