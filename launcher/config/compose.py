@@ -5,7 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -283,5 +283,6 @@ def dataset_at(path: str, usual: str | None = None) -> str:
     return usual if usual is not None and usual in by_files else last
 
 
+@cache
 def _datasets() -> dict[str, Any]:
     return dict(read_mapping(paths.CONF / "auto.yaml")["datasets"])

@@ -41,7 +41,7 @@ class CausalTransformer(nn.Module):
         self.h = nn.ModuleList()
         for _ in range(depth):
             attention = CausalAttention(width, heads, positions == "rotary", qk_norm, dropout)
-            self.h.append(Block(width, attention, Perceptron(width, mlp_width, activation, dropout)))
+            self.h.append(CausalBlock(width, attention, Perceptron(width, mlp_width, activation, dropout)))
         self.ln_f = nn.LayerNorm(width)
         self.slopes: Tensor | None
         self.register_buffer("slopes", None, persistent=False)
@@ -94,7 +94,7 @@ def is_turned(name: str) -> bool:
     return ".c_" in name and name.endswith("weight")
 
 
-class Block(nn.Module):
+class CausalBlock(nn.Module):
     """Attention, then a perceptron, each of the normalized input and added to it."""
 
     def __init__(self, width: int, attention: nn.Module, perceptron: nn.Module):
@@ -194,6 +194,6 @@ PARTS = (
     rotated,
     Perceptron,
     CausalAttention,
-    Block,
+    CausalBlock,
     CausalTransformer,
 )

@@ -31,7 +31,7 @@ def checkpoint_activations(network: nn.Module) -> None:
 
     from launcher.models import causal_transformer, residual_unet, vision_transformer, whitened_network
 
-    own = (vision_transformer.Block, causal_transformer.Block, residual_unet.TwoConvolutions)
+    own = (vision_transformer.Block, causal_transformer.CausalBlock, residual_unet.TwoConvolutions)
     kinds = (BasicBlock, Bottleneck, *own, whitened_network.ConvolutionGroup)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.models.build import build_model
-from launcher.models.causal_transformer import Block, CausalAttention, slope_exponents
+from launcher.models.causal_transformer import CausalAttention, CausalBlock, slope_exponents
 
 GPT = [
     *("model=gpt", "model.context=24", "model.width=24", "model.depth=2", "model.heads=3", "model.mlp_width=40"),
@@ -162,8 +162,8 @@ def test_a_token_changes_no_earlier_logits() -> None:
 
 
 def test_checkpointed_blocks_compute_the_same_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes, forward = [], Block.forward
-    monkeypatch.setattr(Block, "forward", lambda *inputs: passes.append(1) or forward(*inputs))  # type: ignore[func-returns-value]
+    passes, forward = [], CausalBlock.forward
+    monkeypatch.setattr(CausalBlock, "forward", lambda *inputs: passes.append(1) or forward(*inputs))  # type: ignore[func-returns-value]
     plain, recomputed = built(*GPT), built(*GPT, "model.checkpointing=on")
     tokens, counts = torch.arange(16)[None], []
     for network in (plain, recomputed):
