@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
@@ -103,11 +104,25 @@ def marginal_smoothing(classes: Tensor, probabilities: Tensor, count: int) -> Te
 class StoredLabels(Algorithm[StoredLabelsConfig]):
     """Replaces the targets by the stored ones of the crops that the loader took; algorithms that mix follow."""
 
-    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+    @property
+    def _file(self) -> LabelsFile:
         assert self.values.path is not None
+        return open_labels(self.values.path)
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         moment = batch.moment
-        stored = open_labels(self.values.path).labels(moment.seed, moment.epoch, batch.indices)
-        return Transform(stored, self._replace)
+        return Transform(self._file.labels(moment.seed, moment.epoch, batch.indices), self._replace)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"file": self._file.described.line().decode()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises UserError if the run started with another file."""
+        # note: a checkpoint of an older version has no line
+        if state.get("file", ours := self.state_dict()["file"]) != ours:
+            theirs = json.loads(state["file"])["teacher"]
+            message = f"is not the run's first file, of the teacher {theirs}; put that back, or start a new run"
+            raise UserError(Problem(message, "algorithms.stored_labels.path", self.values.path))
 
     def _replace(self, batch: Batch, classes: Tensor, probabilities: Tensor) -> Batch:
         count, values = self.context.classes, self.values

@@ -105,7 +105,7 @@ class Totals:
         if any(stopped):
             return None
         if not (samples := sum(counts)):
-            raise UserError("the validation set has no images; add some, or check dataset.path")
+            raise UserError("the validation set is empty; add samples, or check dataset.path")
         # note: a rank without samples does not know the sums
         *totals, loss = (sum(column) for column in zip(*filter(None, sums), strict=True))
         states = named = _named(totals, next(filter(None, shapes), {}))

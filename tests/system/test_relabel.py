@@ -16,7 +16,8 @@ from launcher.config.resolved import read
 from launcher.data.batch import Moment
 from launcher.data.inspection import inspect_data
 from launcher.data.loading import build_loaders
-from launcher.data.stored_crops import LabelsFile
+from launcher.data.stored_crops import Described, LabelsFile
+from launcher.errors import TERMINATED
 from launcher.plan.plan import plan_for
 from launcher.rank.group import single_rank
 from launcher.training.networks import teacher_of
@@ -128,6 +129,20 @@ def test_a_killed_run_resumes_to_the_same_bits(ranks: int, folder: Path) -> None
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-8:] == results(whole)[-8:]
     assert read(run / "config.yaml").algorithms.crops_file == str(folder / "labels")
+
+
+def test_a_run_does_not_resume_with_the_labels_of_another_teacher(folder: Path) -> None:
+    train, run = Here(folder), folder / "runs" / "replaced"
+    shutil.copy(folder / "labels", folder / "replaced")
+    words = [*WORDS, *ON, *VIT, "algorithms.stored_labels.path=replaced", "checkpoint.every=1ep"]
+    train(*words, "run_name=replaced", stop_after=2, code=TERMINATED)
+    head, _, rows = (folder / "labels").read_bytes().partition(b"\n")
+    described = json.loads(head) | {"teacher": "another", "teacher_sha256": "0" * 64}
+    (folder / "replaced").write_bytes(Described(**described).line() + rows)
+    errors = train("resume", str(run), code=2).stderr
+    assert "replaced: is not the run's first file, of the teacher runs/teacher; put that back" in errors
+    shutil.copy(folder / "labels", folder / "replaced")
+    train("resume", str(run))
 
 
 def test_two_ranks_have_the_losses_of_one(folder: Path) -> None:
