@@ -168,13 +168,18 @@ def train_case(case: Case, ranks: Ranks, folder: Path, images: Path, order: str,
     state = run.state_dict()
     saved = checkpoint.newest_valid(run_folder.checkpoints) if ranks.is_first else None
     return Result(
-        {part: [one.detach().cpu().clone() for one in tensors(state[part])] for part in PARTS},
+        {part: [one.detach().cpu().clone() for one in _of(state, part)] for part in PARTS},
         run.history,
-        {part: tensors(saved[part]) for part in PARTS} if saved else {},
+        {part: _of(saved, part) for part in PARTS} if saved else {},
         max(watched.launches),
         watched.waits,
         run.train_step.captured.captures if run.train_step.captured else 0,
     )
+
+
+def _of(state: dict[str, Any], part: str) -> list[Tensor]:
+    # note: a loss scaler's state is numbers
+    return [torch.tensor(list(state[part].values()))] if part == "scaler" else tensors(state[part])
 
 
 def _start(

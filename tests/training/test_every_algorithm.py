@@ -8,6 +8,8 @@ import torch
 from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.groups import options
+from launcher.training import checkpoint
+from launcher.training.precision import LossScaler, Precision
 from tests.trainers import (
     ALGORITHMS,
     EARLY,
@@ -39,6 +41,13 @@ def test_each_optimizer_resumes_to_the_same_bits(name: str, precision: str, tmp_
     words = [f"optimizer={name}", f"precision={precision}", "algorithms=[sam,gradient_clipping,layer_freezing]"]
     words += [*EARLY["sam"], *EARLY["layer_freezing"], *["optimizer.interval=2"] * (name in ("soap", "shampoo"))]
     assert_resumes_to_the_same_bits(words, tmp_path / "step-00000003.pt")
+
+
+def test_a_lowered_loss_scale_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Precision, "scaler", lambda self: LossScaler("cpu", init_scale=2.0**20))
+    path = tmp_path / "step-00000003.pt"
+    assert_resumes_to_the_same_bits(["algorithms=[]", "precision=fp16"], path)
+    assert checkpoint.load(path)["scaler"]["scale"] == 2.0**17
 
 
 @pytest.mark.parametrize(
