@@ -18,10 +18,11 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
         **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
         **{"algorithms.stored_labels.true_class_below": 0.0, "algorithms.stored_labels.smoothing": 0.1},
+        **{"dataloader.write_missing": False},
     }
 }
 # The option of its group that a key belongs to, where others lack it.
-_OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy"}
+_OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy", "dataloader.write_missing": "ffcv"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view", "images_per_second": "samples_per_second"}
 # The environment variable of a job of `train submit` with the job's identity, which the run folder records.

@@ -47,6 +47,13 @@ class Decoder(Complete, ABC):
         """
 
 
+def unreadable(piece: Piece, reason: UnreadableImage) -> UserError:
+    """Return the error of a run about an image that cannot be decoded."""
+    message = f"{piece} cannot be read as an image ({reason}); repair or remove it"
+    more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
+    return UserError(f"{message} ({more})")
+
+
 class Records(Dataset[Sample]):
     """Samples of a split of a `Request`; a sample index modulo the number of files is its file."""
 
@@ -84,9 +91,7 @@ class Records(Dataset[Sample]):
             with self.reading.image(number, worker.id if worker else 0):
                 return make(self.record(number))
         except UnreadableImage as reason:
-            message = f"{self.piece(number)} cannot be read as an image ({reason}); repair or remove it"
-            more = "train doctor lists all such files; dataset.skip_bad=true skips them in a new run"
-            raise UserError(f"{message} ({more})") from None
+            raise unreadable(self.piece(number), reason) from None
 
     def record(self, number: int) -> Record:
         """Read a record: the bytes of an image and its label."""

@@ -4,8 +4,7 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,16 +132,6 @@ def test_two_nodes_write_once(gpu: Train, images: Path) -> None:
     assert f"process {first.pid} on " in outputs[1]
     assert f"writes FFCV files in {images}/ffcv; waiting for them" in outputs[1]
     assert loader_of(gpu, "both") == "ffcv"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    (folder := tmp_path / "disk").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", str(folder)]
-    if os.getuid() or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("no file system can be mounted here")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @pytest.mark.system

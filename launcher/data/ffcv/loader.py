@@ -4,38 +4,31 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
-from torch import Tensor
 
-from launcher.accelerator import has_streams
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.crops import boxes_of, centre_boxes, same_parts
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.decoder import decode
+from launcher.data.ffcv.threads import Decoding, ThreadedReader
 from launcher.data.ffcv.values import FFCVValues
 from launcher.data.images import ChangeImage, ImageReader, Reader
 from launcher.data.inspection import check_counts
-from launcher.data.jpeg import decoder_of
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
 from launcher.data.stored_crops import crops_of
-from launcher.data.workers import Reading
 from launcher.errors import UserError
 from launcher.probe import usable_memory
 
 # Fraction of free memory for preloaded files: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8
-_IMAGES_A_TASK = 8
 _PRELOADED_AT_ONCE = 1 << 23
 
 
@@ -90,12 +83,11 @@ def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> n
     return same_parts(boxes, *sizes, *stored.sizes(request.indices))
 
 
-class DecodingPool(ImageReader):
+class DecodingPool(ThreadedReader):
     """Read requested batches of one file, a few ahead, in a shard's number of threads.
 
     `boxes` returns int64 [B, 5] for a request's images. `named` are the names of labels, and those of the numbers in
-    the file. The threads are independent of other libraries', so several pools can run at once, with more threads than
-    cores.
+    the file.
     """
 
     def __init__(
@@ -113,83 +105,41 @@ class DecodingPool(ImageReader):
     ):
         numbers = file.rows["f1"]
         self.classes, self.labels = (named[0], named[1][numbers]) if named else (None, numbers)
-        self._file, self._boxes, self._shard, self._change_image = file, boxes, shard, change_image
+        super().__init__(file.path, shard, Decoding(decoder, only_crop, scaled, change_image))
+        self._file, self._boxes = file, boxes
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))
-        # note: the transform of FFCV's decoder, so that pixels are FFCV's
-        self._decode = partial(decode, decoder=decoder_of(decoder, fast=True), only_crop=only_crop, scaled=scaled)
-        self._local = threading.local()
-        self._reading, self._readers = Reading(shard.workers), itertools.count()
-        self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)
         if preload:
             threading.Thread(target=_read_all, args=[file.path], daemon=True).start()
         else:
             # note: the system's readahead would fetch images that are not needed now
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
 
-    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        """Yield the requested batches in order; closing the iterator cancels pending ones.
-
-        Raises UserError if an image is damaged, or the file was truncated meanwhile.
-        """
-        waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
-        requested = iter(requests)
-        try:
-            while True:
-                while len(waiting) <= self._shard.prefetch and (request := next(requested, None)) is not None:
-                    waiting.append((request, *self._begin(request)))
-                if not waiting:
-                    return
-                request, images, tasks = waiting[0]
-                for task in tasks:
-                    task.result()
-                waiting.pop(0)
-                labels = self.labels[request.indices % self.samples]
-                yield images.permute(0, 3, 1, 2), torch.from_numpy(labels), request.indices
-        finally:
-            for _, _, tasks in waiting:
-                for task in tasks:
-                    task.cancel()
-
     def measure(self, index: int) -> tuple[int, int, int]:
         """Return width, height and size of a stored image; train prepare has decoded it."""
         row = self._file.rows["f0"][index % self.samples]
         return int(row["width"]), int(row["height"]), self._stored_size(row)
 
-    def stalled(self, seconds: float) -> Path | str | None:
-        """Return the file if a read has taken more than `seconds`."""
-        return None if self._reading.stalled(seconds) is None else self._file.path
-
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        super().close()
         os.close(self._descriptor)
 
-    def _start_thread(self) -> None:
-        self._local.reader = next(self._readers)
-
-    def _begin(self, request: Request) -> tuple[Tensor, list[Future[None]]]:
-        """Start decoding a batch; return uint8 [B, size, size, 3], filled once the tasks are done."""
-        count, size = len(request.indices), request.view
-        images = torch.empty((count, size, size, 3), dtype=torch.uint8, pin_memory=has_streams(self._shard.device))
-        pixels, boxes = images.numpy(), self._boxes(request)
+    def filling(self, request: Request, images: np.ndarray) -> Callable[[slice], None]:
+        boxes = self._boxes(request)
         self._check_size()
-        return images, [
-            self._threads.submit(self._fill, request, boxes, slice(first, first + _IMAGES_A_TASK), pixels)
-            for first in range(0, count, _IMAGES_A_TASK)
-        ]
+        return partial(self._fill, request, boxes, images)
 
     def _check_size(self) -> None:
         if os.fstat(self._descriptor).st_size != self._file.bytes:
             raise UserError(f"{self._file.path} changed during the run; run train prepare again")
 
-    def _fill(self, request: Request, boxes: np.ndarray, part: slice, images: np.ndarray) -> None:
+    def _fill(self, request: Request, boxes: np.ndarray, images: np.ndarray, part: slice) -> None:
         for place, index in enumerate(request.indices[part].tolist(), part.start):
             number = index % self.samples
-            with self._reading.image(number, self._local.reader):
+            with self.reading(number):
                 self._decode_image(number, boxes[place], images[place])
-            if self._change_image is not None:
-                images[place] = self._change_image(images[place], index, request.moment)
+            self.change(images, place, request)
 
     def _stored_size(self, row: np.void) -> int:
         return int(self._sizes[np.searchsorted(self._places, row["place"])])
@@ -202,7 +152,7 @@ class DecodingPool(ImageReader):
         try:
             if len(data) != size:
                 raise ValueError("truncated")
-            self._decode(data, row, box, image)
+            self.decode(data, row, box, image)
         except (ValueError, cv2.error):
             self._check_size()
             message = f"image {number} is damaged; remove the file and run train prepare again"

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -18,8 +19,9 @@ from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
+from launcher.data.ffcv.store import adopt
 from launcher.data.ffcv.values import FFCVFile
-from launcher.data.ffcv.writer import BetonWriter, encode_all
+from launcher.data.ffcv.writer import BetonWriter, Layout, encode_all
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
@@ -51,7 +53,7 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
             message = "points to an existing file; to write new files, remove the key or set dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", file))
     jobs, files = {}, data.written()
-    if not all(_is_written(path) for _, path, _ in files):
+    if not all(is_written(path) for _, path, _ in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
         train, val = images or splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
@@ -62,7 +64,7 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
         job = partial(_Job, dataset, workers, report, _known_as(dataset, train, val))
         jobs = {"train": partial(job, train, skipped), "val": partial(job, val, {})}
     for split, path, values in files:
-        if _is_written(path):
+        if is_written(path):
             manifest = open_beton(path).manifest
             assert manifest is not None
         else:
@@ -93,8 +95,21 @@ def _known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
     return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")
 
 
-def _is_written(path: Path) -> bool:
+def is_written(path: Path) -> bool:
+    """Return whether a file and its manifest are there."""
     return is_there(path) and is_there(manifest_path(path))
+
+
+def identity_of(source: Split, values: FFCVFile, *, upright: bool) -> str:
+    """Return the SHA-256 of what determines a file, equal for equal lists of images and equal values."""
+    files = [os.fsdecode(file) for file in source.files]
+    facts = [_root(source), files, source.labels.tolist(), dataclasses.asdict(values), upright]
+    return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
+
+
+def _root(source: Split) -> str:
+    """Return the path of images in messages."""
+    return source.root if source.stored is not None else str(Path(source.root).resolve())
 
 
 @dataclass(frozen=True)
@@ -113,20 +128,13 @@ class _Job:
     path: Path
     values: FFCVFile
 
-    @property
-    def root(self) -> str:
-        """Return the path of the images in messages."""
-        return self.source.root if self.source.stored is not None else str(Path(self.source.root).resolve())
-
     def run(self) -> Manifest:
         """Write the file and its manifest, or resume where an interrupted writer stopped."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             source = self.source
-            values, upright = dataclasses.asdict(self.values), self.dataset.exif_orientation
-            facts = [self.root, source.files, source.labels.tolist(), values, upright]
-            # note: equal for equal lists of images and equal values
-            identity = hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
+            identity = identity_of(source, self.values, upright=self.dataset.exif_orientation)
+            adopt(self.path, source.labels, Layout.of(self.values.max_side), identity)
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
         except (FileExistsError, NotADirectoryError):
@@ -141,10 +149,10 @@ class _Job:
         source, bad = self.source, self._add_all(writer)
         shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.files):
-            raise UserError(f"no image in {self.root} can be decoded: {shown}; set another dataset.path")
+            raise UserError(f"no image in {_root(source)} can be decoded: {shown}; set another dataset.path")
         if bad and not self.dataset.skip_bad:
             raise UserError(
-                f"{len(bad)} of {count_of(len(source.files), 'image')} in {self.root} cannot be decoded: {shown}; "
+                f"{len(bad)} of {count_of(len(source.files), 'image')} in {_root(source)} cannot be decoded: {shown}; "
                 "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
         samples = writer.finish()
@@ -169,6 +177,8 @@ class _Job:
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
         """Encode and add all missing images; return those that cannot be decoded, with reasons."""
         missing, total = writer.missing, len(self.source.files)
+        if not len(missing):
+            return {}
         files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
         encode = partial(encode_all, files, values=self.values, upright=upright)
         items = ((number, self.source.piece(number)) for number in missing.tolist())

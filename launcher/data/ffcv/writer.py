@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Self
 from zipfile import BadZipFile
 
 import cv2
@@ -125,6 +126,45 @@ def partial_files(target: Path) -> tuple[Path, Path]:
     return target.with_name(target.name + ".partial"), target.with_name(target.name + ".state.npz")
 
 
+@dataclass(frozen=True)
+class Layout:
+    """Where images are in a file: each within one page of so many bytes, after a row of each."""
+
+    page: int
+
+    @classmethod
+    def of(cls, max_side: int) -> Self:
+        return cls(page_size(max_side))
+
+    def first(self, samples: int) -> int:
+        """Return the offset of the first image."""
+        return self.next_page(ROWS_START + samples * ROW.itemsize)
+
+    def place(self, end: int, size: int) -> int:
+        """Return the offset of an image of so many bytes after the `end` of another."""
+        return self.next_page(end) if end % self.page + size > self.page else end
+
+    def next_page(self, end: int) -> int:
+        """Return the first page boundary at or after an offset."""
+        return -(-end // self.page) * self.page
+
+
+@dataclass(frozen=True)
+class State:
+    """What an unfinished file has: the end of its images, a row and a size of each, 0 of a missing one."""
+
+    identity: str
+    end: int
+    converted: Counter[str]
+    rows: np.ndarray
+    sizes: np.ndarray
+
+    def write(self, path: Path) -> None:
+        facts = json.dumps({"identity": self.identity, "end": self.end, "converted": self.converted})
+        with atomic.writing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, facts=np.array(facts), rows=self.rows, sizes=self.sizes)
+
+
 class BetonWriter:
     """Write a file: `add` images by number, then `finish`; `missing` are the numbers still to add, in order.
 
@@ -134,8 +174,8 @@ class BetonWriter:
     def __init__(self, target: Path, labels: np.ndarray, max_side: int, identity: str):
         self.target, self.labels, self.identity = target, labels, identity
         self.partial, self._state = partial_files(target)
-        self._page_size = page_size(max_side)
-        self._end = self._next_page(ROWS_START + len(labels) * ROW.itemsize)
+        self._layout = Layout.of(max_side)
+        self._end = self._layout.first(len(labels))
         self._rows = np.zeros(len(labels), ROW)
         self._sizes = np.zeros(len(labels), np.uint64)
         self.converted = Counter[str]()
@@ -156,9 +196,8 @@ class BetonWriter:
     def add(self, number: int, image: Encoded) -> None:
         """Store one image, within one page."""
         size = len(image.data)
-        if self._end % self._page_size + size > self._page_size:
-            self._end = self._next_page(self._end)
-        _write(self._file, image.data, self._end)
+        self._end = self._layout.place(self._end, size)
+        write_all(self._file, image.data, self._end)
         self._rows[number] = ((image.mode, image.width, image.height, self._end), self.labels[number])
         self._sizes[number] = size
         self._end += size
@@ -169,26 +208,24 @@ class BetonWriter:
     def save(self) -> None:
         """Save the added images and state to disk, so that a restarted writer resumes here."""
         os.fsync(self._file)
-        facts = json.dumps({"identity": self.identity, "end": self._end, "converted": self.converted})
-        with atomic.writing(self._state) as temporary, temporary.open("wb") as file:
-            np.savez(file, facts=np.array(facts), rows=self._rows, sizes=self._sizes)
+        State(self.identity, self._end, self.converted, self._rows, self._sizes).write(self._state)
 
     def finish(self) -> int:
         """Write the metadata and table; return the number of images. The name stays temporary."""
         stored = np.flatnonzero(self._sizes)
-        table = self._next_page(self._end)
+        table = self._layout.next_page(self._end)
         # note: assign field by field, since numpy leaves padding bytes uninitialized
         rows = np.zeros(len(stored), ROW)
         rows["f0"], rows["f1"] = self._rows["f0"][stored], self._rows["f1"][stored]
         header = np.zeros(1, HEADER)
-        header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), self._page_size
+        header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), self._layout.page
         header["samples"], header["table"] = len(stored), table
         allocations = np.zeros(len(stored), ALLOCATION)
         allocations["sample"] = np.arange(len(stored))
         allocations["place"], allocations["size"] = self._rows["f0"]["place"][stored], self._sizes[stored]
-        _write(self._file, allocations.tobytes(), table)
+        write_all(self._file, allocations.tobytes(), table)
         os.ftruncate(self._file, table + allocations.nbytes)
-        _write(self._file, header.tobytes() + _descriptions() + rows.tobytes(), 0)
+        write_all(self._file, header.tobytes() + _descriptions() + rows.tobytes(), 0)
         os.fsync(self._file)
         return len(stored)
 
@@ -200,10 +237,6 @@ class BetonWriter:
     def close(self) -> None:
         self._release()
         os.close(self._file)
-
-    def _next_page(self, end: int) -> int:
-        """Return the first page boundary at or after an offset."""
-        return -(-end // self._page_size) * self._page_size
 
     def _resume(self) -> None:
         """Restore the state of an interrupted writer of the same images and settings."""
@@ -227,7 +260,7 @@ def _descriptions() -> bytes:
     return fields.tobytes()
 
 
-def _write(file: int, data: bytes, offset: int) -> None:
+def write_all(file: int, data: bytes, offset: int) -> None:
     """Write all data; one call may write less, and at most 2 GiB."""
     view = memoryview(data)
     while view:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from launcher.config.schema import RunConfig
 
 _FILES, _IMAGES = "ffcv", "torchvision"
-_KEYS_OF_FILES = ("train", "val", "os_cache", "files")
+_KEYS_OF_FILES = ("train", "val", "os_cache", "write_missing", "files")
 _DECODES = {"whole": _FILES, "crop": _FILES, "cpu": _IMAGES, "gpu": _IMAGES}
 
 
@@ -37,6 +37,7 @@ class AutoLoader(LoaderConfig):
     train: AnyPath | None
     val: AnyPath | None
     os_cache: bool | Literal["auto"]
+    write_missing: bool
     files: FFCVFiles
 
     def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> Chosen:

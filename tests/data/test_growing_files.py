@@ -1,0 +1,224 @@
+"""`dataloader.write_missing`: images that are not in FFCV files yet have their pixels, and are stored for them."""
+
+import errno
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from launcher.config.compose import compose
+from launcher.data.ffcv import growing, store
+from launcher.data.ffcv.beton import open_beton
+from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.growing import GrowingPool
+from launcher.data.ffcv.store import Store, adopt, store_files
+from launcher.data.ffcv.writer import PIXELS, BetonWriter, Encoded, Layout
+from launcher.data.inspection import inspect_data
+from launcher.errors import UserError
+from launcher.plan.checks import check
+from launcher.plan.plan import Plan
+from tests.images import write_images
+from tests.runs import wait_for
+
+from .conftest import make_loaders, same, stream, words_for, write_files
+
+WORDS = ["dataloader=ffcv", "dataloader.workers=1", "dataloader.write_missing=true", "batch_size=6"]
+IMAGE = Encoded(PIXELS, 2, 1, bytes(range(6)), "JPEG named .png")
+LABELS = np.array([1, 0, 1])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images of which no files are written, as many as the batches of an epoch have."""
+    return write_images(tmp_path / "images", {"train": 9, "val": 5})
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "train.beton"
+
+
+def opened(target: Path, identity: str = "x") -> Store:
+    return Store(target, len(LABELS), Layout.of(64), identity)
+
+
+def files_of(folder: Path) -> FFCVDataset:
+    return FFCVDataset.of(compose(words_for(folder, "dataloader=ffcv")).config)
+
+
+def encodings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that receives the number of each image that is encoded."""
+    numbers: list[int] = []
+    encode = growing.encode_all
+
+    def noted(files: object, items: list[tuple[int, object]], **values: object) -> object:
+        numbers.extend(number for number, _ in items)
+        return encode(files, items, **values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(growing, "encode_all", noted)
+    return numbers
+
+
+def test_pixels_are_those_of_the_files_and_an_image_is_encoded_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = encodings(monkeypatch)
+    monkeypatch.setattr(growing._Publication, "start_if_complete", lambda _: None)
+    missing = stream(make_loaders(folder, *WORDS))
+    assert sorted(numbers) == [*range(18)]
+    stored = stream(make_loaders(folder, *WORDS))
+    assert len(numbers) == 18
+    shutil.rmtree(folder / "ffcv")
+    write_files(folder)
+    written = stream(make_loaders(folder, *WORDS))
+    assert same(missing, written)
+    assert same(stored, written)
+
+
+def test_evaluated_images_are_those_of_the_files(folder: Path) -> None:
+    loaders = make_loaders(folder, *WORDS)
+    missing = [*loaders.evaluate]
+    loaders.close()
+    shutil.rmtree(folder / "ffcv")
+    write_files(folder)
+    loaders = make_loaders(folder, *WORDS)
+    assert same(missing, [*loaders.evaluate])
+    loaders.close()
+
+
+def test_a_run_writes_the_files_once_all_images_are_stored_and_reads_on(folder: Path) -> None:
+    files, loaders = files_of(folder), make_loaders(folder, *WORDS)
+    first = [*loaders.train.epoch(0)]
+    assert not files.are_written()
+    assert [*loaders.evaluate]
+    assert not files.are_written()
+    second = [*loaders.train.epoch(1)]
+    wait_for(files.are_written)
+    third = [*loaders.train.epoch(2)]
+    loaders.close()
+    assert {one.suffix for one in (folder / "ffcv").iterdir()} == {".beton", ".json"}
+    assert same([*first, *second, *third], stream(make_loaders(folder, *WORDS), epochs=(0, 1, 2)))
+
+
+def test_prepare_continues_with_what_a_run_has_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaders = make_loaders(folder, *WORDS)
+    next(iter(loaders.train.epoch(0)))
+    loaders.close()
+    encode, numbers = growing.encode_all, list[int]()
+    monkeypatch.setattr(
+        "launcher.data.ffcv.prepare.encode_all",
+        lambda files, items, **values: [numbers.append(items[0][0]), encode(files, items, **values)][1],
+    )
+    write_files(folder)
+    pixels = stream(make_loaders(folder, *WORDS))
+    assert len(numbers) < 3
+    shutil.rmtree(folder / "ffcv")
+    write_files(folder)
+    assert same(pixels, stream(make_loaders(folder, *WORDS)))
+
+
+def test_processes_share_what_is_stored_and_a_damaged_image_is_none(target: Path) -> None:
+    first, second = opened(target), opened(target)
+    first.add(1, IMAGE)
+    assert (second.read(1), second.read(0)) == (IMAGE, None)
+    assert not second.is_complete
+    with store_files(target)[0].open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"!")
+    assert opened(target).read(1) is None
+    for number in (0, 2):
+        second.add(number, IMAGE)
+    assert first.is_complete
+    assert opened(target, "y").read(0) is None
+
+
+def test_a_full_disk_removes_all_with_one_line(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = opened(target), opened(target)
+    first.add(0, IMAGE)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store, "write_all", full)
+    for one in (first, second, first):
+        one.add(1, IMAGE)
+    assert capsys.readouterr().out.count("\n") == 1
+    assert (first.read(1), second.read(1)) == (None, None)
+    assert opened(target).read(0) is None
+
+
+def test_an_unfinished_file_with_more_is_kept(target: Path) -> None:
+    writer = BetonWriter(target, LABELS, 64, "x")
+    for number in (0, 1):
+        writer.add(number, replace(IMAGE, data=bytes(range(10))))
+    writer.save()
+    opened(target).add(2, IMAGE)
+    adopt(target, LABELS, Layout.of(64), "x")
+    assert store_files(target)[1].exists()
+    writer.close()
+    adopt(target, LABELS, Layout.of(64), "x")
+    assert not store_files(target)[1].exists()
+    writer = BetonWriter(target, LABELS, 64, "x")
+    assert writer.missing.tolist() == [2]
+    writer.close()
+
+
+def test_what_is_stored_becomes_the_unfinished_file(target: Path) -> None:
+    one = opened(target)
+    one.add(2, IMAGE)
+    adopt(target, LABELS, Layout.of(64), "x")
+    one.add(0, IMAGE)
+    writer = BetonWriter(target, LABELS, 64, "x")
+    assert (writer.missing.tolist(), writer.converted) == ([0, 1], {"JPEG named .png": 1})
+    for number in (0, 1):
+        writer.add(number, IMAGE)
+    assert writer.finish() == 3
+    writer.publish()
+    writer.close()
+    assert open_beton(target).rows["f1"].tolist() == LABELS.tolist()
+    assert one.read(2) == IMAGE
+
+
+def test_an_image_that_cannot_be_decoded_ends_the_run(folder: Path) -> None:
+    (folder / "train" / "cat" / "0.jpg").write_bytes(b"no image")
+    with pytest.raises(UserError, match=r"0\.jpg cannot be read as an image"):
+        stream(make_loaders(folder, *WORDS))
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    loaders = make_loaders(folder, *WORDS, f"dataloader.folder={tmp_path / 'file'}")
+    assert capsys.readouterr().out.count("images are encoded again in each epoch") == 2
+    assert stream(loaders)
+
+
+@pytest.mark.parametrize(
+    ("word", "reason"),
+    [
+        ("launch.nnodes=2", "each of several nodes reads only a part"),
+        ("dataset.skip_bad=true", "files of skipped images have other numbers"),
+        ("dataloader.files.small_side=20", "small images are not written"),
+        ("dataloader.train=mine.beton", "dataloader.train and dataloader.val exist"),
+    ],
+)
+def test_what_cannot_be_written_while_training_is_refused(word: str, reason: str, folder: Path) -> None:
+    config = inspect_data(compose(words_for(folder, *WORDS, word)).config, must_exist=True).config
+    with pytest.raises(UserError, match=reason):
+        check(Plan(config, 2, config.dataset.train_samples), {}, "cpu")
+
+
+def test_a_stalled_read_shows_the_image(folder: Path) -> None:
+    loaders = make_loaders(folder, *WORDS)
+    reader = loaders.train.reader
+    assert isinstance(reader, GrowingPool)
+    assert reader.stalled(0) is None
+    with reader._reading.image(3):
+        assert reader.stalled(0) == str(folder / "train" / "cat" / "3.jpg")
+    assert reader.measure(3)[2] > 0
+    loaders.close()

@@ -1,0 +1,81 @@
+"""`dataloader.write_missing`: a run writes FFCV files while it trains, and has the bits of one that finds them."""
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.images import write_images
+from tests.runs import (
+    Train,
+    draw_nothing,
+    ended,
+    processes_of,
+    results,
+    same,
+    slow_down,
+    steps_done,
+    use_tiny,
+    wait_for,
+)
+
+pytestmark = pytest.mark.system
+
+WORDS = [
+    *("recipe=mild", "model=resnet18", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.fit=on"),
+    *("dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader=ffcv"),
+    *("dataloader.workers=1", "dataloader.write_missing=true", "launch=cpu", "launch.nproc=2", "algorithms.ema=off"),
+    *("logger.tensorboard=false", "logger.interval=1ba", "checkpoint.every=2ba", "launch.hang_timeout=60"),
+]
+PREPARE = ["prepare", "dataset=image_folder", "dataset.path=images"]
+
+
+@pytest.fixture
+def images(train: Train) -> Path:
+    return write_images(train.folder / "images", {"train": 104, "val": 9})
+
+
+def killed(train: Train, run: Path, *words: str, after: int) -> None:
+    """Kill all processes of a command of a run after a step."""
+    process = replace(train, before=(use_tiny, draw_nothing, slow_down)).start(*words)
+    wait_for(lambda: steps_done(run) >= after)
+    process.kill()
+    for one in processes_of(run):
+        with suppress(psutil.Error):
+            if one.pid != os.getpid():
+                one.kill()
+    ended(process, -9)
+
+
+def test_a_run_killed_five_times_in_its_first_epoch_has_the_bits_of_one_whose_files_are_there(
+    train: Train, images: Path
+) -> None:
+    run, whole = (train.folder / "runs" / name for name in ("killed", "whole"))
+    killed(train, run, *WORDS, "run_name=killed", after=2)
+    for step in (4, 6, 8, 10):
+        killed(train, run, "resume", str(run), after=step)
+        assert not list((images / "ffcv").glob("*.beton"))
+    train("resume", str(run))
+    train(*PREPARE)
+    assert {path.suffix for path in (images / "ffcv").iterdir()} == {".beton", ".json"}
+    train(*PREPARE, "--check")
+    train(*WORDS, "run_name=whole")
+    assert same(train.decided(run), train.decided(whole))
+    assert results(run)[-1] == results(whole)[-1]
+
+
+def test_a_full_disk_is_one_line_and_changes_no_bit(train: Train, images: Path, small_disk: Path) -> None:
+    (small_disk / "other").write_bytes(bytes(20_700_000))
+    folder, run = f"dataloader.folder={small_disk}", train.folder / "runs" / "full"
+    train(*WORDS, folder, "run_name=full")
+    logs = "".join(log.read_text() for log in (run / "logs").glob("rank-*.log"))
+    assert logs.count("images are encoded again in each epoch, not stored: ") == 1
+    assert "No space left on device" in logs
+    assert not list(small_disk.glob("train*"))
+    (small_disk / "other").unlink()
+    train(*PREPARE, folder)
+    train(*WORDS, folder, "run_name=whole")
+    assert same(train.decided(run), train.decided(train.folder / "runs" / "whole"))
