@@ -66,7 +66,7 @@ FAULTS = {
     ),
     "a graph's inputs not copied": Fault(CAPTURED, "buffer.copy_(tensor)", "pass", GRAPHS),
     "one graph for all kinds of steps": Fault(
-        CAPTURED, "key = kind, _layout(inputs)", "key = None, _layout(inputs)", GRAPHS
+        CAPTURED, "key = kind, *map(_layout, tensors)", "key = None, *map(_layout, tensors)", GRAPHS
     ),
     "a learning rate captured as a number": Fault(
         STEP, "set_lr(self.optimizer, self._numbers[0])", "set_lr(self.optimizer, lr)", GRAPHS

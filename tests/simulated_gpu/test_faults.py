@@ -1,5 +1,6 @@
 """Faults planted in the product must be seen by the runs on the simulated GPU: make gpu-simulated."""
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,18 @@ from tests.images import write_images
 from tests.simulated_gpu import job
 from tests.simulated_gpu.faults import FAULTS
 
-pytestmark = [
-    job.needs_compiler,
-    pytest.mark.skipif(not job.EVERYTHING, reason="takes minutes: make gpu-simulated"),
-]
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_source_has_the_text_that_a_fault_replaces_once(name: str) -> None:
+    fault = FAULTS[name]
+    spec = find_spec(fault.module)
+    assert spec is not None
+    assert spec.origin is not None
+    assert Path(spec.origin).read_text().count(fault.old) == 1
 
 
+@job.needs_compiler
+@pytest.mark.skipif(not job.EVERYTHING, reason="takes minutes: make gpu-simulated")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]

@@ -84,7 +84,6 @@ def test_ci_covers_every_algorithm_optimizer_and_task() -> None:
     configs = [compose(case.words).config for case in cases.ONE_RANK]
     assert {name for config in configs for name in config.algorithms} >= set(ALGORITHMS)
     assert {config.optimizer.name for config in configs} == set(OPTIMIZERS)
-    of_loaders = {"tokens": "language", "masks": "segmentation"}
     tasks = {config.task.name for config in configs}
-    tasks |= {of_loaders[case.loader] for case in cases.ONE_RANK if case.loader in of_loaders}
+    tasks |= {task for task, loader in cases.LOADERS.items() if loader in {case.loader for case in cases.ONE_RANK}}
     assert tasks == set(options("task"))
