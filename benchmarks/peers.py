@@ -129,20 +129,20 @@ def _algorithms(config: Any) -> list[Any]:
     """Return Composer's algorithms with a recipe's values; only channels last without a recipe."""
     from composer import algorithms as composers
 
-    ours = config.algorithms if config else None
+    ours = config.algorithms if config else {}
     chosen = [composers.ChannelsLast()]
-    if ours and (values := ours.blurpool):
+    if values := ours.get("blurpool"):
         chosen.append(composers.BlurPool(values.replace_convs, values.replace_maxpool, values.blur_first))
-    if ours and (values := ours.ema):
+    if values := ours.get("ema"):
         chosen.append(composers.EMA(half_life=values.half_life, update_interval=values.update_interval))
-    if ours and (values := ours.label_smoothing):
+    if values := ours.get("label_smoothing"):
         chosen.append(composers.LabelSmoothing(values.smoothing))
-    if ours and (values := ours.mixup):
+    if values := ours.get("mixup"):
         chosen.append(composers.MixUp(alpha=values.alpha))
-    if ours and (values := ours.colout):
+    if values := ours.get("colout"):
         chosen.append(composers.ColOut(values.rows, values.columns, batch=True))
-    if ours and (values := ours.stochastic_depth):
+    if values := ours.get("stochastic_depth"):
         chosen.append(composers.StochasticDepth("ResNetBottleneck", "sample", values.drop_rate, "linear"))
-    if ours and (values := ours.sam):
+    if values := ours.get("sam"):
         chosen.append(composers.SAM(rho=values.rho, interval=values.interval))
     return chosen

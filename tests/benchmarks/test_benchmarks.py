@@ -1,12 +1,15 @@
 """Each benchmark runs at a toy size and writes its results."""
 
 import json
+import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
-from benchmarks import algorithms, checkpoint, floor, report_page, startup, step
+from benchmarks import algorithms, checkpoint, floor, peers, report_page, startup, step
 from benchmarks.chromium import installed
+from launcher.config.compose import compose
 from launcher_lab.predict.trace import Call
 from tests.networks import tiny
 
@@ -112,3 +115,12 @@ def test_a_call_is_extrapolated_linearly_to_another_batch_size() -> None:
     few, more = (Call("mul", "elementwise", "network", {1: 10 * n, 2: 50}, {3: 10 * n}, 7 * n, n) for n in (2, 4))
     expected = Call("mul", "elementwise", "network", {1: 2560, 2: 50}, {3: 2560}, 1792, 256)
     assert floor.at_batch(few, more, 2, 4, 256) == expected
+
+
+def test_composer_has_a_recipes_algorithms_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    composers = Mock()
+    monkeypatch.setitem(sys.modules, "composer", Mock(algorithms=composers))
+    config = compose(["recipe=hot"]).config
+    values = config.algorithms["sam"]
+    assert len(peers._algorithms(config)) == 8
+    composers.SAM.assert_called_once_with(rho=values.rho, interval=values.interval)

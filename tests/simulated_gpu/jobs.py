@@ -124,3 +124,10 @@ def largest_batch(words: Sequence[str], limit: int) -> dict[str, int]:
     Memory.set_limit(native.memory()[2] + (limit << 20))
     limited = largest(lambda images: fits(config, images, rank), 16)
     return {"unlimited": unlimited, "limited": limited}
+
+
+def count_steps() -> list[list[Any]]:
+    """Return the rows of the table of a step's counts."""
+    from tests.simulated_gpu import step_table
+
+    return step_table.rows()

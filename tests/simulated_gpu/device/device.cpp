@@ -29,6 +29,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         Free());
     m.def("on_wait", [](py::object function) { callback_ = new py::object(function); });
     m.def("launches", [] { return launches_.load(); });
+    m.def("sent", [] { return sent_.load(); });
     m.def("slow_foreach", [] {
         std::lock_guard<std::mutex> g(mutex_);
         return slow_;

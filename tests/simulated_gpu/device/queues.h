@@ -28,7 +28,7 @@ static std::mutex mutex_;              // queues, memory, counts
 static std::recursive_mutex running_;  // held while a kernel runs
 static std::set<int> contexts_;
 static std::map<std::string, int64_t> slow_, early_;  // foreach by a launch a tensor; operations that run at once
-static std::atomic<int64_t> launches_{0};
+static std::atomic<int64_t> launches_{0}, sent_{0};  // sent: bytes copied from the host
 static py::object* callback_ = nullptr;  // called where the host waits
 
 static bool as_mps_ = false;  // refuse what Apple's GPUs lack

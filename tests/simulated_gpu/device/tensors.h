@@ -80,6 +80,7 @@ static Tensor copy_from(const Tensor& src, const Tensor& dst, bool non_blocking)
         return dst;
     }
     bool pinned = is_pinned_ptr(src.data_ptr());
+    sent_ += src.nbytes();
     if (!non_blocking)
         host_waits(pinned      ? "blocking copy from pinned memory"
                    : src.dim() ? "blocking copy from pageable memory"
