@@ -139,6 +139,22 @@ def train_all(run: Trainer, folder: RunFolder) -> None:
         assert train(run, logger, saver, NonFiniteGuard(run, folder, logger, saver), StopFlag())
 
 
+def make_nan(run: Trainer, *numbers: int) -> None:
+    """Make the loss of the steps with these numbers NaN."""
+    inner = run.train_step.gradients
+
+    def gradients(batch: Any, **how: bool) -> torch.Tensor:
+        loss = run.train_step.objective.loss
+        if batch.moment.step in numbers:
+            run.train_step.objective.loss = lambda logits, targets: loss(logits, targets) * float("nan")
+        try:
+            return inner(batch, **how)
+        finally:
+            run.train_step.objective.loss = loss
+
+    run.train_step.gradients = gradients
+
+
 def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
     """Train some steps."""
     results = []
@@ -167,12 +183,18 @@ def state_of(run: Trainer) -> list[torch.Tensor]:
     return [tensor.clone() for tensor in tensors([state["model"], state["optimizer"]["state"], state["algorithms"]])]
 
 
+def same_bits(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Return whether two tensors have the same bits; zeros of different sign differ."""
+    ours, theirs = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (first, second))
+    return torch.equal(ours, theirs)
+
+
 def assert_same_state(ours: Trainer, theirs: Trainer) -> None:
     """Check that two runs have the same bits."""
     assert ours.train_step.scaler.state_dict() == theirs.train_step.scaler.state_dict()
     for key in ("model", "weights", "optimizer", "algorithms"):
         pairs = zip(tensors(ours.state_dict()[key]), tensors(theirs.state_dict()[key]), strict=True)
-        assert all(torch.equal(*pair) for pair in pairs), key
+        assert all(same_bits(*pair) for pair in pairs), key
 
 
 def assert_resumes_to_the_same_bits(words: list[str], path: Path) -> None:

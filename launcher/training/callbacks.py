@@ -69,6 +69,11 @@ class Callbacks:
         self._active = {name: _built(name, own) for name, own in self._values.items()}
 
     @property
+    def follow_steps(self) -> bool:
+        """Return whether one is called after a step."""
+        return any(hasattr(one, point) for one in self._active.values() for point in ("after_step", "after_epoch"))
+
+    @property
     def has_failed(self) -> bool:
         """Return whether one has raised an error on this rank."""
         return self._error is not None

@@ -3,8 +3,10 @@
 for each epoch:
     for each step:
         step         augment, prepare, mix; forward and backward; optimizer; averages (training/step.py)
-            finish the previous step, which the device has completed by now: skip it, roll back or stop if it was not
-            finite (training/nonfinite.py); log every logger.interval and at the end of an epoch
+            finish the step before, or on a device with streams the one two before, while the device has the others:
+            skip it, roll back or stop if it was not finite (training/nonfinite.py)
+            finish all before this one to log, every logger.interval and at the end of an epoch, and this one too before
+            an evaluation, a checkpoint or the end
         evaluate     every eval_every and at the end
         save         every checkpoint.every and checkpoint.every_minutes, the best, and the last
         last         after a stop request of a rank, at the target, by stop.patience or minutes, and at the end

@@ -1,4 +1,4 @@
-"""Measure steps: the outcome of each, read one step later, sums over several, and seconds on three clocks.
+"""Measure steps: the outcome of each, read when later ones are queued, sums over several, and seconds on three clocks.
 
 Training reads values from the device only here.
 """

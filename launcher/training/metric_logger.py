@@ -61,12 +61,25 @@ class MetricLogger:
         trainer = self._trainer
         self.record(metrics.ResumeRecord(trainer.next_step, metrics.now(), trainer.ranks.world_size))
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether a record is due after the last step."""
+        return self._ends_interval or self._ends_epoch
+
+    @property
+    def _ends_interval(self) -> bool:
+        return self._trainer.next_step % self._interval == 0
+
+    @property
+    def _ends_epoch(self) -> bool:
+        return self._trainer.plan.epoch_start(self._trainer.next_step) == self._trainer.next_step
+
     def log_step(self) -> None:
         """Prepare the record of the last steps at the log interval, and the record of a finished epoch."""
         trainer = self._trainer
-        if trainer.next_step % self._interval == 0:
+        if self._ends_interval:
             self._pending.append(partial(self._train_record, trainer.next_step, trainer.line_meter.take()))
-        if trainer.plan.epoch_start(trainer.next_step) == trainer.next_step:
+        if self._ends_epoch:
             self._pending.append(partial(self._epoch_record, trainer.next_step, trainer.epoch_meter.take()))
 
     def write_pending(self) -> None:

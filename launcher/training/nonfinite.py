@@ -1,10 +1,13 @@
 """Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
 
+from dataclasses import dataclass, replace
+
+from launcher.accelerator import has_streams
 from launcher.counts import count_of
-from launcher.data.batch import Loaded
+from launcher.data.batch import Loaded, Moment
 from launcher.errors import UserError
 from launcher.rank.group import gather
-from launcher.rank.signs import NO_REQUESTS, Requests
+from launcher.rank.signs import Requests
 from launcher.records.metrics import NonFiniteRecord, now
 from launcher.records.run_folder import RunFolder, checkpoint_files, checkpoint_name
 from launcher.training import checkpoint
@@ -13,14 +16,26 @@ from launcher.training.metric_logger import MetricLogger
 from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer
 
-# At the start of a run there is no previous step to finish.
-_NO_STEP = StepReport(0.0, 0.0, True, NO_REQUESTS)
+# Steps that a device with streams has in its queue behind the one for which the host waits.
+_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class _Queued:
+    """A step in the device's queue, with what repeats it; waited: seconds of waiting for its batch."""
+
+    batch: Loaded
+    moment: Moment
+    requests: Requests
+    waited: float
+    outcome: StepOutcome
 
 
 class NonFiniteGuard:
     """Takes the run's steps under the policy `nonfinite`; all ranks call it together.
 
-    A step is finite on all ranks or on none.
+    A step is finite on all ranks or on none. `_previous` is the first step in the device's queue. The device drops
+    those that are `_following`, and they are repeated, if it is not finite.
     """
 
     def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger, saver: Saver):
@@ -28,43 +43,64 @@ class NonFiniteGuard:
         self._settings = trainer.config.nonfinite
         self._rollbacks = 0
         self._previous: StepOutcome | None = None
+        self._following: list[_Queued] = []
+        # note: a callback after a step reads the weights of this step
+        self._ahead = _AHEAD if has_streams(trainer.ranks.device) and not trainer.callbacks.follow_steps else 1
 
     def step(self, batch: Loaded, requests: Requests, waited: float) -> Requests | None:
-        """Take and log the next step, and finish the previous one; `waited` is the seconds of waiting for the batch.
+        """Queue the next step, and finish the one `_AHEAD` steps before; `waited`: seconds of waiting for the batch.
 
-        The step itself is also finished if an evaluation, a checkpoint or the end is due after it. Returns the requests
-        of any rank at the start of the previous step; None after a rollback to a checkpoint.
+        All steps before it are finished if a record is due after it, and the step itself too if an evaluation, a
+        checkpoint or the end is. Returns the requests of any rank at the start of the finished steps; None after a
+        rollback to a checkpoint.
 
         Raises UserError if the policy ends the run.
         """
         trainer = self._trainer
         moment = trainer.moment(trainer.next_step)
         outcome = trainer.train_step(*batch, moment, requests)
-        # note: the host waits for the previous step only now that the device has the next one
-        previous = self._finish_previous()
-        if previous is None:
-            return None
-        if not previous.finite:
-            outcome = trainer.train_step(*batch, moment, requests)
-        self._previous = outcome
-        trainer.advance(outcome, waited)
+        trainer.next_step += 1
+        self._append(_Queued(batch, moment, requests, waited, outcome))
+        # note: a record, and an algorithm that orders the next epoch, read only steps that are not repeated
+        ahead, stop, save = 1 if self._logger.is_due else self._ahead, False, False
+        # note: the host waits only now that the device has more steps
+        while len(self._following) >= ahead:
+            report = self._finish_previous()
+            if report is None:
+                return None
+            stop, save = stop or report.requests.stop, save or report.requests.save
         self._logger.log_step()
-        stop, save = previous.requests.stop, previous.requests.save or trainer.save_is_due
-        due = stop or save or trainer.evaluation_is_due or trainer.is_done
-        return None if due and self._finish_previous() is None else previous.requests
+        if stop or save or trainer.save_is_due or trainer.evaluation_is_due or trainer.is_done:
+            while self._previous is not None:
+                if self._finish_previous() is None:
+                    return None
+        return Requests(stop, save)
+
+    def _append(self, step: _Queued) -> None:
+        """Add a step to the queue; the first one is not repeated, so it counts."""
+        if self._previous is None:
+            self._previous = step.outcome
+            self._trainer.count(step.outcome, step.waited)
+        else:
+            self._following.append(step)
 
     def _finish_previous(self) -> StepReport | None:
-        """Read the result of the last step, handle it if it is not finite, and write its records; None: rolled back."""
-        outcome, self._previous = self._previous, None
-        if outcome is None:
-            return _NO_STEP
+        """Read the first step's result, handle it if it is not finite, and write its records; None: rolled back."""
+        outcome, following = self._previous, self._following
+        assert outcome is not None
+        self._previous, self._following = None, []
         report = outcome.report()
         if report.finite:
             self._trainer.skipped_in_a_row = 0
         elif self._handle(outcome, report.loss):
             return None
         self._logger.write_pending()
+        for step in following:
+            self._append(step if report.finite else self._repeated(step))
         return report
+
+    def _repeated(self, step: _Queued) -> _Queued:
+        return replace(step, outcome=self._trainer.train_step(*step.batch, step.moment, step.requests))
 
     def _handle(self, outcome: StepOutcome, loss: float) -> bool:
         """Apply the policy; return whether the run was rolled back."""

@@ -117,9 +117,8 @@ class Trainer:
         """Return the remaining batches of the epoch, from the next step on."""
         return self.loaders.train.epoch(*self.plan.epoch_steps.place(self.next_step))
 
-    def advance(self, outcome: StepOutcome, waited: float) -> None:
-        """Count a step; `waited` is the seconds of waiting for its batch."""
-        self.next_step += 1
+    def count(self, outcome: StepOutcome, waited: float) -> None:
+        """Count a step that is not repeated; `waited` is the seconds of waiting for its batch."""
         self.line_meter.add(outcome, waited)
         self.epoch_meter.add(outcome, waited)
         self.callbacks.after_step(self, outcome.loss_and_count)

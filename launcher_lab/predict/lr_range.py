@@ -29,7 +29,8 @@ def rising(run: Trainer, steps: int) -> list[tuple[float, float]]:
         for batch in run.rest_of_epoch():
             run.train_step.lr_factor = _LOWEST * (_HIGHEST / _LOWEST) ** (len(points) / max(1, steps - 1))
             outcome = run.train_step(*batch, run.moment(run.next_step), Requests(STOP.requested))
-            run.advance(outcome, 0.0)
+            run.next_step += 1
+            run.count(outcome, 0.0)
             loss = run.line_meter.take()().loss
             if outcome.report().requests.stop or not math.isfinite(loss):
                 return points

@@ -61,6 +61,7 @@ class Result:
     """A run's end: tensors by part, metrics, and the parts of its last checkpoint; counts of its steps.
 
     launches: the most of a step that replays a graph, or of any step without graphs. waits: of the host, by their kind.
+    ahead: the most steps of the first epoch that the device has not completed when the next one draws its numbers.
     """
 
     state: dict[str, list[Tensor]]
@@ -69,6 +70,7 @@ class Result:
     launches: int
     waits: dict[str, int]
     captures: int
+    ahead: int
 
 
 def decoded(jpegs: Sequence[Tensor], device: torch.device) -> list[Tensor]:
@@ -99,14 +101,15 @@ def prepare() -> None:
 
 
 class Watched:
-    """The steps of a run: counts their launches, refuses their waits, makes one NaN, and stops the run after one."""
+    """The steps of a run: counts their launches, refuses their waits, makes some NaN, and stops the run after one."""
 
     def __init__(self, run: Trainer, case: Case, stop_after: int | None):
         self.waits: dict[str, int] = {}
         self.launches, self.stop, self._stop_after, self._bad = [0], StopFlag(), stop_after, case.bad
         self._gate = torch.ones((), device=run.ranks.device)
-        self._is_first = True
-        if case.bad is not None:
+        self._is_first, self.ahead = True, 0
+        self._copied: list[Any] = []
+        if case.bad:
             # note: a tensor at one address, which captured steps read too
             run.train_step.model.register_forward_pre_hook(lambda _, inputs: (inputs[0] * self._gate,))
 
@@ -117,7 +120,9 @@ class Watched:
         def step(
             train_step: TrainStep, inputs: Tensor, labels: Tensor, indices: Any, moment: Any, requests: Any
         ) -> Any:
-            self._gate.fill_(torch.nan if moment.step == self._bad else 1.0)
+            self._copied = [event for event in self._copied if not event.query()]
+            self.ahead = max(self.ahead, len(self._copied) * (moment.epoch == 0))
+            self._gate.fill_(torch.nan if moment.step in self._bad else 1.0)
             graphs = train_step.captured
             captures, replays, before = graphs and graphs.captures, graphs and graphs.replays, native.launches()
             # note: the first step creates what is created lazily
@@ -126,6 +131,7 @@ class Watched:
             if not self._is_first and (graphs is None or (graphs.captures == captures and graphs.replays != replays)):
                 self.launches.append(native.launches() - before)
             self._is_first = False
+            self._copied += filter(None, [outcome.values._copied])
             self.stop.requested = self.stop.requested or moment.step == self._stop_after
             return outcome
 
@@ -174,6 +180,7 @@ def train_case(case: Case, ranks: Ranks, folder: Path, images: Path, order: str,
         max(watched.launches),
         watched.waits,
         run.train_step.captured.captures if run.train_step.captured else 0,
+        watched.ahead,
     )
 
 

@@ -14,7 +14,7 @@ from tests.simulated_gpu.cases import Case, algorithms, recipe
 from tests.trainers import SMALL, TASKS
 
 CASES = [
-    recipe("mild", "precision=fp16", bad=3),
+    recipe("mild", "precision=fp16", bad=(3,)),
     algorithms("ema,sam,gradient_clipping"),
     algorithms("swa,mixup,cutmix,label_smoothing", "optimizer=muon"),
     algorithms("colout,cutout,repeated_augmentation,squeeze_excite", "optimizer=soap"),

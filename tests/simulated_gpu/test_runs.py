@@ -72,6 +72,13 @@ def test_a_step_launches_and_waits_no_more_than_the_table_says(outcomes: Outcome
     assert ours["waits"] == counts[case.name]["waits"]
 
 
+def test_the_random_numbers_of_a_step_are_drawn_while_the_device_has_two_others(outcomes: Outcomes) -> None:
+    """In the order in which the device computes as late as possible; a capture waits for it."""
+    rarely = [case for case in CASES if {*cases.RARELY} <= {*case.words} and not case.captured]
+    ahead = {case.name: outcomes(case.ranks)[case.name]["ahead"] for case in rarely}
+    assert {*ahead.values()} == {2}, ahead
+
+
 def test_steps_that_can_be_captured_are_captured(outcomes: Outcomes) -> None:
     captured = {case.name for case in CASES if case.captured and outcomes(case.ranks)[case.name]["captures"]}
     never = {case.name for case in CASES if case.captured} - captured

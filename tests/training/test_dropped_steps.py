@@ -4,11 +4,9 @@ import itertools
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
@@ -16,9 +14,21 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
 from launcher.training import trainer as building
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import build_trainer
 from tests.networks import tiny
-from tests.trainers import OPTIMIZERS, SIZE_FOR_BF16, build, outcomes, small_config, state_of, steps, tensors, train_all
+from tests.trainers import (
+    OPTIMIZERS,
+    SIZE_FOR_BF16,
+    build,
+    make_nan,
+    outcomes,
+    same_bits,
+    small_config,
+    state_of,
+    steps,
+    tensors,
+    train_all,
+)
 from tests.two_ranks import on_two_ranks
 
 BAD = 2
@@ -31,28 +41,6 @@ AVERAGED = {
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "build_model", tiny)
-
-
-def same_bits(first: Tensor, second: Tensor) -> bool:
-    """Return whether two tensors have the same bits; zeros of different sign differ."""
-    ours, theirs = (tensor.reshape(-1).contiguous().view(torch.uint8) for tensor in (first, second))
-    return torch.equal(ours, theirs)
-
-
-def make_nan(run: Trainer, *numbers: int) -> None:
-    """Make the loss of the steps with these numbers NaN."""
-    inner = run.train_step.gradients
-
-    def gradients(batch: Any, **how: bool) -> Tensor:
-        loss = run.train_step.loss
-        if batch.moment.step in numbers:
-            run.train_step.objective.loss = lambda logits, targets: loss(logits, targets) * float("nan")
-        try:
-            return inner(batch, **how)
-        finally:
-            run.train_step.objective.loss = loss
-
-    run.train_step.gradients = gradients
 
 
 # note: an optimizer that averages is not combined with a second average
