@@ -37,7 +37,7 @@ def offers(recipe: str, words: Sequence[str], machines: str = "all") -> Offers:
 def cell(of_loaders: Sequence[dict[str, Any]], *, writes: bool = False) -> str:
     """Return the hours of training with each loader, and in percent how much of them waits for the loader.
 
-    writes: whether a run writes files first by default, which gets a star.
+    writes: whether a run writes files by default, which gets a star.
     """
     hours = [f"{offer['training_minutes']['value'] / 60:.3g}" for offer in of_loaders]
     return f"{', '.join(hours)} ({', '.join(f'{share(offer):.0f}' for offer in of_loaders)})" + " \\*" * writes

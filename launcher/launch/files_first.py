@@ -1,4 +1,4 @@
-"""Write the FFCV files of a new run's images before it starts, if it ends earlier so."""
+"""Write the FFCV files of a new run's images before it starts, or while it trains, if it ends earlier so."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import Hardware
 from launcher.console import console
 from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.values import FFCVValues
 from launcher.data.split import Split
 from launcher.data.workers import Report
 from launcher.disk import line
@@ -29,6 +30,8 @@ _LOCK = ".writing"
 def files_first(composed: Composed, prepared: Prepared, report: Report) -> Composed | None:
     """Write the files of a prepared run's images if it ends earlier so; return the config that reads them, or None.
 
+    That of a run that ends earliest if it writes them while it trains does so.
+
     Prints what was decided, why, what it costs, and which words choose otherwise. The run reads the images if files
     cannot be written, or some images cannot be decoded.
     """
@@ -40,6 +43,9 @@ def files_first(composed: Composed, prepared: Prepared, report: Report) -> Compo
     _show(f"{folder}: {decision.line}")
     if not decision.writes:
         return None
+    if decision.while_training:
+        assert isinstance(composed.files, FFCVValues)
+        return _with_files(composed, replace(composed.files, write_missing=True))
     # note: a label of several numbers is stored as a row of them
     is_listed = data.labelled == "class" and not data.dataset.skip_bad
     try:
@@ -54,7 +60,7 @@ def files_first(composed: Composed, prepared: Prepared, report: Report) -> Compo
 
 
 def decided(composed: Composed, prepared: Prepared) -> Any:
-    """Return whether a prepared run writes files first (`writes`) and a `line` on it; None if that is not predicted."""
+    """Return whether a prepared run writes files (`writes`, `while_training`), and a `line`; None if not predicted."""
     decide = getattr(registered(plugins.OPTIONS).get("plan"), "files_first", None)
     if composed.files is None or prepared.devices.gpu is None or decide is None:
         return None
@@ -71,12 +77,14 @@ def _this_machine(data: FFCVDataset, prepared: Prepared) -> Hardware:
 
     Nodes then decide the same.
     """
-    from launcher.data.ffcv.writer import partial_files  # note: OpenCV
+    from launcher.data.ffcv.store import store_files  # note: OpenCV
+    from launcher.data.ffcv.writer import partial_files
 
     config, devices = prepared.plan.config, prepared.devices
     folder = data.path("train").parent
     existing = next(one for one in (folder, *folder.parents) if one.is_dir())
-    own = (file for _, path, _ in data.written() for file in (path, *partial_files(path)) if file.is_file())
+    paths = [path for _, path, _ in data.written()]
+    own = [file for path in paths for file in (path, *partial_files(path), *store_files(path)) if file.is_file()]
     disk = shutil.disk_usage(existing).free + sum(file.stat().st_size for file in own)
     total, available = usable_memory()
     memory = available if config.launch.nnodes == 1 else total

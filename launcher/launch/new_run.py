@@ -31,7 +31,7 @@ def prepare_new(
     """Prepare a new run, and refuse all that its start refuses and that needs no GPU, network or decoding.
 
     packages: whether the run has the packages of this machine. runs: whether its folder must be new on this machine.
-    measures: with these the run starts, and may write FFCV files first. The others are those of `prepare_run`.
+    measures: with these the run starts, and may write FFCV files. The others are those of `prepare_run`.
 
     Raises UserError with everything that cannot work, before any file is written.
     """
@@ -97,7 +97,7 @@ def _in_time(prepared: Prepared, origins: Mapping[str, str], config: RunConfig) 
 def left_to_the_start(prepared: Prepared, *, packages: bool = True, files: bool = False) -> Iterator[str]:
     """Yield what `prepare_new` could not check here, so that only the start of the run does.
 
-    files: the run may write FFCV files first.
+    files: the run may write FFCV files.
     """
     config, launch = prepared.plan.config, prepared.plan.config.launch
     if not prepared.images_seen:

@@ -86,12 +86,12 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
             notes = [*notes, *_checkpoints(plan, prediction)]
     writing = list(dict.fromkeys(one.machine.name for one in candidates if one.prediction.writing and not one.problem))
     if writing and len(chosen) > 1:
-        notes.append(f"FFCV files are written first on {', '.join(writing)}; dataloader=torchvision reads the images")
+        notes.append(f"FFCV files are written on {', '.join(writing)}; dataloader=torchvision reads the images")
     return Offered(with_front(candidates), notes, remedies)
 
 
 def _faster_loader(chosen: FilesFirst, gpu: Gpu, correction: float) -> list[str]:
-    """Return notes on files that are written first, and on what files or their values would change."""
+    """Return notes on files that are written, and on what files or their values would change."""
     predictor, prediction = chosen.predictor, chosen.prediction
     of_files = [chosen.line] if chosen.line else []
     seconds = [(phase.steps * phase.seconds, phase.bound == "loader") for phase in prediction.phases]

@@ -1,11 +1,13 @@
-"""Decide whether a run writes the FFCV files of its images first, by its predicted time with and without them."""
+"""Decide whether a run writes the FFCV files of its images, first or while it trains, by its predicted times."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.config.choices import LoaderConfig
 from launcher.config.gpus import gpus
 from launcher.config.schema import Hardware
+from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.installation import page
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
@@ -20,9 +22,13 @@ _NOTED = 0.05
 
 @dataclass(frozen=True)
 class FilesFirst:
-    """Whether a run writes files first, a line on that (empty if they save little), its predictor and prediction."""
+    """Whether a run writes files, first or `while_training`, and a line on that (empty if they save little).
+
+    The others are its predictor and prediction.
+    """
 
     writes: bool
+    while_training: bool
     line: str
     predictor: Predictor
     prediction: Prediction
@@ -45,11 +51,11 @@ def files_first(plan: Plan, files: LoaderConfig, machine: Hardware) -> FilesFirs
 
 
 def predicted(predictor: Predictor, machine: Hardware, files: LoaderConfig | None, corrected: Correction) -> FilesFirst:
-    """Predict a plan on a machine as it would run there: by the loader of `files` if it would write them first."""
+    """Predict a plan on a machine as it would run there: by the loader of `files` if it would write them."""
 
     def by(one: Predictor, *, writes: bool) -> FilesFirst:
         prediction = one.on(machine, gpu_of(machine), correction=corrected.factor, made_from=corrected.made_from)
-        return FilesFirst(writes, "", one, prediction)
+        return FilesFirst(writes, False, "", one, prediction)
 
     images = by(predictor, writes=False)
     if files is None:
@@ -59,7 +65,7 @@ def predicted(predictor: Predictor, machine: Hardware, files: LoaderConfig | Non
 
 
 def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
-    """Return the faster way, with a line on what files cost and save."""
+    """Return the fastest way, with a line on what files cost and save."""
     plan, values = images.predictor.plan, efficiencies()["prepare"]
     wall, minutes = images.prediction.estimate.wall.seconds, plan.config.stop.minutes
     # note: a run of limited minutes saves a part of them
@@ -69,7 +75,9 @@ def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
         return images
     samples = plan.train_samples + (plan.config.dataset.val_samples or 0)
     machine, gigabytes = images.prediction.machine, samples * values["bytes"] / 1e9
-    writing = samples * _seconds_an_image(machine)
+    writing, longer = samples * _seconds_an_image(machine), _seconds_while_training(files)
+    while_training = longer < writing
+    writing = min(writing, longer)
     gain = f"FFCV files would save {duration(saved)} of {duration(part * wall)}"
     takes = f"writing them takes some {duration(writing)} and {gigabytes:.1f} GB"
     if problem := _no_room(machine, gigabytes):
@@ -79,9 +87,12 @@ def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
             f"{takes}, or twice as long on a slow disk; train prepare dataset.path=FOLDER writes them for several runs"
         )
         return replace(images, line=f"reading the images: {gain}, but {pays}")
-    line = f"{gain}, so they are written first; {takes}; their pixels are FFCV's ({page('data')})"
+    when = "while the first epoch trains" if while_training else "first"
+    line = f"{gain}, so they are written {when}; {takes}; their pixels are FFCV's ({page('data')})"
     line += "; dataloader=torchvision reads the images"
-    return replace(files, line=line, prediction=_with_writing(files.prediction, writing))
+    line += ", train prepare dataset.path=FOLDER writes them first" if while_training else ""
+    prediction = _with_writing(files.prediction, writing)
+    return replace(files, while_training=while_training, line=line, prediction=prediction)
 
 
 def _no_room(machine: Hardware, gigabytes: float) -> str:
@@ -96,14 +107,35 @@ def _no_room(machine: Hardware, gigabytes: float) -> str:
 
 def _seconds_an_image(machine: Hardware) -> float:
     """Return the seconds to write an image: of all cores, then of the process that stores it and computes checksums."""
-    values = efficiencies()
-    cores, of_files = machine.cores or 1, values["prepare"]
+    return _encoding(machine) + 1 / float(efficiencies()["prepare"]["process"])
+
+
+def _encoding(machine: Hardware) -> float:
+    """Return the seconds of all cores to decode and encode an image."""
+    values, cores = efficiencies(), machine.cores or 1
     threads = decoding_threads("torchvision", cores, cores, values) * values["loaders"]["share"]["torchvision"]
-    return float(1 / (threads * of_files["core"]) + 1 / of_files["process"])
+    return float(1 / (threads * values["prepare"]["core"]))
+
+
+def _seconds_while_training(files: FilesFirst) -> float:
+    """Return the seconds by which writing prolongs the first epoch and evaluation; infinite where a run refuses it.
+
+    Encoding is added to the loading of a step, which the step may hide.
+    """
+    plan, sizes = files.predictor.plan, files.prediction.estimate.sizes
+    loader = plan.config.dataloader
+    if not isinstance(loader, FFCVLoader) or loader.cannot_write(plan.config):
+        return math.inf
+    an_image = _encoding(files.prediction.machine) / float(efficiencies()["prepare"]["threads"])
+    at = {size.view: size for size in sizes}
+    first = (at[plan.view(step)] for step in range(plan.epoch_steps.length(0)))
+    more = plan.batch_size * an_image
+    steps = (max(one.step_seconds, one.load_seconds + more) - max(one.step_seconds, one.load_seconds) for one in first)
+    return sum(steps) + (plan.config.dataset.val_samples or 0) * an_image
 
 
 def _with_writing(prediction: Prediction, writing: float) -> Prediction:
-    """Add the seconds of writing to the start of a run."""
+    """Add the seconds of writing to a run."""
     spread, estimate = 1 + efficiencies()["spread"]["loader"], prediction.estimate
     wall = Span(
         estimate.wall.seconds + writing, estimate.wall.low + writing / spread, estimate.wall.high + writing * spread

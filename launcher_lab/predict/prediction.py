@@ -76,7 +76,7 @@ def main_bound(phases: Sequence[Phase]) -> str:
 class Prediction:
     """A run on a machine: its times with their range, and the memory that a GPU needs.
 
-    `made_from` is the source of the efficiencies. writing: the seconds at its start in which it writes FFCV files.
+    `made_from` is the source of the efficiencies. writing: the seconds by which writing FFCV files prolongs it.
     """
 
     machine: Hardware

@@ -17,7 +17,7 @@ from launcher_lab.predict.profiles import correction, read_profiles
 def total(plan: Plan, files: LoaderConfig | None, *, is_spot: bool) -> str | None:
     """Return a run's time and cost on its machine, on demand or spot, with their ranges; None where `total_of` has.
 
-    files: the loader of files that the run may write first.
+    files: the loader of files that the run may write.
     """
     return total_of([plan], files, is_spot=is_spot)
 
@@ -37,7 +37,7 @@ def total_of(plans: Sequence[Plan], files: LoaderConfig | None = None, *, is_spo
     unit = last.machine.currency
     money = f" and {cost.seconds:,.2f} {unit} ({cost.low:,.2f} to {cost.high:,.2f})" if cost else ""
     writing = sum(offer.prediction.writing for offer in known)
-    first = f", {duration(writing)} of it to write FFCV files first" if writing else ""
+    first = f", {duration(writing)} of it to write FFCV files" if writing else ""
     spot = " on spot machines" if last.spot else ""
     return f"in all {time}{money}{spot}{first}, predicted: {last.prediction.made_from}"
 

@@ -88,7 +88,7 @@ def test_a_key_of_one_loader_chooses_it_and_keeps_its_value(images: Path, word: 
 
 def test_files_in_a_typed_folder_are_read_and_missing_ones_are_noted(images: Path, tmp_path: Path) -> None:
     typed = f"dataloader.folder={tmp_path / 'nvme'}"
-    note = f"no FFCV files in {tmp_path / 'nvme'}, so the images are read unless this run writes files first"
+    note = f"no FFCV files in {tmp_path / 'nvme'}, so the images are read unless this run writes files"
     assert chosen(images, typed) == ("torchvision", [note])
     write_files(images, typed)
     assert chosen(images, typed)[0] == "ffcv"

@@ -8,6 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launcher.config.resolved import read
+from launcher.records.run_folder import RunFolder
+from launcher_lab.predict.prediction import efficiencies
 from tests.images import write_images
 from tests.runs import (
     Train,
@@ -21,6 +24,7 @@ from tests.runs import (
     use_tiny,
     wait_for,
 )
+from tests.system.test_files_first import worthwhile
 
 pytestmark = pytest.mark.system
 
@@ -65,6 +69,29 @@ def test_a_run_killed_five_times_in_its_first_epoch_has_the_bits_of_one_whose_fi
     train(*WORDS, "run_name=whole")
     assert same(train.decided(run), train.decided(whole))
     assert results(run)[-1] == results(whole)[-1]
+
+
+def fast_threads() -> None:
+    """Predict that ranks write in no time while they train."""
+    efficiencies()["prepare"]["threads"] = 1e9
+
+
+def test_auto_writes_while_training_where_that_ends_earliest_and_resumes_and_other_seeds_do_the_same(
+    train: Train, images: Path
+) -> None:
+    words = [
+        *("dataloader=auto" if word == "dataloader=ffcv" else word for word in WORDS if "write_missing" not in word)
+    ]
+    gpu = replace(train, around=(worthwhile, fast_threads))
+    line = "so they are written while the first epoch trains"
+    assert line in gpu("doctor", *words).stdout
+    killed(gpu, run := train.folder / "runs" / "run", *words, "run_name=run", after=4)
+    config = read(RunFolder(run).config)
+    assert config.dataloader.write_missing  # type: ignore[attr-defined]
+    assert line in gpu(*words, "run_name=other", "seed=7", "epochs=1").stdout
+    gpu("resume", str(run))
+    gpu(*WORDS, "run_name=whole")
+    assert same(train.decided(run), train.decided(train.folder / "runs" / "whole"))
 
 
 def test_a_full_disk_is_one_line_and_changes_no_bit(train: Train, images: Path, small_disk: Path) -> None:

@@ -52,7 +52,7 @@ class AutoLoader(LoaderConfig):
             if not files.may_be_written():
                 return Chosen(_IMAGES if self.folder is None else _FILES)
             if not files.are_written():
-                none = f"no FFCV files in {self.folder}, so the images are read unless this run writes files first"
+                none = f"no FFCV files in {self.folder}, so the images are read unless this run writes files"
                 return Chosen(_IMAGES, none if self.folder else None, _FILES)
             folder = files.path("train").parent
             from launcher.data.ffcv.inspection import are_of_images

@@ -81,7 +81,7 @@ class FFCVLoader(FFCVValues):
         return self.write_missing and not FFCVDataset.of(config).are_written()
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.write_missing and (reason := self._cannot_write(plan.config)):
+        if self.write_missing and (reason := self.cannot_write(plan.config)):
             message = f"{reason}; set dataloader.write_missing=false, and write the files by train prepare"
             yield Problem(message, "dataloader.write_missing", True)
         if self.files.small_side is None or self.reads_small(plan, 0):
@@ -92,7 +92,7 @@ class FFCVLoader(FFCVValues):
         message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
         yield Problem(message, key, self.files.small_side)
 
-    def _cannot_write(self, config: RunConfig) -> str:
+    def cannot_write(self, config: RunConfig) -> str:
         """Return why a run cannot write files while it trains; empty if it can."""
         from launcher.data.ffcv.dataset import FFCVDataset
 
