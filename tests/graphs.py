@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import FakeWork, Work
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 
 @dataclass
@@ -21,6 +22,7 @@ class StandIn:
     warmup_steps: int = 0
     dropped: list[int] = field(default_factory=list)
     pools: int = 0
+    graphs: list[StandInGraph] = field(default_factory=list)
 
     def new_pool(self) -> None:
         self.pools += 1
@@ -34,7 +36,8 @@ class StandIn:
             outputs = function()
         recorder.undo()
         self.captures += 1
-        return StandInGraph(self, self.captures, recorder.calls), outputs
+        self.graphs.append(StandInGraph(self, self.captures, recorder.calls))
+        return self.graphs[-1], outputs
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,15 @@ class _Call:
     keywords: dict[str, Any]
     results: Sequence[tuple[int, Tensor]]
 
+    @property
+    def is_collective(self) -> bool:
+        return self.operation.namespace == "c10d"  # type: ignore[attr-defined]
+
     def repeat(self) -> None:
-        results = _tensors(self.operation(*self.arguments, **self.keywords))
+        outputs = self.operation(*self.arguments, **self.keywords)
+        if self.is_collective:
+            Work.unbox(outputs[1]).wait()
+        results = _tensors(outputs)
         for number, memory in self.results:
             memory.copy_(results[number])
 
@@ -65,6 +75,10 @@ class _Recorder(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing")
         args, kwargs = tree_map_only(Tensor, Tensor.detach, (args, kwargs or {}))
+        if func.namespace == "c10d":
+            # note: a capture sends nothing to other ranks
+            self.calls.append(_Call(func, args, kwargs, []))
+            return args[0], FakeWork().boxed()
         taken = {_address(tensor): tensor.untyped_storage() for tensor in _tensors((args, kwargs))}
         for address, storage in taken.items():
             if address not in self._own and address not in self._earlier:
@@ -104,7 +118,7 @@ class StandInGraph:
 
 
 def _tensors(nested: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_flatten(nested)[0] if isinstance(leaf, Tensor)]
+    return [leaf for leaf in tree_leaves(nested) if isinstance(leaf, Tensor)]
 
 
 def _address(tensor: Tensor) -> int:

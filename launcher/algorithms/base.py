@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -101,6 +101,8 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     freezes_statistics = False
     # whether transforms depend on the step by their arrays and the image size alone, so that graphs can repeat them
     repeats_changes = True
+    # whether it makes class weights of targets, on all ranks or at the same step only on some
+    class_weights: Literal["none", "some", "all"] = "none"
     # part of a model without which `change_model` changes nothing, for the error `it has no ...`
     needs: ClassVar[str | None] = None
 

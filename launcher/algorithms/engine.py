@@ -82,6 +82,13 @@ class Engine:
         return known and all(self.active[name].repeats_changes for name in names if name != PREPARE)
 
     @property
+    def alike_on_ranks(self) -> bool:
+        """Return whether the batches of all ranks have the same shapes and dtypes at every step."""
+        kinds = {one.class_weights for one in self.active.values()}
+        # note: code of the user may draw by the rank
+        return not self._plan.config.code and ("all" in kinds or "some" not in kinds)
+
+    @property
     def changing_parameters(self) -> list[str]:
         """Return the names of the algorithms that change which parameters learn."""
         return [name for name, algorithm in self.active.items() if algorithm.changes_learning_parameters]

@@ -53,6 +53,8 @@ def smooth_by_class(targets: Tensor, smoothing: Tensor, classes: int) -> Tensor:
 class LabelSmoothing(Algorithm[LabelSmoothingConfig]):
     """Smooths the targets of each training batch."""
 
+    class_weights = "all"
+
     def change_loss(self, loss: Loss) -> Loss:
         """Add the uniform distribution's loss for tokens, whose weights of classes would not fit in memory."""
         if not self._of_tokens:

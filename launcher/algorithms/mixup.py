@@ -11,7 +11,7 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
-from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Positive, Probability
 from launcher.data.batch import Batch, one_hot
@@ -63,6 +63,11 @@ class Mixing(Algorithm[MixingT]):
 
     One uniform draw per batch selects MixUp below its probability, and CutMix in the range of its probability above.
     """
+
+    def __init__(self, values: MixingT, context: Context):
+        super().__init__(values, context)
+        mixing = [one for one in context.plan.config.algorithms.values() if isinstance(one, MixingConfig)]
+        self.class_weights = "all" if sum(one.probability for one in mixing) >= 1 else "some"
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         moment, name = batch.moment, type(self).__name__.lower()

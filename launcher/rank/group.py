@@ -22,7 +22,7 @@ from launcher.accelerator import has_streams, interface
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
-from launcher.foreach import by_dtype, gradients_of
+from launcher.foreach import by_dtype
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
 
 _NEVER = timedelta(days=365)  # for collectives: the launcher ends ranks that hang, and ends none that was suspended
@@ -95,6 +95,8 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
     )
     device = use_device(os.environ[DEVICE], local_rank)
     if world_size > 1:
+        # note: else a captured all-reduce may wait for ranks whose capture has failed, to register memory
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
         # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
         own = dist.get_default_backend_for_device(device)
         backends = "cpu:gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
@@ -165,41 +167,6 @@ def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") 
         network.register_comm_hook(dist.group.WORLD, bf16_compress_hook)
     _order_buckets(network, ranks.device)
     return network
-
-
-class FlatGradients:
-    """Averages gradients over all ranks by one all-reduce after the backward pass, in place of DDP's during it.
-
-    The gradients of all parameters lie in one buffer at a fixed address. The means of two ranks have the bits of DDP's;
-    the sum of more ranks depends on the position in a buffer, so it differs by rounding. All ranks start with the
-    weights and buffers of rank 0, as with DDP. gradient_dtype: as for `distribute`.
-    """
-
-    def __init__(self, model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32"):
-        broadcast_first([*model.parameters(), *model.buffers()])
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._ranks, self._dtype = ranks.world_size, getattr(torch, gradient_dtype)
-        sizes = [parameter.numel() for parameter in self._parameters]
-        self._buffer = torch.zeros(sum(sizes), device=ranks.device)
-        # note: in the memory order of the weights, as fused optimizers need
-        self._views = [
-            part.as_strided(parameter.shape, parameter.stride())
-            for part, parameter in zip(self._buffer.split(sizes), self._parameters, strict=True)
-        ]
-
-    def collect(self) -> None:
-        """Copy this rank's gradients into the buffer; a CUDA graph can capture it."""
-        torch._foreach_copy_(self._views, gradients_of(self._parameters))
-
-    def average(self) -> None:
-        """Make the gradients the means of all ranks' buffers."""
-        # note: a copy only in another format
-        values = self._buffer.to(self._dtype).div_(self._ranks)
-        dist.all_reduce(values)
-        if values is not self._buffer:
-            self._buffer.copy_(values)
-        for parameter, view in zip(self._parameters, self._views, strict=True):
-            parameter.grad = view
 
 
 def _order_buckets(network: DistributedDataParallel, device: torch.device) -> None:

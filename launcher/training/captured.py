@@ -1,15 +1,18 @@
 """Capture batch preparation, and forward, backward and update, in CUDA graphs; replay them on fixed inputs.
 
-With several ranks the graphs end before the all-reduce of the gradients, so that all ranks always launch it alike.
-Steps that cannot be captured run without graphs, and the run prints the reason once.
+With several ranks the graphs have the collectives, which overlap with the backward pass; if any rank cannot capture
+them, the graphs of all ranks end before the all-reduce of the gradients. Steps that cannot be captured run without
+graphs, and the run prints the reason once.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from launcher.accelerator import has_streams, interface
@@ -17,6 +20,7 @@ from launcher.algorithms.engine import Engine
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.optimizers.base import MaskedOptimizer
+from launcher.rank.group import gather
 
 # Steps of a kind that run without a graph before the next is captured: they create what is created lazily.
 WARMUP_STEPS = 3
@@ -59,23 +63,47 @@ class Capturer:
         return graph, outputs
 
 
+@dataclass(eq=False)
+class _Graphs:
+    """Graphs by kind and layouts, with their inputs and outputs; calls without one; whether a capture failed."""
+
+    by_key: dict[Hashable, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = field(default_factory=dict)
+    calls: Counter[Hashable] = field(default_factory=Counter)
+    failed: bool = False
+
+    def forget(self) -> None:
+        for graph, _, _ in self.by_key.values():
+            graph.reset()
+        self.by_key.clear()
+        self.calls.clear()
+
+
 class CapturedSteps:
     """Computes functions of a step on tensors by replaying a graph of each kind and shape.
 
     Only graphs of one view exist: views never shrink during a run, and graphs of the next replace those of the last.
     Everything that a step reads besides these tensors must stay at its address from step to step. The next graph may
     overwrite the outputs of the last.
+
+    Functions with collectives have graphs on all ranks or on none, since NCCL requires it: the ranks agree on each
+    capture. can_reduce: whether they can be captured.
     """
 
     def __init__(self, capturer: Capturer, value: str):
         """value: that of cuda_graphs, `on` or `require`."""
         self._capturer, self._value = capturer, value
         self.captures = self.count = 0
-        self._graphs: dict[Hashable, tuple[Any, Sequence[Tensor], Sequence[Tensor]]] = {}
-        self._calls: Counter[Hashable] = Counter()
+        self._alone, self._together = _Graphs(), _Graphs(failed=True)
         self._without, self._last_without = 0, 0
         self._view: int | None = None
-        self._failed = False
+
+    @property
+    def can_reduce(self) -> bool:
+        return not self._together.failed
+
+    @can_reduce.setter
+    def can_reduce(self, value: bool) -> None:
+        self._together.failed = not value
 
     @property
     def replays(self) -> int:
@@ -89,18 +117,24 @@ class CapturedSteps:
             self.forget()
             self._view = view
 
-    def __call__(self, kind: Hashable, step: StepFunction, *tensors: Tensor) -> Sequence[Tensor]:
-        """Return the outputs of a function of the step for tensors; `kind` separates functions of equal shapes."""
+    def __call__(
+        self, kind: Hashable, step: StepFunction, *tensors: Tensor, together: bool = False
+    ) -> Sequence[Tensor]:
+        """Return the outputs of a function of the step for tensors; `kind` separates functions of equal shapes.
+
+        together: the function has collectives, and all ranks call it with tensors of equal layouts.
+        """
+        graphs = self._together if together else self._alone
         key = kind, *map(_layout, tensors)
-        if key not in self._graphs and not self._failed:
-            self._calls[key] += 1
-            if self._calls[key] <= WARMUP_STEPS:
+        if key not in graphs.by_key and not graphs.failed:
+            graphs.calls[key] += 1
+            if graphs.calls[key] <= WARMUP_STEPS:
                 with self._capturer.side_stream():
                     return self._run(step, tensors)
-            self._capture(key, step, tensors)
-        if self._failed:
+            self._capture(graphs, key, step, tensors)
+        if graphs.failed:
             return self._run(step, tensors)
-        graph, buffers, outputs = self._graphs[key]
+        graph, buffers, outputs = graphs.by_key[key]
         for buffer, tensor in zip(buffers, tensors, strict=True):
             buffer.copy_(tensor)
         graph.replay()
@@ -111,18 +145,28 @@ class CapturedSteps:
         self._last_without = self.count
         return step(*tensors)
 
-    def _capture(self, key: Hashable, step: StepFunction, tensors: Sequence[Tensor]) -> None:
-        buffers = [tensor.clone() for tensor in tensors]
+    def _capture(self, graphs: _Graphs, key: Hashable, step: StepFunction, tensors: Sequence[Tensor]) -> None:
+        buffers, reason = [tensor.clone() for tensor in tensors], ""
         try:
             graph, outputs = self._capturer.capture(lambda: step(*buffers))
+            graphs.by_key[key] = graph, buffers, outputs
         except RuntimeError as error:
-            self.forget()
-            self._failed = True
             # note: ending a broken capture fails too, which hides what broke it
-            train_without(self._value, str(error.__context__ or error).partition("\n")[0])
-        else:
+            reason = str(error.__context__ or error).partition("\n")[0]
+        if graphs is self._together:
+            reason = _reason_of_any(reason, key)
+        if not reason:
             self.captures += 1
-            self._graphs[key] = graph, buffers, outputs
+            return
+        graphs.forget()
+        graphs.failed = True
+        self._capturer.new_pool()
+        if graphs is self._alone:
+            train_without(self._value, reason, "batch preparation" if self.can_reduce else "steps")
+        elif not dist.is_initialized() or dist.get_rank() == 0:
+            print(
+                f"cuda_graphs={self._value}: the gradient all-reduce follows the backward pass ({reason})", flush=True
+            )
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""
@@ -131,11 +175,17 @@ class CapturedSteps:
 
     def forget(self) -> None:
         """Drop all graphs, after a change of addresses or of the view."""
-        for graph, _, _ in self._graphs.values():
-            graph.reset()
-        self._graphs.clear()
-        self._calls.clear()
+        self._alone.forget()
+        self._together.forget()
         self._capturer.new_pool()
+
+
+def _reason_of_any(reason: str, key: Hashable) -> str:
+    """Return why a rank has not captured a function; empty if all have, for the same kind and layouts."""
+    everyone = gather((reason, str(key)))
+    if len({of_rank for _, of_rank in everyone}) > 1:
+        return "the batches of ranks have different layouts"
+    return next((f"rank {rank}: {reason}" for rank, (reason, _) in enumerate(everyone) if reason), "")
 
 
 def _layout(tensor: Tensor) -> Hashable:
@@ -153,11 +203,11 @@ def why_not_captured(device: torch.device, engine: Engine, optimizer: MaskedOpti
     return None
 
 
-def train_without(value: str, reason: str) -> None:
-    """Print why steps are not captured.
+def train_without(value: str, reason: str, what: str = "steps") -> None:
+    """Print why steps, or a part of them, are not captured.
 
     Raises UserError if the value of cuda_graphs is `require`.
     """
     if value == "require":
-        raise UserError(Problem(f"cannot capture steps ({reason}); set cuda_graphs=on", "cuda_graphs", value))
-    print(f"cuda_graphs=on: not capturing steps ({reason}); training without CUDA graphs", flush=True)
+        raise UserError(Problem(f"cannot capture {what} ({reason}); set cuda_graphs=on", "cuda_graphs", value))
+    print(f"cuda_graphs=on: not capturing {what} ({reason}); training without CUDA graphs", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -27,9 +27,14 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
-    def copies(self, model: nn.Module) -> dict[str, Tensor]:
-        """Return by name the weights that autocast would cast one by one, cast in few launches; the bits are equal."""
-        names = {
+    def copies(
+        self, model: nn.Module, split: Callable[[list[Tensor]], list[list[Tensor]]] = lambda weights: [weights]
+    ) -> dict[str, Tensor]:
+        """Return by name the weights that autocast would cast one by one, cast in few launches; the bits are equal.
+
+        split: into groups; the gradients of a group are cast together as soon as all are there.
+        """
+        names: dict[Tensor, str] = {
             weight: f"{prefix}.{name}".lstrip(".")
             for prefix, layer in model.named_modules()
             # note: layers of other packages may compute with their weights in float32
@@ -38,7 +43,12 @@ class Precision:
             for name, weight in layer.named_parameters(recurse=False)
             if weight.requires_grad
         }
-        return dict(zip(names.values(), _cast(list(names), self.dtype), strict=True))
+        groups = split([*names])
+        return {
+            names[weight]: copy
+            for group in groups
+            for weight, copy in zip(group, _cast(group, self.dtype), strict=True)
+        }
 
     def scaler(self) -> LossScaler:
         """Return a loss scaler, which is only enabled for float16."""
@@ -60,7 +70,11 @@ class _Cast(torch.autograd.Function):
 
 def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
     """Cast tensors of one dtype, and in the backward pass their gradients back, both in few launches."""
-    return _Cast.apply(dtype, *tensors) if tensors else []
+    copies: Sequence[Tensor] = _Cast.apply(dtype, *tensors)
+    if node := copies[0].grad_fn:
+        # note: else autograd leaves what the forward pass did first, as these casts, to the end
+        node._set_sequence_nr(torch.iinfo(torch.int64).max)  # type: ignore[attr-defined]
+    return copies
 
 
 def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:

@@ -14,7 +14,8 @@ from launcher.data.batch import Batch
 from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.rank.signs import HEARTBEAT
-from launcher.training.step import TrainStep, frozen_statistics
+from launcher.training.norm_statistics import frozen_statistics
+from launcher.training.step import TrainStep
 from launcher.training.trainer import Trainer
 
 # Batches of each kind of step to prepare.

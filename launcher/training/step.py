@@ -1,7 +1,7 @@
 """Take one optimizer step: from a loaded batch to updated weights."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,11 +20,13 @@ from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
-from launcher.rank.group import FlatGradients, max_over_ranks
+from launcher.rank.buckets import GradientBuckets
+from launcher.rank.group import max_over_ranks
 from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome
+from launcher.training.norm_statistics import counted_together, frozen_statistics
 from launcher.training.precision import Precision
 from launcher.training.rank_times import OwnTimer
 
@@ -55,7 +57,7 @@ class TrainStep:
 
     A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
     result: it finds the state before them, and repeats them. `model` is the network, `objective` adds the loss,
-    and `network` wraps that in DDP for several ranks, unless `flat` averages their gradients. `lr_factor` multiplies
+    and `network` wraps that in DDP for several ranks, unless `buckets` average their gradients. `lr_factor` multiplies
     the schedule's learning rate.
     """
 
@@ -67,7 +69,7 @@ class TrainStep:
     engine: Engine
     precision: Precision
     loss: Loss
-    flat: FlatGradients | None = None
+    buckets: GradientBuckets | None = None
     lr_factor: float = 1.0
     captured: CapturedSteps | None = None
 
@@ -104,7 +106,9 @@ class TrainStep:
             self.captured.start_step(self.plan.view(moment.step))
         batch = self.prepare(Batch(inputs, labels, indices, moment))
         self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
-        values, flags, applied = self._train_on(batch) if self.flat else self._by_graphs(self._train_on, batch)
+        values, flags, applied = (
+            self._train_on(batch) if self._averages_after else self._by_graphs(self._train_on, batch)
+        )
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
@@ -118,7 +122,7 @@ class TrainStep:
             self._wrap()
 
     def _wrap(self) -> None:
-        self.network = self.objective if self.flat else self.distribute(self.objective)
+        self.network = self.objective if self.buckets else self.distribute(self.objective)
         self._wrapped = self.learning()
         if self._timer:
             self._timer.watch(self._parameters)
@@ -131,9 +135,9 @@ class TrainStep:
         """Run forward, backward and update; return loss and gradient norm [2], flags [4], and whether applied []."""
         self.scaler.start_step()
         self._statistics.take()
-        if self.flat:
-            (loss,) = self._by_graphs(self._collect_gradients, batch)
-            self.flat.average()
+        if self.buckets and self._averages_after:
+            (loss,) = self._by_graphs(self._fill_buckets, batch)
+            self.buckets.average()
         else:
             loss = self._compute_gradients(batch)
         self.scaler.unscale_(self.optimizer)
@@ -163,11 +167,16 @@ class TrainStep:
             loss: Tensor = network(inputs, targets)
         return loss
 
-    def _collect_gradients(self, batch: Batch) -> Sequence[Tensor]:
+    @property
+    def _averages_after(self) -> bool:
+        """Return whether graphs end before the all-reduce of the gradients, as those with it cannot be captured."""
+        return self.buckets is not None and self.captured is not None and not self.captured.can_reduce
+
+    def _fill_buckets(self, batch: Batch) -> Sequence[Tensor]:
         """Compute this rank's gradients for the all-reduce, and return the loss."""
-        assert self.flat is not None
+        assert self.buckets is not None
         loss = self._compute_gradients(batch)
-        self.flat.collect()
+        self.buckets.fill()
         return [loss]
 
     def _by_graphs(self, function: Callable[[Batch], Sequence[Tensor]], batch: Batch) -> Sequence[Tensor]:
@@ -180,8 +189,9 @@ class TrainStep:
         algorithms = self.plan.config.algorithms
         inside = [*algorithms.acting("compute_gradients"), *algorithms.acting("change_gradients")]
         kind = tuple(algorithms[name].acts_at(self.plan, batch.moment.step) for name in inside)
+        together, tensors = self.buckets is not None and not self._averages_after, (batch.inputs, batch.targets)
         outputs = self.captured(
-            kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), batch.inputs, batch.targets
+            kind, lambda x, y: function(replace(batch, inputs=x, targets=y)), *tensors, together=together
         )
         return [output.clone() for output in outputs]
 
@@ -200,10 +210,13 @@ class TrainStep:
     def capture(self, captured: CapturedSteps) -> None:
         """Train by CUDA graphs from now on; in a graph a cast of all weights at once costs the host nothing."""
         self.captured = captured
+        # note: NCCL requires that all ranks capture a collective, or none
+        captured.can_reduce = self.buckets is not None and self.engine.alike_on_ranks
         if self.engine.can_repeat_changes:
             self.engine.apply = self._change_by_graphs
         if self.plan.config.compile == "off" and self.precision.dtype != torch.float32:
-            self.objective.copies = self.precision.copies
+            copies = self.precision.copies
+            self.objective.copies = partial(copies, split=self.buckets.split) if self.buckets else copies
 
     def release(self) -> None:
         """Apply steps again after one that was not finite."""
@@ -221,8 +234,11 @@ class TrainStep:
         total: Tensor | None = None
         for number, (inputs, targets) in enumerate(self._micro_batches(batch), 1):
             with ExitStack() as stack:
-                if not (synchronize and number == count) and isinstance(self.network, DistributedDataParallel):
-                    stack.enter_context(self.network.no_sync())
+                if not (synchronize and number == count):
+                    if isinstance(self.network, DistributedDataParallel):
+                        stack.enter_context(self.network.no_sync())
+                elif self.buckets and not self._averages_after:
+                    stack.enter_context(self.buckets.averaging())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
                 loss = self.loss_of(self.network, inputs, targets)
@@ -267,34 +283,3 @@ class TrainStep:
             self.scaler.conclude(self.optimizer, dropped, self._held)
         torch.maximum(self._held, flags[0], out=self._held)
         return dropped
-
-
-@contextmanager
-def frozen_statistics(model: nn.Module) -> Iterator[None]:
-    """Make batch norm normalize by the batch without updating its running statistics."""
-    tracking = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    for module in tracking:
-        module.track_running_stats = False
-    try:
-        yield
-    finally:
-        for module in tracking:
-            module.track_running_stats = True
-
-
-@contextmanager
-def counted_together(norms: Iterable[nn.modules.batchnorm._BatchNorm]) -> Iterator[None]:
-    """Make torch's own layers of batch norm count a forward pass in one kernel launch, not in one each."""
-    # note: layers of other classes may count several times in a pass
-    layers = [one for one in norms if type(one) is nn.BatchNorm2d and one.training and one.track_running_stats]
-    layers = [one for one in layers if one.momentum is not None]
-    counts = [layer.get_buffer("num_batches_tracked") for layer in layers]
-    for layer in layers:
-        layer._buffers["num_batches_tracked"] = None
-    try:
-        yield
-    finally:
-        for layer, count in zip(layers, counts, strict=True):
-            layer._buffers["num_batches_tracked"] = count
-    if counts:
-        torch._foreach_add_(counts, 1)

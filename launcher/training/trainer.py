@@ -22,7 +22,8 @@ from launcher.data.loading import EvaluationLoader, Loaders, build_loaders
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.group import FlatGradients, Ranks, broadcast_first, distribute
+from launcher.rank.buckets import GradientBuckets
+from launcher.rank.group import Ranks, broadcast_first, distribute
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.callbacks import Callbacks
@@ -280,10 +281,9 @@ def build_step(
     model.train()
     optimizer, launch = build_optimizer(config.optimizer, model, plan.peak_lr), config.launch
     captures = config.cuda_graphs != "off" and why_not_captured(ranks.device, engine, optimizer) is None
-    # note: the hooks of DDP would put its messages into the graphs
-    flat = FlatGradients(model, ranks, launch.gradient_dtype) if captures and ranks.world_size > 1 else None
+    buckets = GradientBuckets(model, ranks, launch.gradient_dtype) if captures and ranks.world_size > 1 else None
     wrap = partial(distribute, ranks=ranks, gradient_dtype=launch.gradient_dtype)
-    return TrainStep(plan, model, task, wrap, optimizer, engine, precision, loss, flat)
+    return TrainStep(plan, model, task, wrap, optimizer, engine, precision, loss, buckets)
 
 
 def set_backend(config: RunConfig) -> None:

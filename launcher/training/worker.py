@@ -79,6 +79,9 @@ def work(run_folder: Path) -> bool:
             if ranks.is_first and finished:
                 write_samples(trainer, folder.samples)
         trainer.loaders.close()
+        if trainer.train_step.captured:
+            # note: NCCL ends only once no graph has its collectives
+            trainer.train_step.captured.forget()
     return finished
 
 

@@ -120,11 +120,8 @@ class Rates:
             arithmetic += work.count * products * (products > moves)
             memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
         calls = sum(work.count for work in works)
-        captured = config.cuda_graphs != "off"
-        launches = calls * (self.values["captured_call"] if captured else stack["call"])
-        # note: captured steps reduce gradients after the backward pass
-        overlap = 0.0 if captured else self.values["overlap"]
-        all_reduce = self._all_reduce(arithmetic + memory, counted.gradient_bytes, stack["ranks"], overlap)
+        launches = calls * (self.values["captured_call"] if config.cuda_graphs != "off" else stack["call"])
+        all_reduce = self._all_reduce(arithmetic + memory, counted.gradient_bytes, stack["ranks"])
         return Parts(arithmetic, memory, launches, all_reduce)
 
     def _kernel(self, work: Work, stack: Mapping[str, Any], channels_last: bool) -> tuple[float, float, float]:
@@ -147,11 +144,8 @@ class Rates:
         rate = self.gpu.product_factor * self.gpu.product_rate * 1e12
         return work.operations / (efficiency * rate), moves, copies
 
-    def _all_reduce(self, device: float, gradient_bytes: int, ranks: float, overlap: float) -> float:
-        """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone.
-
-        overlap: the fraction of the backward pass that can hide the all-reduce.
-        """
+    def _all_reduce(self, device: float, gradient_bytes: int, ranks: float) -> float:
+        """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone."""
         if self.count == 1:
             return 0.0
         of_nodes = self.values["nodes"]
@@ -161,7 +155,7 @@ class Rates:
         link = min(self.gpu.link if self.count > self.nodes else math.inf, between)
         ring = 2 * (self.count - 1) / self.count * gradient_bytes / (link * 1e9)
         # note: the backward pass is two thirds of a step
-        exposed = max(0.0, ring - overlap * 2 / 3 * device)
+        exposed = max(0.0, ring - self.values["overlap"] * 2 / 3 * device)
         return float(device * (1 / ranks - 1) + exposed)
 
 

@@ -11,6 +11,7 @@ from torchvision.models import resnet18
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.rank.buckets import BUCKET_BYTES, in_buckets
 from launcher.rank.group import Ranks, _store, broadcast_first, distribute, from_first, gather, join_ranks
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
 from tests.two_ranks import on_ranks, on_two_ranks
@@ -28,6 +29,7 @@ def check_joining(rank: int, store: str) -> None:
         assert backend.options._timeout > timedelta(days=300)
         assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
         assert os.environ["NCCL_SOCKET_IFNAME"] == "=lo"
+        assert os.environ["NCCL_GRAPH_REGISTER"] == "0"
         value = {"rank": rank, "of": ("a" * 10 ** (4 * rank), None, 0.5), "tensor": torch.arange(rank + 2)}
         first, second = gather(value)
         assert (first["of"], second["of"]) == (("a", None, 0.5), ("a" * 10**4, None, 0.5))
@@ -97,3 +99,12 @@ def test_buffers_are_sent_in_one_broadcast_per_dtype(monkeypatch: pytest.MonkeyP
     broadcast_first(second.buffers())
     assert sorted(map(str, messages)) == ["torch.float32", "torch.int64"]
     assert all(map(torch.equal, first.buffers(), second.buffers()))
+
+
+def test_buckets_have_the_order_and_sizes_of_ddp() -> None:
+    parameters = list(resnet18().parameters())
+    from_last = parameters[::-1]
+    expected, _ = dist._compute_bucket_assignment_by_size(from_last, [*BUCKET_BYTES])
+    groups = [[from_last[number] for number in group] for group in expected]
+    assert [list(map(id, group)) for group in in_buckets(parameters)] == [list(map(id, group)) for group in groups]
+    assert len(groups) > 2

@@ -1,13 +1,19 @@
 """Faults of the kinds that only a GPU shows, as edits of the product's source, and the runs that must show them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulated_gpu.cases import ORDERS, Case, plain_and_captured, recipe
 
 PLAIN = (recipe("mild"),)
 GRAPHS = tuple(plain_and_captured(recipe("hot")))
 DEPTH = tuple(plain_and_captured(recipe("hot", "algorithms.stochastic_depth=on")))
-BATCH, METERS, STEP = "launcher.data.batch", "launcher.training.meters", "launcher.training.step"
+RANKS = tuple(plain_and_captured(replace(recipe("mild", "precision=fp16"), ranks=2)))
+BUCKETS, BATCH, METERS, STEP = (
+    "launcher.rank.buckets",
+    "launcher.data.batch",
+    "launcher.training.meters",
+    "launcher.training.step",
+)
 CAPTURED, SAVING = "launcher.training.captured", "launcher.training.saving"
 BEAT = "        HEARTBEAT.beat()\n"
 EVENT = """\
@@ -68,6 +74,14 @@ FAULTS = {
     "one graph for all kinds of steps": Fault(
         CAPTURED, "key = kind, *map(_layout, tensors)", "key = None, *map(_layout, tensors)", GRAPHS
     ),
+    "a bucket sent before its copy": Fault(
+        BUCKETS,
+        "            bucket.fill()\n            self._works.append(bucket.all_reduce())\n",
+        "            self._works.append(bucket.all_reduce())\n            bucket.fill()\n",
+        RANKS,
+    ),
+    # note: the flags' all-reduce joins them later
+    "buckets that nothing waits for before their norm": Fault(BUCKETS, "work.wait()", "pass", RANKS),
     "a learning rate captured as a number": Fault(
         STEP, "set_lr(self.optimizer, self._numbers[0])", "set_lr(self.optimizer, lr)", GRAPHS
     ),

@@ -18,6 +18,7 @@ from tests.simulated_gpu.torch_sim import (
     current_stream,
     native,
     refused_waits,
+    set_stream,
 )
 
 
@@ -126,11 +127,39 @@ def captures_refuse_waits_and_other_streams() -> bool:
         with StreamContext(side):
             return x + 1
 
+    def unjoined() -> None:
+        side.wait_stream(current_stream())
+        elsewhere()
+
+    before = current_stream()
+    unjoined_is_refused = is_refused(lambda: captured(unjoined), "unjoined work")
+    set_stream(before)  # note: a failed end of a capture leaves its stream
     return (
-        is_refused(lambda: captured(lambda: x.sum().item()), "stream is capturing")
+        unjoined_is_refused
+        and is_refused(lambda: captured(lambda: x.sum().item()), "stream is capturing")
         and is_refused(lambda: captured(lambda: torch.ones(3).to("sim")), "stream is capturing")
         and is_refused(lambda: captured(elsewhere), "not captured")
     )
+
+
+def branch_of_a_graph(*, waits: bool) -> bool:
+    """Return whether the main stream of a graph sees what a branch has written."""
+    native.order("lazy", 0)
+    side, x, y = Stream("sim:0"), torch.ones(1000, device="sim"), torch.zeros(1000, device="sim")
+
+    def function() -> Tensor:
+        side.wait_stream(current_stream())
+        with StreamContext(side):
+            y.add_(x)
+        if waits:
+            current_stream().wait_stream(side)
+        double = y * 2
+        current_stream().wait_stream(side)
+        return double
+
+    graph, double = captured(function)
+    graph.replay()
+    return torch.equal(double.cpu(), torch.full((1000,), 2.0))
 
 
 def a_graph_reads_its_inputs_and_draws_anew_at_each_replay() -> bool:
@@ -195,6 +224,7 @@ HAZARDS: dict[str, Callable[[], bool]] = {
     "pinned memory freed early": freed_pinned_memory_is_reused_after_its_copy,
     "a copy read before its event": a_copy_to_the_host_is_there_after_its_event,
     "captures": captures_refuse_waits_and_other_streams,
+    "a branch of a graph joined late": lambda: not branch_of_a_graph(waits=False) and branch_of_a_graph(waits=True),
     "replays": a_graph_reads_its_inputs_and_draws_anew_at_each_replay,
     "launches": many_tensors_are_one_launch_if_they_are_alike,
     "fused optimizers": fused_optimizers_refuse_other_strides,

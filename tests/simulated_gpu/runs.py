@@ -18,6 +18,7 @@ from launcher.config.schema import RunConfig
 from launcher.data import device_jpeg
 from launcher.data.batch import side_stream
 from launcher.data.inspection import inspect_data
+from launcher.rank import buckets
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.run_folder import RunFolder
@@ -96,6 +97,8 @@ def prepare() -> None:
     torch.set_num_threads(1)
     use_tiny()
     captured.WARMUP_STEPS = 1
+    # note: several of them in a tiny network
+    buckets.BUCKET_BYTES = 1 << 10, 1 << 13
     for owner, name in MAY_WAIT:
         setattr(owner, name, may_wait(getattr(owner, name)))
 

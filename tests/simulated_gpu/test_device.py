@@ -10,7 +10,7 @@ pytestmark = job.needs_compiler
 HAZARDS = (
     *("it trains to the bits of the CPU", "a missing wait_stream", "a missing record_stream"),
     *("pinned memory overwritten early", "pinned memory freed early", "a copy read before its event", "captures"),
-    *("replays", "launches", "fused optimizers", "memory", "other devices", "waits"),
+    *("a branch of a graph joined late", "replays", "launches", "fused optimizers", "memory", "other devices", "waits"),
 )
 
 

@@ -1,16 +1,20 @@
-"""Captured steps of several ranks: one all-reduce of the gradients outside of the graphs, as DDP's."""
+"""Captured steps of several ranks: gradients are averaged bucket by bucket during the backward pass, as DDP's."""
 
 from __future__ import annotations
 
+import contextlib
+import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.config.compose import compose
+from launcher.rank import buckets
 from launcher.rank.group import Ranks
 from launcher.training import captured, trainer
 from launcher.training.captured import CapturedSteps
@@ -18,7 +22,7 @@ from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn, StandInGraph
 from tests.networks import tiny
 from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, assert_same_state, steps
-from tests.two_ranks import on_ranks
+from tests.two_ranks import on_ranks, on_two_ranks
 
 
 class Outside(TorchDispatchMode):
@@ -50,20 +54,47 @@ def with_a_constant(*arguments: Any) -> nn.Module:
     return network
 
 
-def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
-    """Compare captured steps, whose gradients one all-reduce averages, with those of DDP."""
+def build_on_ranks(
+    rank: int, count: int, words: list[str], model: Callable[..., nn.Module] = with_a_constant
+) -> tuple[Trainer, Trainer]:
+    """Return a run of eager steps with DDP, and one whose steps can be captured, of several buckets."""
     torch.set_num_threads(1)
-    trainer.build_model, captured.WARMUP_STEPS = with_a_constant, 1
+    trainer.build_model, captured.WARMUP_STEPS = model, 1
+    buckets.BUCKET_BYTES = 1 << 10, 1 << 13
     ranks = Ranks(rank, count, rank, count, torch.device("cpu"))
     small = [*SMALL, "batch_size=12", "dataset.train_samples=24", "schedule.warmup=0ba", "precision=fp32", *words]
     plain = build_trainer(compose(small).config, ranks)
     trainer.why_not_captured = lambda *_: None  # note: as on a GPU
-    run = build_trainer(compose([*small, "cuda_graphs=on"]).config, ranks)
+    return plain, build_trainer(compose([*small, "cuda_graphs=on"]).config, ranks)
+
+
+def assert_equal_on_ranks(run: Trainer) -> None:
+    own = torch.cat([parameter.flatten() for parameter in run.train_step.model.parameters()])
+    first = own.clone()
+    dist.broadcast(first, src=0)
+    assert torch.equal(first, own), "weights are equal on all ranks"
+
+
+def sent_early(graph: StandInGraph) -> list[bool]:
+    """Return of each collective of a graph whether the backward pass follows it."""
+    last = max((n for n, one in enumerate(graph.calls) if "convolution_backward" in str(one.operation)), default=0)
+    return [number < last for number, one in enumerate(graph.calls) if one.is_collective]
+
+
+def capture_on_ranks(rank: int, count: int, words: list[str], inside: bool) -> None:
+    """Compare captured steps, which average gradients in buckets, with those of DDP."""
+    plain, run = build_on_ranks(rank, count, words)
     device = StandIn()
     run.train_step.capture(CapturedSteps(device, "on"))
     (ours, fewest), (theirs, usual) = (losses_and_fewest_calls(one) for one in (run, plain))
-    assert 2 * fewest < usual
     assert device.captures > 0 < run.train_step.captured.replays
+    collectives = [sent_early(graph) for graph in device.graphs if sent_early(graph)]
+    assert bool(collectives) is run.train_step.captured.can_reduce is inside
+    for of_graph in collectives:
+        # note: the last bucket, and the flags
+        assert of_graph == [True] * (len(of_graph) - 2) + [False] * 2
+        assert len(of_graph) > 4
+    assert (4 if inside else 2) * fewest < usual, (fewest, usual)
     if count == 2:
         assert ours == theirs
         assert_same_state(run, plain)
@@ -71,20 +102,76 @@ def capture_on_ranks(rank: int, count: int, words: list[str]) -> None:
     assert ours == pytest.approx(theirs, rel=1e-2)
     if "launch.gradient_dtype=bfloat16" not in words:
         torch.testing.assert_close(*(list(one.weights().values()) for one in (run, plain)), rtol=1e-3, atol=1e-6)
-    own = torch.cat([parameter.flatten() for parameter in run.train_step.model.parameters()])
-    first = own.clone()
-    dist.broadcast(first, src=0)
-    assert torch.equal(first, own), "weights are equal on all ranks"
+    assert_equal_on_ranks(run)
 
 
-@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(
-    "words",
+    ("count", "words", "inside"),
     [
-        ["recipe=mild", *EARLY["ema"]],
-        ["algorithms=[sam,channels_last]", *EARLY["sam"], "launch.gradient_dtype=bfloat16"],
-        ["algorithms=[sam,blurpool]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"],
+        (2, ["recipe=mild", *EARLY["ema"], "device_batch_size=3"], True),
+        (3, ["recipe=mild", *EARLY["ema"]], True),
+        (2, ["algorithms=[sam,channels_last]", *EARLY["sam"], "launch.gradient_dtype=bfloat16"], True),
+        (3, ["algorithms=[sam,channels_last]", *EARLY["sam"], "launch.gradient_dtype=bfloat16"], True),
+        (2, ["algorithms=[sam,blurpool]", *EARLY["sam"], SIZE_FOR_BF16, "precision=bf16"], True),
+        (3, ["algorithms=[mixup,gradient_clipping]", *EARLY["mixup"]], False),
+        (2, ["algorithms=[mixup,gradient_clipping]", *EARLY["mixup"]], False),
     ],
 )
-def test_steps_of_several_ranks_are_captured_up_to_one_all_reduce(count: int, words: list[str]) -> None:
-    on_ranks(count, capture_on_ranks, count, words)
+def test_steps_of_several_ranks_are_captured_with_their_collectives(count: int, words: list[str], inside: bool) -> None:
+    on_ranks(count, capture_on_ranks, count, words, inside)
+
+
+def fail_on_one_rank(rank: int) -> None:
+    plain, run = build_on_ranks(rank, 2, ["recipe=mild", *EARLY["ema"]])
+    device = StandIn()
+    capture = device.capture
+
+    def fail(function: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
+        graph, outputs = capture(function)
+        if sent_early(graph):
+            raise RuntimeError("operation not permitted")
+        return graph, outputs
+
+    device.capture = fail if rank else capture  # type: ignore[method-assign]
+    run.train_step.capture(CapturedSteps(device, "require"))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        ours = losses_and_fewest_calls(run)
+    line = "cuda_graphs=require: the gradient all-reduce follows the backward pass (rank 1: operation not permitted)"
+    assert printed.getvalue().splitlines() == [line] * (rank == 0)
+    assert not run.train_step.captured.can_reduce
+    assert run.train_step.captured.replays > 0
+    assert ours[0] == losses_and_fewest_calls(plain)[0]
+    assert_same_state(run, plain)
+
+
+def test_a_capture_that_fails_on_one_rank_fails_on_all() -> None:
+    on_two_ranks(fail_on_one_rank)
+
+
+class Unused(nn.Module):
+    """A network with a parameter that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network, self.unused = tiny(), nn.Parameter(torch.ones(3))
+
+    def forward(self, images: Tensor) -> Tensor:
+        outputs: Tensor = self.network(images)
+        return outputs
+
+
+def train_with_an_unused(rank: int) -> None:
+    states = []
+    for captures in (False, True):
+        _, run = build_on_ranks(rank, 2, ["optimizer.weight_decay=0"], lambda *_: Unused())
+        if captures:
+            run.train_step.capture(CapturedSteps(StandIn(), "on"))
+        losses_and_fewest_calls(run)
+        assert_equal_on_ranks(run)
+        states.append(run)
+    assert_same_state(*states)
+    assert torch.equal(states[0].train_step.model.unused.detach(), torch.ones(3))
+
+
+def test_a_parameter_without_a_gradient_has_the_mean_zero() -> None:
+    on_two_ranks(train_with_an_unused)

@@ -28,10 +28,11 @@ static void record(const std::vector<at::Tensor>& all, Key key) {
 struct Queued : c10d::Work {
     Key stream;
     uint64_t at;
+    bool captured;
     std::vector<at::Tensor> outputs;
     c10::intrusive_ptr<c10::ivalue::Future> future;
     Queued(Key s, uint64_t p, std::vector<at::Tensor> o)
-        : c10d::Work(0, c10d::OpType::ALLREDUCE), stream(s), at(p), outputs(o) {
+        : c10d::Work(0, c10d::OpType::ALLREDUCE), stream(s), at(p), captured(joined(s)), outputs(o) {
         c10::Device device(SIM, s.first);
         c10::impl::VirtualGuardImpl impl(SIM);
         future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
@@ -49,7 +50,7 @@ struct Queued : c10d::Work {
     void synchronize() override {
         Key now = current_stream();
         now.first = stream.first;
-        wait_for(now, stream, at);
+        wait_for(now, stream, at, captured);
     }
     c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future; }
     std::vector<at::Tensor> result() override { return outputs; }
@@ -61,11 +62,11 @@ struct Collectives : c10d::Backend {
     c10::intrusive_ptr<c10d::Work> put(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& used,
                                        std::function<void()> f) {
         int device = used.at(0).device().index();
-        Key now = current_stream(), own{device, 1000000};
+        Key now = current_stream(), own{device, COLLECTIVES};
         now.first = device;
-        wait_for(own, now, position(now));
+        wait_for(own, now, position(now), joined(now));
         record(used, own);
-        auto at = enqueue_on(own, [f](uint64_t) { f(); });
+        auto at = enqueue_collective(own, [f](uint64_t) { f(); });
         return c10::make_intrusive<Queued>(own, at, outputs);
     }
     c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& t, const c10d::AllreduceOptions& o) override {

@@ -59,13 +59,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
         auto* e = (Event*)event;
         Key key = key_of(s);
         if (!e || key == e->stream) return;
-        if (e->captured && capture_) {
-            std::lock_guard<std::mutex> g(mutex_);
-            capture_->joined.insert(key);
-            return;
-        }
-        TORCH_CHECK(!joined(key), "dependency created on uncaptured work in another stream");
-        wait_for(key, e->stream, e->at);
+        wait_for(key, e->stream, e->at, e->captured);
     }
     bool queryEvent(void* event) const override {
         if (of_capture()) host_waits("event query");

@@ -87,7 +87,7 @@ struct Allocator final : c10::Allocator {
         Kernel spoil = [p, n](uint64_t) { memset(p, NAN_BYTE, n); };  // NaN, so that what was not written shows
         if (joined(key)) {
             std::lock_guard<std::mutex> g(mutex_);
-            capture_->kernels.emplace_back(spoil, "new memory");
+            capture_->add(key, {spoil, 0, false, {}, 0, "new memory"});
         } else
             push(key, {spoil, 0, false, {}, 0, "new memory"});
         return {p, block, &sim_free, c10::Device(SIM, device)};

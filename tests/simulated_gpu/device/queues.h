@@ -19,6 +19,7 @@ namespace sim {
 constexpr auto SIM = c10::DeviceType::PrivateUse1;
 using Key = std::pair<int, int64_t>;           // device, stream
 using Kernel = std::function<void(uint64_t)>;  // of a seed
+constexpr int64_t COLLECTIVES = 1000000, GRAPHS = 2000000;  // streams of collectives, and first one of graphs' branches
 
 static int device_count_ = 8;
 static thread_local int current_device_ = 0;  // as in CUDA: 0 in every new thread
@@ -55,12 +56,19 @@ struct Queue {
 };
 static std::map<Key, Queue> queues_;
 
+// What a capture recorded, in the order of the host, on the streams that it joined: positions count within the graph.
 struct Graph {
-    std::vector<std::pair<Kernel, const char*>> kernels;
+    std::vector<std::pair<Key, Item>> items;
+    std::map<Key, uint64_t> positions, waited;  // waited: by the stream that started the capture
     int64_t launches = 0;
     uint64_t pool = 0;
-    std::set<Key> joined;
+    Key origin;
     std::thread::id thread;
+    uint64_t add(Key key, Item item) {
+        if (item.waits && key == origin) waited[item.target] = std::max(waited[item.target], item.until);
+        items.emplace_back(key, std::move(item));
+        return ++positions[key];
+    }
 };
 static Graph* capture_ = nullptr;
 static std::map<int, Graph*> graphs_;
@@ -77,7 +85,7 @@ static bool of_capture() {
     return capture_ &&
            (std::this_thread::get_id() == capture_->thread || torch::autograd::get_current_graph_task_id() != -1);
 }
-static bool joined(Key k) { return capture_ && capture_->joined.count(k); }
+static bool joined(Key k) { return capture_ && capture_->positions.count(k); }
 static bool is_capturing() { return joined(current_stream()); }
 
 // A call by which the host waits, which a capture forbids.
@@ -125,10 +133,6 @@ static void run_until(Key key, uint64_t until) {
         run(item);
     }
 }
-static uint64_t position(Key key) {
-    std::lock_guard<std::mutex> g(mutex_);
-    return queues_[key].queued;
-}
 static bool is_done(Key key, uint64_t until) {
     std::lock_guard<std::mutex> g(mutex_);
     return queues_[key].done >= until;
@@ -175,7 +179,7 @@ static void enqueue_seeded(const char* name, Kernel kernel, int launches, uint64
     Key key = current_stream();
     if (joined(key)) {
         std::lock_guard<std::mutex> g(mutex_);
-        capture_->kernels.emplace_back(std::move(kernel), name);
+        capture_->add(key, {std::move(kernel), seed, false, {}, 0, name});
         capture_->launches += launches;
         return;
     }
@@ -188,11 +192,30 @@ static void enqueue_seeded(const char* name, Kernel kernel, int launches, uint64
 static void enqueue(const char* name, Kernel kernel, int launches = 1) {
     enqueue_seeded(name, std::move(kernel), launches, 0);
 }
-static uint64_t enqueue_on(Key key, Kernel kernel) {
-    TORCH_CHECK(!of_capture(), "a collective cannot be captured here");
-    launches_++;
-    return push(key, {std::move(kernel), 0, false, {}, 0, "collective"});
+static uint64_t position(Key key) {
+    std::lock_guard<std::mutex> g(mutex_);
+    return joined(key) ? capture_->positions[key] : queues_[key].queued;
 }
-static void wait_for(Key waiting, Key key, uint64_t until) { push(waiting, {nullptr, 0, true, key, until, "wait"}); }
+// Make a stream wait for a position of another one; captured: whether that position is in the capture.
+static void wait_for(Key waiting, Key key, uint64_t until, bool captured) {
+    Item item{nullptr, 0, true, key, until, "wait"};
+    if (captured && capture_) {
+        std::lock_guard<std::mutex> g(mutex_);
+        capture_->add(waiting, item);  // note: a stream that waits for a capture joins it
+        return;
+    }
+    TORCH_CHECK(!joined(waiting), "dependency created on uncaptured work in another stream");
+    push(waiting, item);
+}
+static uint64_t enqueue_collective(Key key, Kernel kernel) {
+    Item item{std::move(kernel), 0, false, {}, 0, "collective"};
+    if (joined(key)) {
+        std::lock_guard<std::mutex> g(mutex_);
+        return capture_->add(key, item);
+    }
+    TORCH_CHECK(!of_capture(), "a collective on a stream that is not captured, during a capture");
+    launches_++;
+    return push(key, item);
+}
 
 }  // namespace sim
