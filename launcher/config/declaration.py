@@ -121,6 +121,11 @@ class AlgorithmConfig(Declaration):
         """The file of the crops that the loader takes instead of random ones, if any."""
         return None
 
+    @property
+    def snapshot_interval(self) -> str | None:
+        """The time between snapshots of its averages, if it has any."""
+        return None
+
     def epoch_fraction(self, plan: RunPlan, epoch: int) -> float:
         """Return the fraction of the training samples that an epoch reads; `change_order` drops the others."""
         return 1.0

@@ -16,6 +16,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
         **{"dataset.channels": 3, "dataset.dtype": "uint8", "hardware.network": None},
         **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
+        **{"algorithms.ema.snapshots": None},
         **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
         **{"algorithms.stored_labels.true_class_below": 0.0, "algorithms.stored_labels.smoothing": 0.1},
         **{"dataloader.write_missing": False},

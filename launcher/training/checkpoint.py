@@ -21,7 +21,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.run_folder import VOID, RunFolder, checkpoint_files
+from launcher.records.run_folder import SNAPSHOT, VOID, RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -132,6 +132,7 @@ def go_back(run: RunFolder, step: int) -> None:
         later.append(run.best)
     for path in later:
         path.replace(_void(path))
+    _drop_snapshots(run.checkpoints, step)
 
 
 def prune(folder: Path, keep: int, step: int) -> None:
@@ -146,11 +147,19 @@ def prune(folder: Path, keep: int, step: int) -> None:
         *(path for number, path in checkpoint_files(folder, VOID) if number <= step),
         *([_void(best)] if is_there(best) else []),
         *folder.glob(".step-*.tmp"),
+        *folder.glob(f".{SNAPSHOT}-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:
         path.unlink(missing_ok=True)
     for path in (path for number, path in files if number > step):
         path.replace(_void(path))
+    _drop_snapshots(folder, step)
+
+
+def _drop_snapshots(folder: Path, step: int) -> None:
+    """Delete the averages of later steps, which the run computes again."""
+    for path in (path for number, path in checkpoint_files(folder, SNAPSHOT) if number > step):
+        path.unlink()
 
 
 def _void(path: Path) -> Path:

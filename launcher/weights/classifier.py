@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from launcher import power_averages
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
@@ -43,6 +44,7 @@ from launcher.weights import fitted
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
 from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
+from launcher.weights.lengths import of_length
 
 _BATCH = 64
 _PREFETCH = 2
@@ -134,6 +136,7 @@ def model_card(
         "step": state["step"],
         "class_weights": state.get("class_weights"),
         "averaged": config.algorithms.acting("evaluation_weights"),
+        "average": state.get("average"),
         **dict.fromkeys(metric.name for metric in config.task.metrics),
         "images": None,
         "precision": None,
@@ -154,6 +157,15 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     if not {"step", "weights"} <= state.keys():
         raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
     return state
+
+
+def evaluated(folder: RunFolder, *, best: bool, ema_length: float | None) -> dict[str, Any]:
+    """Load a checkpoint with what is fitted to its weights, or with the average of a length instead.
+
+    Raises UserError as `load_checkpoint` and `of_length`.
+    """
+    state = load_checkpoint(folder, best=best)
+    return fitted.added(state, folder) if ema_length is None else of_length(state, folder, ema_length)
 
 
 @dataclass(frozen=True)
@@ -224,17 +236,18 @@ class CheckpointResult:
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
     with_gallery: bool = False, top: int | None = None, only_present: bool = False,
-    details_of: DetailsOf | None = None,
+    details_of: DetailsOf | None = None, ema_length: float | None = None,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
     only_present: predict only classes that one of the images has. details_of: makes other details than the task's.
+    ema_length: that of the moving average to evaluate instead.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
-    state, plan = fitted.added(load_checkpoint(folder, best=best), folder), plan_for(config, 1)
+    state, plan = evaluated(folder, best=best, ema_length=ema_length), plan_for(config, 1)
     classifier = classifier_of(plan, state, device)
     with images_of(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
         if only_present:
@@ -249,7 +262,8 @@ def evaluate_run(
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    notes = [*fitted.notes(classifier.card["task"], state["step"], folder), *notes]
+    of_fit = fitted.notes(classifier.card["task"], state["step"], folder if ema_length is None else None)
+    notes = [*of_fit, *power_averages.notes(state.get("average")), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 

@@ -27,9 +27,8 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import outside_steps
-from launcher.weights import fitted
 from launcher.weights.card import ONNX
-from launcher.weights.classifier import load_checkpoint, model_card, trained_network
+from launcher.weights.classifier import evaluated, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
 from launcher.weights.hugging_face import as_gpt2
@@ -42,12 +41,19 @@ _MOST_ONNX_BYTES = 2**31 - 1
 
 
 def export_run(
-    folder: RunFolder, output: Path, *, best: bool, report: Callable[[int, int], None], onnx: bool = False
+    folder: RunFolder,
+    output: Path,
+    *,
+    best: bool,
+    report: Callable[[int, int], None],
+    onnx: bool = False,
+    ema_length: float | None = None,
 ) -> ExportCheck:
     """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, with a module that loads them.
 
     The files move to `output` only after a process without this project has loaded them and computed the run's logits
     and, if the validation images are present, its first metric. Calls `report` with the images checked and their total.
+    ema_length: that of the moving average to export instead.
 
     Raises UserError if the run has no valid checkpoint, the folder cannot be written, the model differs from the run's,
     or it exceeds the size of an ONNX file.
@@ -57,14 +63,16 @@ def export_run(
         raise UserError(
             Problem("has no predictions without this project; export a run of another task", "task", config.task.name)
         )
-    state = fitted.added(load_checkpoint(folder, best=best), folder)
+    state = evaluated(folder, best=best, ema_length=ema_length)
     plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         task = build_task(config, facts=card["task"])
-        recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
+        # note: the run has recorded what other weights of this step reach
+        rows = read_metrics(folder.metrics) if ema_length is None else []
+        recorded = _add_recorded(card, rows, config.task.primary.name)
         if onnx:
             card["load"] = LOAD
             write_onnx(network.eval(), staged, card, task)

@@ -55,6 +55,7 @@ def _corruptions(arguments: argparse.Namespace) -> int:
         "--csv": arguments.csv is not None,
         "--only-present": arguments.only_present,
         "--cam": arguments.cam,
+        "--ema-length": arguments.ema_length is not None,
     }
     if others := [flag for flag, is_set in only.items() if is_set]:
         raise UserError(*(f"{flag} is for images as they are; remove it, or --corruptions" for flag in others))
