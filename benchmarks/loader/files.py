@@ -11,8 +11,9 @@ import numpy as np
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import file_name
+from launcher.data.ffcv.encoder import Encoder, Form
 from launcher.data.ffcv.values import FFCVFiles
-from launcher.data.ffcv.writer import BetonWriter, Encoded, encode_all
+from launcher.data.ffcv.writer import BetonWriter
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
@@ -92,10 +93,12 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)
     writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
-    numbered = list(enumerate(pieces))
-    for number, image in enumerate(encode_all(SourceFiles("/"), numbered, values=values, upright=False)):
-        assert isinstance(image, Encoded)
-        writer.add(number, image)
+    encoder = Encoder(writer.file, SourceFiles("/"), values, upright=False)
+    for number, image in enumerate(encoder.encode([*enumerate(pieces)])):
+        assert isinstance(image, Form)
+        (digest,) = encoder.store([(number, writer.place(number, image))])
+        assert digest is not None
+        writer.note(number, digest)
     writer.finish()
     writer.publish()
     writer.close()

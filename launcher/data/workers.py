@@ -10,13 +10,13 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from queue import SimpleQueue
-from typing import Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from launcher.errors import Problem, UserError
 from launcher.stopping import defers_stops
@@ -30,6 +30,8 @@ _NOTHING = -1
 Report = Callable[[str, int, int], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Order = TypeVar("Order")
+Final = TypeVar("Final")
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -71,67 +73,127 @@ def in_workers(
 
     Raises UserError if a worker was killed.
     """
+    parts = _parts(items, at_once)
+    with _started([work], workers) as processes, _threads(workers) as pool:
+        call = _on_any(processes)
+        ahead = deque((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
+        while ahead:
+            part, future = ahead.popleft()
+            yield from zip(part, future.result()[1], strict=True)
+            ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
+
+
+def in_two_steps(
+    work: Callable[[list[Item]], list[Result]],
+    settle: Callable[[list[Item], list[Result]], list[Order]],
+    finish: Callable[[list[Order]], list[Final]],
+    items: Iterable[Item],
+    at_once: int,
+    workers: int,
+) -> Generator[tuple[Item, Final]]:
+    """Yield items and their final results in order; the process that did the `work` on items also does `finish`.
+
+    What is large so stays there. `settle` is called here, in the order of items, and returns what `finish` gets.
+
+    Raises UserError if a worker was killed.
+    """
+    parts = _parts(items, at_once)
+    with _started([work, finish], workers) as processes, _threads(workers) as pool, _threads(workers) as finishers:
+        call = _on_any(processes)
+        ahead = deque((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
+        finishing: deque[tuple[list[Item], Future[list[Final]]]] = deque()
+        while ahead or finishing:
+            first: list[Future[Any]] = [queue[0][1] for queue in (ahead, finishing) if queue]
+            wait(first, return_when=FIRST_COMPLETED)
+            if finishing and finishing[0][1].done():
+                part, final = finishing.popleft()
+                yield from zip(part, final.result(), strict=True)
+                ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
+            if ahead and ahead[0][1].done():
+                part, future = ahead.popleft()
+                process, results = future.result()
+                finishing.append((part, finishers.submit(process.call, settle(part, results), 1)))
+
+
+def _parts(items: Iterable[Item], at_once: int) -> Iterator[list[Item]]:
     left = iter(items)
-    parts = iter(lambda: list(itertools.islice(left, at_once)), [])
-    ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
-    processes: list[_Process[Item, Result]] = []
-    free: SimpleQueue[_Process[Item, Result]] = SimpleQueue()
+    return iter(lambda: list(itertools.islice(left, at_once)), [])
 
-    def call(part: list[Item]) -> list[Result]:
-        process = free.get()
-        try:
-            return process.call(part)
-        finally:
-            free.put(process)
 
-    pool = ThreadPoolExecutor(workers)
+@contextmanager
+def _started(functions: Sequence[Callable[[list[Any]], list[Any]]], workers: int) -> Iterator[list["_Process"]]:
+    """Start worker processes that call these functions, and end them after the block."""
+    processes: list[_Process] = []
     try:
         with defers_stops():
-            for _ in range(workers):
-                processes.append(_Process(work))
-                free.put(processes[-1])
-        ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
-        while ahead:
-            part, results = ahead.popleft()
-            yield from zip(part, results.result(), strict=True)
-            ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
+            processes.extend(_Process(functions) for _ in range(workers))
+        yield processes
     except _Killed:
         message = "a worker process was killed, usually because memory ran out; use fewer workers"
         raise UserError(Problem(message, "dataloader.workers", workers)) from None
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.end()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
+    """Start threads that wait for worker processes, and cancel after the block what they have not started."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _on_any(processes: Sequence["_Process"]) -> Callable[[list[Any]], tuple["_Process", list[Any]]]:
+    """Return what calls the first function of a free process with items, for threads; it returns the process too."""
+    free: SimpleQueue[_Process] = SimpleQueue()
+    for one in processes:
+        free.put(one)
+
+    def call(items: list[Any]) -> tuple[_Process, list[Any]]:
+        process = free.get()
+        try:
+            return process, process.call(items)
+        finally:
+            free.put(process)
+
+    return call
 
 
 class _Killed(Exception):
     """A worker process has ended."""
 
 
-class _Process(Generic[Item, Result]):
-    """A worker process that calls a function, and may be killed at any time.
+class _Process:
+    """A worker process that calls functions, each in a thread of its own, and may be killed at any time.
 
     concurrent.futures' pool would wait forever for a result of which a killed worker has sent a part, and a process
     that exits at once would leak its semaphores; a pipe has neither fault.
     """
 
-    def __init__(self, work: Callable[[list[Item]], list[Result]]):
+    def __init__(self, functions: Sequence[Callable[[list[Any]], list[Any]]]):
         context = multiprocessing.get_context("spawn")
-        self._connection, end = context.Pipe()
-        self._process = context.Process(target=_serve, args=(work, end), daemon=True)
+        connections, ends = zip(*(context.Pipe() for _ in functions), strict=True)
+        self._connections = [(connection, threading.Lock()) for connection in connections]
+        self._process = context.Process(target=_serve, args=(functions, ends), daemon=True)
         self._process.start()
-        end.close()
+        for end in ends:
+            end.close()
 
-    def call(self, items: list[Item]) -> list[Result]:
-        """Return the results of items. Raises what the function raises, and _Killed if the process has ended."""
+    def call(self, items: list[Any], function: int = 0) -> list[Any]:
+        """Return a function's results of items. Raises what it raises, and _Killed if the process has ended."""
+        connection, lock = self._connections[function]
         try:
-            self._connection.send(items)
-            result = self._connection.recv()
+            with lock:
+                connection.send(items)
+                result = connection.recv()
         except (EOFError, OSError):
             raise _Killed from None
         if isinstance(result, Exception):
             raise result
-        return cast(list[Result], result)
+        return cast(list[Any], result)
 
     def end(self) -> None:
         """End the process now, whatever it waits for."""
@@ -139,12 +201,18 @@ class _Process(Generic[Item, Result]):
         self._process.join()
 
 
-def _serve(work: Callable[[list[Item]], list[Result]], connection: Connection) -> None:
+def _serve(functions: Sequence[Callable[[list[Any]], list[Any]]], connections: Sequence[Connection]) -> None:
     follow_parent()
+    for pair in zip(functions[1:], connections[1:], strict=True):
+        threading.Thread(target=_answer, args=pair, daemon=True).start()
+    _answer(functions[0], connections[0])
+
+
+def _answer(function: Callable[[list[Any]], list[Any]], connection: Connection) -> None:
     while True:
         items = connection.recv()
         try:
-            connection.send(work(items))
+            connection.send(function(items))
         except Exception as error:
             connection.send(error)
 

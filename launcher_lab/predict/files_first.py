@@ -106,15 +106,16 @@ def _no_room(machine: Hardware, gigabytes: float) -> str:
 
 
 def _seconds_an_image(machine: Hardware) -> float:
-    """Return the seconds to write an image: of all cores, then of the process that stores it and computes checksums."""
-    return _encoding(machine) + 1 / float(efficiencies()["prepare"]["process"])
+    """Return the seconds to write an image: of all cores or of the disk, which write at the same time."""
+    values = efficiencies()["prepare"]
+    return max(_of_all_cores(machine, values["stored"]), float(values["bytes"] / values["disk"]))
 
 
-def _encoding(machine: Hardware) -> float:
-    """Return the seconds of all cores to decode and encode an image."""
+def _of_all_cores(machine: Hardware, images: float) -> float:
+    """Return the seconds of all cores for an image, of which one does so many `images` a second alone."""
     values, cores = efficiencies(), machine.cores or 1
     threads = decoding_threads("torchvision", cores, cores, values) * values["loaders"]["share"]["torchvision"]
-    return float(1 / (threads * values["prepare"]["core"]))
+    return float(1 / (threads * images))
 
 
 def _seconds_while_training(files: FilesFirst) -> float:
@@ -126,7 +127,8 @@ def _seconds_while_training(files: FilesFirst) -> float:
     loader = plan.config.dataloader
     if not isinstance(loader, FFCVLoader) or loader.cannot_write(plan.config):
         return math.inf
-    an_image = _encoding(files.prediction.machine) / float(efficiencies()["prepare"]["threads"])
+    values = efficiencies()["prepare"]
+    an_image = _of_all_cores(files.prediction.machine, values["core"] * values["threads"])
     at = {size.view: size for size in sizes}
     first = (at[plan.view(step)] for step in range(plan.epoch_steps.length(0)))
     more = plan.batch_size * an_image

@@ -71,10 +71,22 @@ def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, worker
         yield from zip(part, work(part), strict=True)
 
 
+def in_turn_twice(
+    work: Callable[..., Any], settle: Callable[..., Any], finish: Callable[..., Any], *options: Any
+) -> Iterator[Any]:
+    """Replace worker processes of two steps by work in this process."""
+
+    def both(part: list[Any]) -> Any:
+        return finish(settle(part, work(part)))
+
+    yield from in_turn(both, *options)
+
+
 @pytest.fixture(scope="package", autouse=True)
 def _without_processes() -> Iterator[None]:
     """Use no worker processes; tests/faults/test_preparing.py has real ones."""
-    with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.unreadable.in_workers", in_turn):
+    two_steps = patch("launcher.data.ffcv.prepare.in_two_steps", in_turn_twice)
+    with two_steps, patch("launcher.data.unreadable.in_workers", in_turn):
         yield
 
 

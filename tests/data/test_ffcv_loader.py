@@ -19,8 +19,8 @@ from launcher.data.crops import Crops, centre_boxes, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.decoder import cut
+from launcher.data.ffcv.encoder import to_jpeg
 from launcher.data.ffcv.loader import DecodingPool, choose
-from launcher.data.ffcv.writer import to_jpeg
 from launcher.data.images import ChangeImage
 from launcher.data.jpeg import with_decoder
 from launcher.data.sampling import Request

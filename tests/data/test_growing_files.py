@@ -1,6 +1,7 @@
 """`dataloader.write_missing`: images that are not in FFCV files yet have their pixels, and are stored for them."""
 
 import errno
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,15 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.data.ffcv import growing, store
-from launcher.data.ffcv.beton import open_beton
+from launcher.data.ffcv.beton import PIXELS, open_beton
 from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.encoder import Encoded
 from launcher.data.ffcv.growing import GrowingPool
+from launcher.data.ffcv.prepare import verify
 from launcher.data.ffcv.store import Store, adopt, store_files
-from launcher.data.ffcv.writer import PIXELS, BetonWriter, Encoded, Layout
+from launcher.data.ffcv.writer import BetonWriter, Layout
 from launcher.data.inspection import inspect_data
+from launcher.data.workers import quiet
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -42,6 +46,11 @@ def target(tmp_path: Path) -> Path:
 
 def opened(target: Path, identity: str = "x") -> Store:
     return Store(target, len(LABELS), Layout.of(64), identity)
+
+
+def add(writer: BetonWriter, number: int, image: Encoded) -> None:
+    writer.file.write(image.data, writer.place(number, image.form))
+    writer.note(number, hashlib.sha256(image.data).digest())
 
 
 def files_of(folder: Path) -> FFCVDataset:
@@ -99,6 +108,7 @@ def test_a_run_writes_the_files_once_all_images_are_stored_and_reads_on(folder: 
     third = [*loaders.train.epoch(2)]
     loaders.close()
     assert {one.suffix for one in (folder / "ffcv").iterdir()} == {".beton", ".json"}
+    assert len([*verify(files_of(folder), quiet)]) == 2
     assert same([*first, *second, *third], stream(make_loaders(folder, *WORDS), epochs=(0, 1, 2)))
 
 
@@ -108,7 +118,7 @@ def test_prepare_continues_with_what_a_run_has_stored(folder: Path, monkeypatch:
     loaders.close()
     encode, numbers = growing.encode_all, list[int]()
     monkeypatch.setattr(
-        "launcher.data.ffcv.prepare.encode_all",
+        "launcher.data.ffcv.encoder.encode_all",
         lambda files, items, **values: [numbers.append(items[0][0]), encode(files, items, **values)][1],
     )
     write_files(folder)
@@ -154,8 +164,8 @@ def test_a_full_disk_removes_all_with_one_line(
 def test_an_unfinished_file_with_more_is_kept(target: Path) -> None:
     writer = BetonWriter(target, LABELS, 64, "x")
     for number in (0, 1):
-        writer.add(number, replace(IMAGE, data=bytes(range(10))))
-    writer.save()
+        add(writer, number, replace(IMAGE, data=bytes(range(10))))
+    writer.save(writer.state())
     opened(target).add(2, IMAGE)
     adopt(target, LABELS, Layout.of(64), "x")
     assert store_files(target)[1].exists()
@@ -175,8 +185,8 @@ def test_what_is_stored_becomes_the_unfinished_file(target: Path) -> None:
     writer = BetonWriter(target, LABELS, 64, "x")
     assert (writer.missing.tolist(), writer.converted) == ([0, 1], {"JPEG named .png": 1})
     for number in (0, 1):
-        writer.add(number, IMAGE)
-    assert writer.finish() == 3
+        add(writer, number, IMAGE)
+    assert writer.finish()[0] == 3
     writer.publish()
     writer.close()
     assert open_beton(target).rows["f1"].tolist() == LABELS.tolist()

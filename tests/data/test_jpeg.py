@@ -16,7 +16,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.crops import cut, resize_by_pillow, resize_by_torch
 from launcher.data.ffcv.decoder import decode
-from launcher.data.ffcv.writer import to_jpeg
+from launcher.data.ffcv.encoder import to_jpeg
 from launcher.data.images import Pixels
 from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
 from launcher.data.records import Records

@@ -1,6 +1,8 @@
 """FFCV files: their contents, errors, and resuming after an interruption."""
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +13,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv import prepare
+from launcher.data.ffcv import encoder, prepare
 from launcher.data.ffcv import writer as beton_writer
-from launcher.data.ffcv.beton import manifest_path, open_beton, read_manifest
+from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
-from launcher.data.ffcv.writer import aligned_interval
+from launcher.data.ffcv.encoder import aligned_interval
 from launcher.errors import UserError
-from tests.commands import refused
+from tests.commands import output_of, refused
 
 from .conftest import make_loaders, needs_ffcv, stream, words_for, write_files
 
@@ -102,9 +104,9 @@ def test_an_interrupted_file_resumes_to_the_same_bytes(
         list(prepare.prepare(FFCVDataset.of(config), interrupt))
     assert not list((tmp_path / "parts").glob("*.beton"))
     encoded: list[int] = []
-    real = prepare.encode_all
+    real = encoder.encode_all
     monkeypatch.setattr(
-        prepare,
+        encoder,
         "encode_all",
         lambda files, items, **options: encoded.extend(dict(items)) or real(files, items, **options),
     )
@@ -134,6 +136,27 @@ def test_one_process_at_a_time_writes_a_file(image_folder: Path, tmp_path: Path)
     with pytest.raises(UserError, match="another process is writing"):
         write_files(image_folder, f"dataloader.folder={tmp_path}")
     writer.close()
+
+
+@pytest.mark.parametrize("of", ["file", "images"])
+@pytest.mark.parametrize("part", ["label", "image", "table"])
+def test_a_check_finds_one_changed_bit_also_of_older_files(
+    image_folder: Path, tmp_path: Path, of: str, part: str
+) -> None:
+    words = [*words_for(image_folder, "dataloader=ffcv"), f"dataloader.folder={tmp_path}"]
+    train = write_files(image_folder, *words[2:])[0]
+    file = open_beton(train)
+    if of == "file":
+        older = json.loads(manifest_path(train).read_text())
+        older |= {"sha256": hashlib.sha256(train.read_bytes()).hexdigest()}
+        del older["sha256_of"]
+        manifest_path(train).write_text(json.dumps(older))
+    assert output_of("prepare", *words, "--check").count("checksums match") == 2
+    data = bytearray(train.read_bytes())
+    last_label, last_size = ROWS_START + file.samples * ROW.itemsize - 8, len(data) - 8
+    data[{"label": last_label, "image": int(file.pieces["place"][-1]), "table": last_size}[part]] ^= 1
+    train.write_bytes(data)
+    assert "is damaged (wrong checksum)" in refused("prepare", *words, "--check")
 
 
 @needs_ffcv

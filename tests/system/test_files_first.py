@@ -227,7 +227,8 @@ def test_the_time_of_a_plan_has_the_writing(by_hand: None) -> None:
         ({"disk": 100.0}, [], "the disk has 100.0"),
         ({}, ["epochs=8", "schedule.fit=on"], "or twice as long on a slow disk"),
         ({}, ["stop.minutes=8"], "or twice as long on a slow disk"),
-        ({}, [], "written while the first epoch trains"),
+        ({"cores": 192}, [], "written while the first epoch trains"),
+        ({}, [], "written first"),
         ({}, ["dataset.skip_bad=true"], "written first"),
     ],
 )

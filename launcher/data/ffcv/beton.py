@@ -4,9 +4,11 @@ Layout (FFCV 1.0.2, version 2): header, field descriptions, one row of metadata 
 end a table of (sample, offset, size) of each stored image.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -35,7 +37,7 @@ class Manifest:
     """`values` are those of dataloader.files; `converted` counts images by original form; `skipped` maps to reasons.
 
     `source` is the fingerprint of the list of images (launcher.data.identity); `exif_orientation` states whether EXIF
-    rotation was applied.
+    rotation was applied. `sha256` is `checksum`, or that of the file in older ones (`sha256_of`).
     """
 
     split: str
@@ -48,6 +50,15 @@ class Manifest:
     sha256: str
     source: str
     exif_orientation: bool
+    sha256_of: Literal["file", "images"] = "file"
+
+
+def checksum(head: bytes, table: bytes, digests: bytes) -> str:
+    """Return the SHA-256 in hexadecimal of a file's header and rows, its table, and the SHA-256 of each image in order.
+
+    Processes that store images hash them too. The zeros between pages have no checksum.
+    """
+    return hashlib.sha256(head + table + digests).hexdigest()
 
 
 def manifest_path(path: Path) -> Path:

@@ -14,12 +14,13 @@ from launcher.data.crops import boxes_of, centre_boxes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import ROW
 from launcher.data.ffcv.dataset import FFCVDataset, full_values
+from launcher.data.ffcv.encoder import Encoded, encode_all
 from launcher.data.ffcv.loader import DecodingPool
 from launcher.data.ffcv.prepare import identity_of, is_written, prepare
 from launcher.data.ffcv.store import Store, not_stored
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
 from launcher.data.ffcv.values import FFCVValues
-from launcher.data.ffcv.writer import Encoded, Layout, encode_all
+from launcher.data.ffcv.writer import Layout
 from launcher.data.images import Reader
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening

@@ -6,10 +6,14 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from launcher import atomic
 from launcher.config.schema import Dataset
@@ -17,23 +21,26 @@ from launcher.counts import count_of
 from launcher.data.builtin import shapes_folder
 from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
-from launcher.data.ffcv.beton import Manifest, manifest_path, open_beton
+from launcher.data.ffcv.beton import ALLOCATION, ROW, ROWS_START, Beton, Manifest, checksum, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
+from launcher.data.ffcv.encoder import Encoder, Form
 from launcher.data.ffcv.store import adopt
 from launcher.data.ffcv.values import FFCVFile
-from launcher.data.ffcv.writer import BetonWriter, Layout, encode_all
+from launcher.data.ffcv.writer import BetonWriter, Layout
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.sources.find import find_skipped, images_path, splits
-from launcher.data.sources.source import Files
+from launcher.data.sources.source import Files, Piece
 from launcher.data.split import Split
-from launcher.data.workers import Report, in_workers
+from launcher.data.workers import Report, in_threads, in_two_steps
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
+from launcher.stopping import defers_stops
 
 _IMAGES_A_TASK = 16
 _SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
+_Item = tuple[int, Piece]
 
 
 class Unwritable(UserError):
@@ -82,7 +89,8 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
     for file in [*splits, *([small] if small else [])]:
         if file.manifest is None:
             raise UserError(f"{file.path} has no manifest; remove it and run train prepare")
-        if _checksum(file.path, report) != file.manifest.sha256:
+        of = _checksum if file.manifest.sha256_of == "images" else _checksum_of_all
+        if of(file, report) != file.manifest.sha256:
             raise UserError(f"{file.path} is damaged (wrong checksum); remove it and run train prepare")
         yield file.path, file.manifest
 
@@ -155,7 +163,7 @@ class _Job:
                 f"{len(bad)} of {count_of(len(source.files), 'image')} in {_root(source)} cannot be decoded: {shown}; "
                 "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
-        samples = writer.finish()
+        samples, digest = writer.finish()
         stored = ((name, size) for name, size in listed(source) if name not in bad)
         manifest = Manifest(
             split=source.split,
@@ -166,7 +174,8 @@ class _Job:
             converted=dict(sorted(writer.converted.items())),
             skipped={**self.skipped, **bad},
             bytes=writer.partial.stat().st_size,
-            sha256=_checksum(writer.partial, self.report),
+            sha256=digest,
+            sha256_of="images",
             source=self.known_as or fingerprint(stored),
         )
         # note: write the manifest first: it is ignored without its file, but a file cannot be checked without it
@@ -175,36 +184,78 @@ class _Job:
         return manifest
 
     def _add_all(self, writer: BetonWriter) -> dict[str, str]:
-        """Encode and add all missing images; return those that cannot be decoded, with reasons."""
+        """Encode and store all missing images; return those that cannot be decoded, with reasons."""
         missing, total = writer.missing, len(self.source.files)
         if not len(missing):
             return {}
-        files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
-        encode = partial(encode_all, files, values=self.values, upright=upright)
-        items = ((number, self.source.piece(number)) for number in missing.tolist())
-        done, bad, saved = total - len(missing), {}, time.monotonic()
-        try:
-            for (number, _), image in in_workers(encode, items, _IMAGES_A_TASK, self.workers):
+        encoder = Encoder(
+            writer.file, Files(images_path(self.dataset)), self.values, upright=self.dataset.exif_orientation
+        )
+        bad: dict[str, str] = {}
+
+        def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[tuple[int, int | None]]:
+            places: list[tuple[int, int | None]] = []
+            for (number, _), image in zip(items, images, strict=True):
                 if isinstance(image, UnreadableImage):
                     bad[self.source.files[number]] = str(image)
+                    places.append((number, None))
                 else:
-                    writer.add(number, image)
-                done += 1
-                self.report(self.source.split, done, total)
-                if time.monotonic() - saved > _SECONDS_A_SAVE:
-                    writer.save()
-                    saved = time.monotonic()
+                    places.append((number, writer.place(number, image)))
+            return places
+
+        items = ((number, self.source.piece(number)) for number in missing.tolist())
+        stored = in_two_steps(encoder.encode, place, encoder.store, items, _IMAGES_A_TASK, self.workers)
+        try:
+            with closing(stored), ThreadPoolExecutor(1) as saver:
+                self._note_all(writer, stored, saver, total - len(missing))
         finally:
-            writer.save()
+            with defers_stops():
+                writer.save(writer.state())
         return bad
 
+    def _note_all(
+        self,
+        writer: BetonWriter,
+        stored: Iterator[tuple[_Item, bytes | None]],
+        saver: ThreadPoolExecutor,
+        done: int,
+    ) -> None:
+        """Note images as they are stored, and save now and then, meanwhile."""
+        saved = time.monotonic()
+        saving: Future[Any] | None = None
+        for (number, _), digest in stored:
+            if digest is not None:
+                writer.note(number, digest)
+            done += 1
+            self.report(self.source.split, done, len(self.source.files))
+            if time.monotonic() - saved > _SECONDS_A_SAVE and (saving is None or saving.done()):
+                if saving is not None:
+                    saving.result()
+                saved, saving = time.monotonic(), saver.submit(writer.save, writer.state())
 
-def _checksum(path: Path, report: Report) -> str:
-    """Return a file's SHA-256 in hexadecimal."""
-    digest, done, total = hashlib.sha256(), 0, path.stat().st_size
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
+
+def _checksum(file: Beton, report: Report) -> str:
+    """Return the checksum of a file, whose images are read in threads."""
+    with file.path.open("rb") as opened:
+        number = opened.fileno()
+
+        def digest(piece: tuple[int, int, int]) -> bytes:
+            _, place, size = piece
+            return hashlib.sha256(os.pread(number, size, place)).digest()
+
+        head = os.pread(number, ROWS_START + file.samples * ROW.itemsize, 0)
+        table = os.pread(number, file.bytes - file.table, file.table)
+        pieces = np.frombuffer(table, ALLOCATION).tolist()
+        digests = in_threads(digest, pieces, _IMAGES_A_TASK, report, f"checksum of {file.path.name}")
+        return checksum(head, table, b"".join(digests))
+
+
+def _checksum_of_all(file: Beton, report: Report) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    digest, done = hashlib.sha256(), 0
+    with file.path.open("rb") as opened:
+        while chunk := opened.read(_CHUNK):
             digest.update(chunk)
             done += len(chunk)
-            report(f"checksum of {path.name.removesuffix('.partial')}", done, total)
+            report(f"checksum of {file.path.name}", done, file.bytes)
     return digest.hexdigest()

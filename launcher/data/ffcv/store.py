@@ -5,6 +5,7 @@ Both outlive a killed process; the checksum of each image excludes what a crash 
 """
 
 import fcntl
+import hashlib
 import mmap
 import os
 import threading
@@ -17,10 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from launcher.data.ffcv.beton import ROW
-from launcher.data.ffcv.writer import Encoded, Layout, State, partial_files, write_all
+from launcher.data.ffcv.encoder import Encoded
+from launcher.data.ffcv.shared_file import write_all
+from launcher.data.ffcv.writer import Layout, State, no_digests, partial_files
+from launcher.data.workers import in_threads
 from launcher.disk import line
 from launcher.locks import Held, lock
 
+_IMAGES_A_TASK = 16
 _HEADER = np.dtype([("identity", "S64"), ("end", "<u8"), ("closed", "u1")])
 _STORED = np.dtype([("image", ROW["f0"]), ("size", "<u8"), ("checksum", "<u4"), ("converted", "S64")])
 
@@ -132,14 +137,18 @@ class Store:
         file = os.open(partial, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             release = lock(file, partial)
-            intact = [number for number in np.flatnonzero(self._rows["size"]).tolist() if self.read(number)]
+            numbers = np.flatnonzero(self._rows["size"]).tolist()
+            hashed = dict(zip(numbers, in_threads(self._sha256, numbers, _IMAGES_A_TASK), strict=True))
+            intact = [number for number, digest in hashed.items() if digest]
             if intact and os.fstat(file).st_size < os.fstat(self._data).st_size:
                 rows, sizes = np.zeros(len(labels), ROW), np.zeros(len(labels), np.uint64)
                 rows["f0"][intact], rows["f1"][intact] = self._rows["image"][intact], labels[intact]
                 sizes[intact] = self._rows["size"][intact]
+                digests = no_digests(len(labels))
+                digests[intact] = [np.frombuffer(hashed[number], np.uint8) for number in intact]
                 forms = Counter(filter(None, (text.decode() for text in self._rows["converted"][intact].tolist())))
                 os.fsync(self._data)
-                State(identity, int(self._header["end"][0]), forms, rows, sizes).write(state)
+                State(identity, int(self._header["end"][0]), forms, rows, sizes, digests).write(state)
                 self._paths[0].replace(partial)
             self._remove()
             release()
@@ -147,6 +156,11 @@ class Store:
             pass
         finally:
             os.close(file)
+
+    def _sha256(self, number: int) -> bytes:
+        """Return the SHA-256 of an image, empty if it is damaged."""
+        image = self.read(number)
+        return b"" if image is None else hashlib.sha256(image.data).digest()
 
     def _close(self) -> None:
         """Let no process add images, and wait until those that do have finished."""

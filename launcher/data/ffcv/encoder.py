@@ -1,0 +1,147 @@
+"""Encode images of FFCV files, as pixels or JPEGs, and store them, in worker processes; imports no torch."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from PIL import Image
+
+from launcher import randomness
+from launcher.data.decode import Decoded, UnreadableImage, decode
+from launcher.data.ffcv.beton import JPEG, PIXELS
+from launcher.data.ffcv.shared_file import SharedFile
+from launcher.data.ffcv.values import FFCVFile
+from launcher.data.sources.reading import read_all
+from launcher.data.sources.source import Files, Piece
+
+
+class Form(NamedTuple):
+    """What a file records of an `Encoded` image, whose `data` has `size` bytes."""
+
+    mode: int
+    width: int
+    height: int
+    size: int
+    converted_from: str | None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A stored image: `data` is a JPEG or RGB pixels in rows, `converted_from` an unusual original form."""
+
+    mode: int
+    width: int
+    height: int
+    data: bytes
+    converted_from: str | None
+
+    @property
+    def form(self) -> Form:
+        return Form(self.mode, self.width, self.height, len(self.data), self.converted_from)
+
+
+def encode_all(
+    files: Files, items: Sequence[tuple[int, Piece]], *, values: FFCVFile, upright: bool
+) -> list[Encoded | UnreadableImage]:
+    """Encode images by their positions in the data set, which determine whether one is stored as a JPEG.
+
+    `upright` applies EXIF rotation.
+
+    Raises UserError if the files cannot be read.
+    """
+    # note: OpenCV's own threads would compete with the other worker processes
+    cv2.setNumThreads(1)
+    numbers, pieces = zip(*items, strict=True)
+    chances = randomness.uniforms(0, "jpeg", 0, np.array(numbers), 1)[:, 0]
+    return [
+        _encode(data, piece.name, values, upright=upright, as_jpeg=bool(chance < values.jpeg_share))
+        for data, piece, chance in zip(read_all(files, pieces), pieces, chances, strict=True)
+    ]
+
+
+def _encode(
+    data: bytes | UnreadableImage, name: str, values: FFCVFile, *, upright: bool, as_jpeg: bool
+) -> Encoded | UnreadableImage:
+    if isinstance(data, UnreadableImage):
+        return data
+    try:
+        decoded = decode(data, upright=upright)
+    except UnreadableImage as reason:
+        return reason.with_traceback(None)
+    original = _unusual(decoded, name)
+    pixels = shrink(np.asarray(decoded.image), values.max_side)
+    height, width = pixels.shape[:2]
+    if not as_jpeg:
+        return Encoded(PIXELS, width, height, pixels.tobytes(), original)
+    return Encoded(JPEG, width, height, to_jpeg(pixels, values), original)
+
+
+def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
+    """Scale uint8 [H, W, 3] down, by averaging areas, until height and width fit; rounds as FFCV does."""
+    ratio = max_side / max(pixels.shape[:2])
+    if ratio >= 1:
+        return pixels
+    size = (max(1, int(ratio * pixels.shape[1])), max(1, int(ratio * pixels.shape[0])))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA))
+
+
+def to_jpeg(pixels: np.ndarray, values: FFCVFile) -> bytes:
+    """Encode uint8 RGB pixels [H, W, 3] as a JPEG with chroma at half the resolution."""
+    parameters = [cv2.IMWRITE_JPEG_QUALITY, values.quality]
+    if values.restart_interval:
+        parameters += [cv2.IMWRITE_JPEG_RST_INTERVAL, aligned_interval(pixels.shape[1], values.restart_interval)]
+    done, data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
+    assert done, "OpenCV encodes every uint8 image"
+    return data.tobytes()
+
+
+def aligned_interval(width: int, most: int) -> int:
+    """Return the longest restart interval of at most `most` blocks of 16 pixels that divides each row evenly."""
+    blocks = -(-width // 16)
+    return next(interval for interval in range(min(most, blocks), 0, -1) if blocks % interval == 0)
+
+
+def _unusual(decoded: Decoded, name: str) -> str | None:
+    """Describe an unusual but convertible image."""
+    suffix = PurePosixPath(name).suffix.lower()
+    # note: Pillow calls a JPEG of several images MPO
+    kind = decoded.format.replace("MPO", "JPEG")
+    parts = [f"{kind} named {suffix}"] if kind != Image.registered_extensions().get(suffix) else []
+    parts += [decoded.mode] if decoded.mode != "RGB" else []
+    parts += ["turned upright"] if decoded.turned else []
+    return ", ".join(parts) or None
+
+
+class Encoder:
+    """In a worker process: `encode` images and hold them until `store` writes each to its place.
+
+    `upright` applies EXIF rotation.
+    """
+
+    def __init__(self, file: SharedFile, files: Files, values: FFCVFile, *, upright: bool):
+        self._file, self._files, self._values, self._upright = file, files, values, upright
+        self._held: dict[int, bytes] = {}
+
+    def encode(self, items: Sequence[tuple[int, Piece]]) -> list[Form | UnreadableImage]:
+        """Encode images; returns and raises as `encode_all`, without the bytes."""
+        images = encode_all(self._files, items, values=self._values, upright=self._upright)
+        results: list[Form | UnreadableImage] = []
+        for (number, _), image in zip(items, images, strict=True):
+            if isinstance(image, UnreadableImage):
+                results.append(image)
+            else:
+                self._held[number] = image.data
+                results.append(image.form)
+        return results
+
+    def store(self, places: Sequence[tuple[int, int | None]]) -> list[bytes | None]:
+        """Write held images by number to their places; return their SHA-256, and None for those without a place."""
+        return [None if place is None else self._store(self._held.pop(number), place) for number, place in places]
+
+    def _store(self, data: bytes, place: int) -> bytes:
+        self._file.write(data, place)
+        return hashlib.sha256(data).digest()
