@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from launcher.rank.signs import SHARING
 
 # Run a kernel on the first GPU; with an argument on all GPUs, and import torchvision too.
 # note: by the CUDA runtime, because NVML also counts cards that are partitioned, faulty or unsupported
@@ -42,6 +45,9 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip":
 """
 
 
+SYSTEM = Path("/sys")
+
+
 @dataclass(frozen=True)
 class ProbeResult:
     """What a probe printed, or the last line of its error."""
@@ -64,8 +70,8 @@ def run_probe(script: str, *words: str) -> ProbeResult:
 
 
 def rank_cores(local_world_size: int) -> int:
-    """Return the cores per rank on this machine, at least one."""
-    return max(1, usable_cores() // local_world_size)
+    """Return the cores per rank on this machine, or of this rank if it is bound to a NUMA node; at least one."""
+    return max(1, usable_cores() // int(os.environ.get(SHARING, local_world_size)))
 
 
 def free_shared_memory() -> int | None:
@@ -126,6 +132,33 @@ def usable_memory() -> tuple[int, int]:
 def usable_cores() -> int:
     """Count the cores of the process's affinity mask, or of the machine if the system has no mask."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def numa_nodes(addresses: Sequence[str | None], system: Path = SYSTEM) -> list[str]:
+    """Return the NUMA node of each GPU by its address on the PCI bus, `-1` or empty if unknown."""
+    return [_read(system / "bus/pci/devices" / (address or "unknown") / "numa_node") for address in addresses]
+
+
+def numa_cores(addresses: Sequence[str | None], system: Path = SYSTEM) -> list[list[int]] | str:
+    """Return the cores of each GPU's NUMA node that this process may use, or why its rank cannot be bound to them.
+
+    `torch.numa.binding` has the same nodes, but needs a CUDA context here and the program numactl.
+    """
+    folder = system / "devices/system/node"
+    if len([*folder.glob("node[0-9]*")]) < 2 or not hasattr(os, "sched_setaffinity"):
+        return "this machine shows one NUMA node"
+    cores: list[list[int]] = []
+    for number, node in enumerate(numa_nodes(addresses, system)):
+        cores.append(sorted(_numbers(_read(folder / f"node{node}" / "cpulist")) & os.sched_getaffinity(0)))
+        if not cores[-1]:
+            return f"the NUMA node of GPU {number} is unknown, or this process may use none of its cores"
+    return cores or "only GPUs have one"
+
+
+def _numbers(ranges: str) -> set[int]:
+    """Return the numbers of ranges such as `0-3,8`."""
+    ends = (one.partition("-") for one in ranges.split(",") if one)
+    return {number for first, _, last in ends for number in range(int(first), int(last or first) + 1)}
 
 
 def cards_on_the_bus(devices: Path = Path("/sys/bus/pci/devices")) -> int:

@@ -162,6 +162,7 @@ class Launch:
     """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
 
     `gradient_dtype` is the type of the gradient all-reduce; `rehearsal` runs each kind of step once before training.
+    `numa` binds each process to the cores beside its GPU.
     """
 
     name: str
@@ -173,6 +174,7 @@ class Launch:
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]
     rehearsal: Literal["on", "off"]
+    numa: Literal["on", "off"]
     hang_timeout: Positive | None
 
     @property

@@ -46,6 +46,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield machine.judge_torch(torch)
     yield from machine.judge_driver(torch, gpus or [])
     yield from machine.judge_cuda(torch, gpus or [])
+    yield from machine.judge_nodes(torch)
     if config.compile != "off" and (gpus or others):
         yield machine.judge_compiler(config.compile)
     yield from examine_data(config, report)

@@ -21,7 +21,7 @@ from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import UserError
 from launcher.installation import how_to_add
-from launcher.probe import ProbeResult, free_shared_memory, usable_cores, usable_memory
+from launcher.probe import SYSTEM, ProbeResult, free_shared_memory, numa_nodes, usable_cores, usable_memory
 
 _CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
@@ -236,6 +236,15 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
     if values["nccl"] is None:
         return [*observation, problem("NCCL", "none in torch", "GPUs cannot communicate: install torch for CUDA")]
     return [*observation, ok("NCCL", values["nccl"])]
+
+
+def judge_nodes(result: ProbeResult, system: Path = SYSTEM) -> list[Finding]:
+    """Show the NUMA nodes of the GPUs where these have several."""
+    nodes = numa_nodes([gpu.get("address") for gpu in (result.values or {}).get("gpus", [])], system)
+    if len({*nodes} - {"", "-1"}) < 2:
+        return []
+    observation = f"{', '.join(node or 'unknown' for node in nodes)}, GPU by GPU"
+    return [ok("NUMA nodes", f"{observation}; launch.numa=on binds each process to the cores of its own")]
 
 
 def judge_compiler(value: str, headers: Path | None = None) -> Finding:

@@ -2,7 +2,9 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from launcher.accelerator import Kind
 from launcher.config.schema import Launch
@@ -26,12 +28,14 @@ class Devices:
     """The devices of a node: one GPU per process, or the CPU for all processes.
 
     gpu: the name of the GPUs if torch has reported them and all are the same, such as NVIDIA A100-SXM4-40GB.
+    addresses: of each process's GPU on the PCI bus, if torch has reported it.
     """
 
     kind: Kind
     processes: int
     notes: list[str] = field(default_factory=list)
     gpu: str | None = field(default=None, compare=False)
+    addresses: Sequence[str | None] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         if self.kind == "cuda":
@@ -52,8 +56,8 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
     if launch.device == "mps":
         return _apple(launch)
     visible = visible_gpus() if launch.device != "cpu" else 0
-    names = _usable(visible) if visible and probe_cuda else [None] * visible
-    if not (usable := len(names)):
+    gpus = _usable(visible) if visible and probe_cuda else [{}] * visible
+    if not (usable := len(gpus)):
         if launch.device == "cuda":
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
@@ -68,7 +72,9 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
     if launch.nproc != "auto" and launch.nproc > usable:
         message = f"{text}; set launch.nproc={usable}, or launch.device=cpu to train on the CPU"
         raise UserError(Problem(message, "launch.nproc", launch.nproc))
-    return Devices("cuda", processes_of_node(launch, usable), notes, names[0] if len({*names}) == 1 else None)
+    names, addresses = [gpu.get("name") for gpu in gpus], [gpu.get("address") for gpu in gpus]
+    count = processes_of_node(launch, usable)
+    return Devices("cuda", count, notes, names[0] if len({*names}) == 1 else None, addresses[:count])
 
 
 def _apple(launch: Launch) -> Devices:
@@ -80,8 +86,8 @@ def _apple(launch: Launch) -> Devices:
     return Devices("mps", 1, [_ON_APPLE])
 
 
-def _usable(visible: int) -> list[str | None]:
-    """Return the names of the visible GPUs that CUDA can use; none if torch is built without CUDA and ROCm.
+def _usable(visible: int) -> list[dict[str, Any]]:
+    """Return what torch reports of the visible GPUs that CUDA can use; none if it is built without CUDA and ROCm.
 
     Raises MachineError if torch fails on them, or CUDA can use none.
     """
@@ -92,7 +98,7 @@ def _usable(visible: int) -> list[str | None]:
         return []
     if not values["gpus"] or values["error"]:
         raise MachineError(f"{_visible(visible)}, but CUDA can use none ({values['error']}); {_ADVICE}")
-    return [gpu.get("name") for gpu in values["gpus"]]
+    return list(values["gpus"])
 
 
 def _visible(count: int) -> str:

@@ -25,9 +25,9 @@ from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, o
 from launcher.launch.devices import Devices
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
-from launcher.probe import rank_cores
+from launcher.probe import numa_cores, rank_cores
 from launcher.rank.main import log_file
-from launcher.rank.signs import COMMAND, DEVICE, STORE, remove_semaphores
+from launcher.rank.signs import COMMAND, CORES, DEVICE, STORE, remove_semaphores
 from launcher.records.progress import LogFollower, TerminalView
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
@@ -69,8 +69,7 @@ class Launcher:
         Raises UserError if a rank raised one, and MachineError if the other nodes did not connect or ended the run.
         """
         os.environ[DEVICE], os.environ[COMMAND] = self._devices.kind, json.dumps(sys.argv)
-        # note: ranks share the cores unless the user has set the variable
-        os.environ.setdefault("OMP_NUM_THREADS", str(rank_cores(self._devices.processes)))
+        self._share_cores()
         if os.environ.get("TORCH_CPP_LOG_LEVEL") == "FATAL":
             del os.environ["TORCH_CPP_LOG_LEVEL"]
         failure: Failure | None = None
@@ -94,6 +93,18 @@ class Launcher:
             print(failure.message, file=sys.stderr)
             return FAILED
         return self._request.exit_code if self._request.requested or self._killed else DONE
+
+    def _share_cores(self) -> None:
+        """Choose the cores of each rank by `launch.numa`, and its threads unless the user has set their number."""
+        threads, os.environ[CORES] = rank_cores(self._devices.processes), ""
+        if self._launch.numa == "on":
+            cores = numa_cores(self._devices.addresses)
+            if isinstance(cores, str):
+                self._follower.print(f"launch.numa=on: processes use all cores ({cores})")
+            else:
+                threads = min(max(1, len(own) // cores.count(own)) for own in cores)
+                os.environ[CORES] = json.dumps(cores)
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
     def _stop(self, number: int) -> None:
         """Forward the first stop request to the ranks, or stop waiting for other nodes; kill at a second Ctrl-C."""

@@ -35,7 +35,9 @@ from launcher.errors import (
 )
 from launcher.log_lines import of_a_rank, stamp
 from launcher.rank.signs import (
+    CORES,
     HEARTBEAT,
+    SHARING,
     STOP,
     STOP_SIGNALS,
     STOPPED,
@@ -77,6 +79,7 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
     """Run a rank from start to end; it ends when the launcher, a process id, does."""
     STOP.install()
     die_with(launcher)
+    bind_cores()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(OSError, ValueError):
         # note: each batch of a loader worker is an open file
@@ -96,6 +99,16 @@ def live(target: str, run_folder: Path, launcher: int, scratch: Path, hang_timeo
 
 def log_file(run_folder: Path, rank: str | int) -> Path:
     return run_folder / "logs" / f"rank-{rank}.log"
+
+
+def bind_cores() -> None:
+    """Use only the cores that the launcher chose for this rank, if any; its threads and loader workers inherit them."""
+    if by_rank := json.loads(os.environ.get(CORES) or "[]"):
+        own = by_rank[int(os.environ["LOCAL_RANK"])]
+        # note: a container may have lost cores since
+        with suppress(OSError):
+            os.sched_setaffinity(0, own)
+            os.environ[SHARING] = str(by_rank.count(own))
 
 
 def die_with(parent: int, number: signal.Signals = signal.SIGKILL) -> None:

@@ -1,5 +1,6 @@
 """Targets of the ranks in the launch tests: functions of a run folder."""
 
+import json
 import multiprocessing
 import os
 import signal
@@ -7,7 +8,9 @@ import time
 from pathlib import Path
 
 from launcher.config.compose import compose
+from launcher.data.workers import clean_processes
 from launcher.errors import Problem, UserError
+from launcher.probe import rank_cores
 from launcher.rank.signs import STOP
 
 RANK = os.environ.get("RANK", "")
@@ -46,6 +49,20 @@ def succeed(run: Path) -> None:
     print(f"rank {RANK} of {os.environ['WORLD_SIZE']} was here", flush=True)
     _mark(run, "threads", os.environ["OMP_NUM_THREADS"])
     _mark(run, "frames", os.environ.get("TORCH_CPP_LOG_LEVEL", "shown"))
+
+
+def _write_cores(path: Path) -> None:
+    path.write_text(json.dumps(sorted(os.sched_getaffinity(0))))
+
+
+def use_cores(run: Path) -> None:
+    """Write the cores of this rank and of a loader worker, its share of them and its threads."""
+    _write_cores(run / f"cores-{RANK}")
+    worker = clean_processes().Process(target=_write_cores, args=(run / f"worker-{RANK}",))
+    worker.start()
+    worker.join()
+    _mark(run, "share", str(rank_cores(2)))
+    _mark(run, "threads", os.environ["OMP_NUM_THREADS"])
 
 
 def second_raises(run: Path) -> None:
