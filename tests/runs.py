@@ -129,11 +129,11 @@ class Here(Train):
         from launcher.training.trainer import Trainer
         from tests import networks
 
-        steps, advance = itertools.count(1), Trainer.advance
+        steps, count = itertools.count(1), Trainer.count
 
-        def advanced(*arguments: Any) -> None:
+        def counted(*arguments: Any) -> None:
             STOP.requested = STOP.requested or next(steps) == stop_after
-            advance(*arguments)
+            count(*arguments)
 
         with ExitStack() as restored:
             # note: restore the state of the process
@@ -142,7 +142,7 @@ class Here(Train):
             restored.callback(torch.use_deterministic_algorithms, torch.are_deterministic_algorithms_enabled())
             restored.enter_context(patch.dict(os.environ, self.environment))
             restored.enter_context(patch.object(STOP, "requested", False))
-            restored.enter_context(patch.object(Trainer, "advance", advanced))
+            restored.enter_context(patch.object(Trainer, "count", counted))
             restored.enter_context(patch("launcher.launch.elastic.Launcher", _InThisProcess))
             restored.enter_context(patch("launcher.records.learning_curve.draw_curve", _undrawn))
             restored.enter_context(patch("launcher.models.resnet.library_network", networks.tiny))
@@ -216,7 +216,7 @@ def slow_down() -> None:
     from launcher.training import checkpoint
     from launcher.training.trainer import Trainer
 
-    for owner, name in ((checkpoint, "_write"), (Trainer, "advance")):
+    for owner, name in ((checkpoint, "_write"), (Trainer, "count")):
         setattr(owner, name, _slow(getattr(owner, name)))
 
 

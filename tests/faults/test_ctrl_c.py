@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 PHASES = {
     "start": "launcher.training.worker:join_ranks",
     "rehearsal": "launcher.training.worker:rehearse_run",
-    "step": "launcher.training.trainer:Trainer.advance",
+    "step": "launcher.training.trainer:Trainer.count",
     "evaluation": "launcher.training.trainer:Trainer.evaluate",
     "checkpoint": "launcher.training.checkpoint:_write",
     "mirror": "launcher.training.mirror:Mirror.push",

@@ -44,16 +44,16 @@ def die_once() -> None:
     """
     from launcher.training.trainer import Trainer
 
-    advance = Trainer.advance
+    count = Trainer.count
 
-    def advance_or_die(trainer: Trainer, *arguments: Any) -> None:
-        if trainer.next_step == DEATH and os.environ["RANK"] == "1" and not Path("died").exists():
+    def count_or_die(trainer: Trainer, *arguments: Any) -> None:
+        if trainer.next_step == DEATH + 1 and os.environ["RANK"] == "1" and not Path("died").exists():
             Path("died").touch()
             os.kill(os.getppid() if os.environ["WORLD_SIZE"] == "2" else os.getpid(), signal.SIGKILL)
             signal.pause()
-        advance(trainer, *arguments)
+        count(trainer, *arguments)
 
-    Trainer.advance = advance_or_die  # type: ignore[method-assign]
+    Trainer.count = count_or_die  # type: ignore[method-assign]
 
 
 def decode_on_stand_in() -> None:

@@ -65,15 +65,15 @@ def _wait_after_step(step: int, condition: Callable[[], bool]) -> None:
     from launcher.rank.signs import HEARTBEAT
     from launcher.training.trainer import Trainer
 
-    advance = Trainer.advance
+    count = Trainer.count
 
     def waiting(trainer: Trainer, *arguments: Any) -> None:
-        advance(trainer, *arguments)
+        count(trainer, *arguments)
         while trainer.next_step == step and not condition():
             HEARTBEAT.beat()
             time.sleep(0.1)
 
-    Trainer.advance = waiting  # type: ignore[assignment, method-assign]
+    Trainer.count = waiting  # type: ignore[assignment, method-assign]
 
 
 def stop_in_final_evaluation() -> None:
