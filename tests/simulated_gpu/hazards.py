@@ -205,9 +205,11 @@ def memory_is_limited_and_new_memory_is_nan() -> bool:
 
 def tensors_and_generators_of_the_host_are_refused() -> bool:
     x, generator = torch.ones(10, device="sim"), torch.Generator()
-    return is_refused(lambda: x + torch.ones(10), "same device") and is_refused(
+    refused = is_refused(lambda: x + torch.ones(10), "same device") and is_refused(
         lambda: x.uniform_(generator=generator), "device type for generator"
     )
+    # note: torch copies indices
+    return refused and len(x[torch.tensor([0, 1])]) == 2
 
 
 def waits_are_refused() -> bool:

@@ -132,8 +132,8 @@ def largest_batch(words: Sequence[str], limit: int) -> dict[str, int]:
     return {"unlimited": unlimited, "limited": limited}
 
 
-def count_steps() -> list[list[Any]]:
-    """Return the rows of the table of a step's counts."""
+def count_steps(choices: Sequence[str]) -> list[list[Any]]:
+    """Return rows of the table of a step's counts."""
     from tests.simulated_gpu import step_table
 
-    return step_table.rows()
+    return step_table.rows(choices)

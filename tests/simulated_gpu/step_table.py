@@ -11,18 +11,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torchvision.models.resnet import Bottleneck
 
 from benchmarks.peers import ComposerPeer, Steps, has_composer, peer_step, repeat
 from benchmarks.step import CLASSES, PLAIN, OurStep, words_of
+from launcher.models import resnet
 from launcher.training import captured
 from launcher.training.precision import Precision
-from tests.networks import tiny, use_tiny
+from tests.networks import tiny
 from tests.simulated_gpu import job
 
-RECIPES = ("none", "mild", "hot", "timm_a2")
+STEPS = 12
+# Further words of each row; Composer runs RandAugment in loader workers.
+CHOICES = {"none": [], "mild": [], "hot": [], "hot without RandAugment": ["algorithms.randaugment=off"], "timm_a2": []}
+COMPOSERS = ("none", "mild", "hot without RandAugment")
 HEADS = ("step", "launches", "waits", "bytes to the device", "host calls")
-STEPS = 24
+NETWORK = partial(tiny, block=Bottleneck)
 
 
 class _Calls(TorchDispatchMode):
@@ -35,37 +41,41 @@ class _Calls(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def rows() -> list[list[Any]]:
-    """Count the contenders in this process, which has the simulated device."""
+def rows(choices: Sequence[str]) -> list[list[Any]]:
+    """Count the contenders of these rows in this process, which has the simulated device."""
     torch.set_num_threads(1)
-    use_tiny()
+    resnet.library_network = NETWORK
     captured.WARMUP_STEPS = 1
-    return [[name, *_counts(build())] for name, build in _contenders()]
+    return [[name, *_counts(build())] for name, build in _contenders(choices)]
 
 
-def _contenders() -> Iterator[tuple[str, Callable[[], Steps]]]:
+def _contenders(choices: Sequence[str]) -> Iterator[tuple[str, Callable[[], Steps]]]:
     random = np.random.default_rng(0)
     images = torch.from_numpy(random.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8)).permute(0, 3, 1, 2).to("sim")
     labels = torch.from_numpy(random.integers(0, CLASSES, 8)).to("sim")
     precision = Precision("sim", torch.bfloat16)
     words = ["model=resnet18", "algorithms.progressive_resizing=off", "image.train_size=32"]
 
-    def ours(recipe: str, graphs: str) -> Steps:
-        return OurStep([*words_of(recipe), *words, f"cuda_graphs={graphs}"], images, labels, precision)
+    def network() -> nn.Module:
+        return NETWORK(num_classes=CLASSES)
+
+    def ours(recipe: str, *more: str) -> Steps:
+        return OurStep([*words_of(recipe), *words, *more], images, labels, precision)
 
     def composer(recipe: str) -> Steps:
         from composer.devices import DeviceCPU
 
         DeviceCPU.module_to_device = lambda _, module: module.to("sim")
-        DeviceCPU.tensor_to_device = lambda _, tensor: tensor
-        return ComposerPeer(recipe, tiny(num_classes=CLASSES), CLASSES, images, labels, precision)
+        DeviceCPU.tensor_to_device = lambda _, tensor: tensor.to("sim", non_blocking=True)
+        return ComposerPeer(recipe, network(), CLASSES, images, labels, precision)
 
-    yield PLAIN, lambda: repeat(peer_step(tiny(num_classes=CLASSES), images, labels, precision))
-    for recipe in RECIPES:
-        yield recipe, partial(ours, recipe, "off")
-        yield f"{recipe}, captured", partial(ours, recipe, "require")
-        if has_composer():
-            yield f"Composer, {recipe}", partial(composer, recipe)
+    yield PLAIN, lambda: repeat(peer_step(network(), images, labels, precision))
+    for name in choices:
+        recipe = name.partition(" ")[0]
+        yield name, partial(ours, recipe, *CHOICES[name], "cuda_graphs=off")
+        yield f"{name}, captured", partial(ours, recipe, *CHOICES[name], "cuda_graphs=require")
+        if name in COMPOSERS and has_composer():
+            yield f"Composer, {name}", partial(composer, recipe)
 
 
 def _counts(steps: Steps) -> list[int]:
@@ -102,4 +112,4 @@ def table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(job.run("count_steps")))
+    print(table(job.run("count_steps", choices=list(CHOICES))))

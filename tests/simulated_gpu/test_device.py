@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from tests.simulated_gpu import job
+from tests.simulated_gpu.step_table import HEADS
 
 pytestmark = job.needs_compiler
 HAZARDS = (
@@ -32,3 +33,11 @@ def test_a_batch_fills_a_limited_memory(graphs: str, limit: int) -> None:
     found = job.run("largest_batch", words=words, limit=limit)
     assert found["unlimited"] == 16
     assert 2 <= found["limited"] <= 8
+
+
+def test_a_step_is_counted_beside_the_plain_loop() -> None:
+    plain, ours, captured, *_ = (dict(zip(HEADS, row, strict=True)) for row in job.run("count_steps", choices=["none"]))
+    assert [row["step"] for row in (plain, ours, captured)] == ["plain PyTorch loop", "none", "none, captured"]
+    assert plain["bytes to the device"] == 0 < ours["bytes to the device"] == captured["bytes to the device"] <= 64
+    assert plain["waits"] == ours["waits"] == captured["waits"] == 0
+    assert captured["launches"] < plain["launches"] < plain["host calls"]

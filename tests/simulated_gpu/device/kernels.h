@@ -154,7 +154,16 @@ static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
         if (name.rfind("aten::_fused_", 0) == 0 && (argument == "found_inf" || argument == "grad_scale"))
             not_on_mps(argument.c_str(), args[i].isTensor() && args[i].toTensor().defined());
     }
+    const bool indexes =
+        name == "aten::index" || name.rfind("aten::_index_put", 0) == 0 || name.rfind("aten::index_put", 0) == 0;
     for (auto& v : args) {
+        if (v.isOptionalTensorList() && indexes) {  // note: torch copies them to the device
+            auto indices = v.toOptionalTensorList().copy();
+            for (size_t j = 0; j < indices.size(); j++)
+                if (std::optional<Tensor> t = indices.get(j); t && t->defined() && t->device().type() == c10::kCPU)
+                    indices.set(j, t->to(*where));
+            v = indices;
+        }
         if (v.isGenerator() && v.toGenerator().defined() && v.toGenerator().device().type() != SIM)
             TORCH_CHECK(false, "Expected a 'sim' device type for generator but found '", v.toGenerator().device(), "'");
         for (auto& t : tensors_of(v))
@@ -164,8 +173,7 @@ static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
                             where ? where->str() : "sim", " and cpu! (", name, ", shape ", t.sizes(), ")");
             }
         if (v.isDevice() && v.toDevice().type() == SIM) where = device_of(v.toDevice());
-        if (v.isOptionalTensorList() &&
-            (name == "aten::index" || name.rfind("aten::_index_put", 0) == 0 || name.rfind("aten::index_put", 0) == 0))
+        if (v.isOptionalTensorList() && indexes)
             for (auto& t : tensors_of(v))
                 if (t.defined() && (t.scalar_type() == kBool || t.scalar_type() == kByte)) {
                     host_waits("index by a mask");
