@@ -26,7 +26,7 @@ from launcher_lab.cli.machine_offers import offers_on
 from launcher_lab.predict import files_first as deciding
 from launcher_lab.predict.prediction import efficiencies
 from tests.commands import execute, output_of
-from tests.counted_steps import made_up
+from tests.counted_steps import made_up, worthwhile
 from tests.images import write_images
 from tests.runs import Train, ended, processes_of, wait_for
 
@@ -41,18 +41,6 @@ RUN = [
     *("dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader.workers=1"),
     *("launch=cpu", "launch.nproc=1", "logger.tensorboard=false", "algorithms.ema=off"),
 ]
-
-
-def worthwhile() -> None:
-    """Decide as on an A100 that has counted its steps, with any gain being enough, and slow threads of ranks."""
-    from launcher.launch import prepare_run as preparing
-    from launcher_lab.predict import prediction
-
-    decide = preparing.decide
-    preparing.decide = lambda launch: replace(decide(launch), gpu="NVIDIA A100-SXM4-40GB")
-    prediction.counted_steps = made_up
-    efficiencies()["prepare"]["margin"], deciding._NOTED = -1e9, -1e9
-    efficiencies()["prepare"]["threads"] = 1e-9
 
 
 def without_size() -> None:

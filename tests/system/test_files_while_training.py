@@ -11,6 +11,7 @@ import pytest
 from launcher.config.resolved import read
 from launcher.records.run_folder import RunFolder
 from launcher_lab.predict.prediction import efficiencies
+from tests.counted_steps import worthwhile
 from tests.images import write_images
 from tests.runs import (
     Train,
@@ -24,7 +25,6 @@ from tests.runs import (
     use_tiny,
     wait_for,
 )
-from tests.system.test_files_first import worthwhile
 
 pytestmark = pytest.mark.system
 
