@@ -159,11 +159,7 @@ class Dataset:
 
 @dataclass(frozen=True, config=STRICT)
 class Launch:
-    """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds.
-
-    `gradient_dtype` is the type of the gradient all-reduce; `rehearsal` runs each kind of step once before training.
-    `numa` binds each process to the cores beside its GPU.
-    """
+    """Processes of this node and their rendezvous with other nodes; `rdzv` is HOST:PORT, times are in seconds."""
 
     name: str
     device: Literal["auto", "cpu", "cuda", "mps"]
