@@ -7,7 +7,7 @@ from tests.simulated_gpu.cases import ORDERS, Case, plain_and_captured, recipe
 PLAIN = (recipe("mild"),)
 GRAPHS = tuple(plain_and_captured(recipe("hot")))
 DEPTH = tuple(plain_and_captured(recipe("hot", "algorithms.stochastic_depth=on")))
-RANKS = tuple(plain_and_captured(replace(recipe("mild", "precision=fp16"), ranks=2)))
+RANKS = tuple(plain_and_captured(replace(recipe("mild", "launch.gradient_dtype=bfloat16"), ranks=2)))
 BUCKETS, BATCH, METERS, STEP = (
     "launcher.rank.buckets",
     "launcher.data.batch",
@@ -80,8 +80,8 @@ FAULTS = {
         "            self._works.append(bucket.all_reduce())\n            bucket.fill()\n",
         RANKS,
     ),
-    # note: the flags' all-reduce joins them later
-    "buckets that nothing waits for before their norm": Fault(BUCKETS, "work.wait()", "pass", RANKS),
+    # note: the all-reduce of the flags joins them later
+    "buckets that nothing waits for before they are read": Fault(BUCKETS, "work.wait()", "pass", RANKS),
     "a learning rate captured as a number": Fault(
         STEP, "set_lr(self.optimizer, self._numbers[0])", "set_lr(self.optimizer, lr)", GRAPHS
     ),
