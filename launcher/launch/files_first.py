@@ -24,7 +24,8 @@ from launcher.plugins import registered
 from launcher.probe import usable_cores, usable_memory
 from launcher.stopping import StopRequested
 
-_LOCK = ".writing"
+# Of the folder of files, while a process writes them.
+LOCK = ".writing"
 
 
 def files_first(composed: Composed, prepared: Prepared, report: Report) -> Composed | None:
@@ -101,12 +102,12 @@ def _write(data: FFCVDataset, folder: Path, images: Sequence[Split], report: Rep
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / _LOCK).open("a+b") as file:
+        with (folder / LOCK).open("a+b") as file:
             try:
-                release = lock(file.fileno(), folder / _LOCK)
+                release = lock(file.fileno(), folder / LOCK)
             except Held as holder:
                 _show(f"{holder} writes FFCV files in {folder}; waiting for them")
-                release = lock(file.fileno(), folder / _LOCK, wait=True)
+                release = lock(file.fileno(), folder / LOCK, wait=True)
             try:
                 note_holder(file.fileno())
                 for _ in prepare(data, report, images):

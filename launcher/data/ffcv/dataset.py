@@ -1,5 +1,6 @@
 """Paths and settings of a data set's FFCV files; imports neither FFCV nor torch."""
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -19,6 +20,10 @@ from launcher.errors import Problem, UserError
 SPLITS = ("train", "val")
 _SMALL_SIDE = "dataloader.files.small_side"
 _SUFFIX = ".beton"
+# The names of written files, of what describes them, and of unfinished ones.
+WRITTEN = re.compile(
+    r"(?P<file>(train|val)-\d+px-jpeg[\d.]+-q\d+\S*?\.beton)(\.json|\.partial|\.state\.npz|\.stored|\.stored\.table)?"
+)
 
 
 @dataclass(frozen=True)
