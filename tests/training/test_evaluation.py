@@ -150,7 +150,7 @@ def test_a_stop_request_ends_the_evaluation_at_the_next_batch_without_a_result()
 
 
 def test_an_empty_validation_set_is_refused():
-    with pytest.raises(UserError, match="no images"):
+    with pytest.raises(UserError, match="validation set is empty"):
         run(network(), [])
 
 
