@@ -56,23 +56,27 @@ ONE_RANK = plain_and_captured(
     recipe("small", "optimizer=sgd", loader="torchvision"),
     recipe("ffcv_rn18", "optimizer=lion", loader="ffcv"),
     recipe("hot_sam_10", "optimizer=lars"),
-    algorithms("ema,mixup", "optimizer=shampoo", *VIT),
     algorithms("augmix,gradient_clipping,swa", "optimizer=muon"),
-    algorithms("colout,cutout,repeated_augmentation,squeeze_excite", "optimizer=soap"),
-    algorithms("trivialaugment,random_erasing,ghost_batchnorm,layer_freezing,cutmix", "optimizer=nadamw"),
-    algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
-    algorithms("mixup,randaugment", "optimizer=schedule_free_adamw", *BF16),
+    algorithms("trivialaugment,random_erasing,ghost_batchnorm,cutmix,cutout,squeeze_excite", "optimizer=nadamw"),
+    algorithms("selective_backprop,distillation", "optimizer=adamw", "precision=fp16"),
     algorithms("sample_dropping,label_smoothing,ema,lookahead"),
-    algorithms("whitening,bias_scaling,translation", "model=airbench", "dataset.native_size=32"),
     algorithms("stored_labels,cutmix,repeated_augmentation"),
     algorithms("ema,sam,progressive_resizing", "precision=fp16", *RARELY, bad=(6, 7)),
+    # note: no graph can have the first
     algorithms("layer_freezing,lookahead", *RARELY, bad=(6, 8)),
     *(Case(tuple(words)) for words in TASKS.values()),
     Case(("algorithms=[alibi,sequence_length_warmup,ema]",), loader="tokens"),
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),
 )
-# note: refused beside graphs
-ONE_RANK.append(recipe("baseline", loader="nvjpeg"))
+ONE_RANK += [
+    # note: refused beside graphs
+    recipe("baseline", loader="nvjpeg"),
+    # note: no graph can have these optimizers, nor freezing and whitening
+    algorithms("ema,mixup", "optimizer=shampoo", *VIT),
+    algorithms("colout,repeated_augmentation", "optimizer=soap"),
+    algorithms("mixup,randaugment,backbone_freezing", "optimizer=schedule_free_adamw", *BF16),
+    algorithms("whitening,bias_scaling,translation", "model=airbench", "dataset.native_size=32"),
+]
 TWO_RANKS = plain_and_captured(
     *(
         replace(case, ranks=2)
