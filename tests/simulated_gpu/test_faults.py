@@ -26,5 +26,10 @@ def test_a_planted_fault_is_seen(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     edits = {fault.module: [(fault.old, fault.new)]}
     images = write_images(tmp_path / "images", {"train": 24, "val": 6})
+    if fault.cases[0].ranks > 1:
+        # note: a job of several ranks ends at the first problem
+        with pytest.raises(AssertionError, match=r"'problems': \['\w+: \d+ of \d+ tensors of model differ"):
+            job.train(fault.cases, fault.orders, images, edits=edits)
+        return
     outcomes = job.train(fault.cases, fault.orders, images, edits=edits)
     assert any(outcome["problems"] for outcome in outcomes.values())
