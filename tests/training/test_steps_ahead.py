@@ -145,7 +145,9 @@ def _request(rank: int, folder: Path) -> None:
     """Request a stop on rank 1 alone at the start of step 4, and make steps 2 and 4 NaN there."""
     torch.set_num_threads(1)
     building.build_model = tiny
-    run = build_trainer(small_config("ema", *LONG, "epochs=1"), Ranks(rank, 2, rank, 2, torch.device("cpu")))
+    run = build_trainer(
+        small_config("ema", *LONG, "logger.interval=10ba"), Ranks(rank, 2, rank, 2, torch.device("cpu"))
+    )
     if rank:
         make_nan(run, 2, 4)
     inner, seen = nonfinite.NonFiniteGuard.step, []
