@@ -124,11 +124,11 @@ def stop_in_last_save() -> None:
 
     save = Saver.save
 
-    def signalled(saver: Saver, state: dict[str, Any], *, best: bool, last: bool) -> None:
+    def signalled(saver: Saver, state: dict[str, Any], *, last: bool, **more: bool) -> None:
         if last:
             os.kill(os.getppid(), signal.SIGUSR1)
             wait_for(lambda: STOP.requested)
-        save(saver, state, best=best, last=last)
+        save(saver, state, last=last, **more)
 
     Saver.save = signalled  # type: ignore[assignment, method-assign]
 
