@@ -3,6 +3,7 @@
 Medians over steps of a small network in bf16, 8 images of 32 px that are already there; Composer if it is installed.
 """
 
+import argparse
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -112,4 +113,5 @@ def table(rows: Sequence[Sequence[Any]]) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print(table(job.run("count_steps", choices=list(CHOICES))))
