@@ -261,15 +261,20 @@ def resumed_after_kill(train: Train, words: Sequence[str], step: int, later: flo
     process = replace(train, before=(draw_nothing, slow_down)).start(*words, "run_name=killed")
     wait_for(lambda: steps_done(run) >= step)
     time.sleep(later)
+    kill_all(process, run)
+    assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))
+    train("resume", str(run))
+    return run
+
+
+def kill_all(process: Command, run: Path) -> None:
+    """Kill the command and all processes of its run, and wait for its end."""
     process.kill()
     for one in processes_of(run):
         with suppress(psutil.Error):
             if one.pid != os.getpid():
                 one.kill()
     ended(process, -9)
-    assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))
-    train("resume", str(run))
-    return run
 
 
 def processes_of(run: Path) -> list[psutil.Process]:

@@ -167,7 +167,7 @@ class _Killed(Exception):
 
 
 class _Process:
-    """A worker process that calls functions, each in a thread of its own, and may be killed at any time.
+    """A worker process that calls functions, each in a separate thread, and may be killed at any time.
 
     concurrent.futures' pool would wait forever for a result of which a killed worker has sent a part, and a process
     that exits at once would leak its semaphores; a pipe has neither fault.

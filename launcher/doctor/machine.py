@@ -244,7 +244,7 @@ def judge_nodes(result: ProbeResult, system: Path = SYSTEM) -> list[Finding]:
     if len({*nodes} - {"", "-1"}) < 2:
         return []
     observation = f"{', '.join(node or 'unknown' for node in nodes)}, GPU by GPU"
-    return [ok("NUMA nodes", f"{observation}; launch.numa=on binds each process to the cores of its own")]
+    return [ok("NUMA nodes", f"{observation}; launch.numa=on binds each process to the cores of its GPU's node")]
 
 
 def judge_compiler(value: str, headers: Path | None = None) -> Finding:

@@ -17,7 +17,7 @@ from launcher.data.ffcv.encoder import Encoded
 from launcher.data.ffcv.growing import GrowingPool
 from launcher.data.ffcv.prepare import verify
 from launcher.data.ffcv.store import Store, adopt, store_files
-from launcher.data.ffcv.writer import BetonWriter, Layout
+from launcher.data.ffcv.writer import BetonWriter, PageLayout
 from launcher.data.inspection import inspect_data
 from launcher.data.workers import quiet
 from launcher.errors import UserError
@@ -45,7 +45,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def opened(target: Path, identity: str = "x") -> Store:
-    return Store(target, len(LABELS), Layout.of(64), identity)
+    return Store(target, len(LABELS), PageLayout.of(64), identity)
 
 
 def add(writer: BetonWriter, number: int, image: Encoded) -> None:
@@ -167,10 +167,10 @@ def test_an_unfinished_file_with_more_is_kept(target: Path) -> None:
         add(writer, number, replace(IMAGE, data=bytes(range(10))))
     writer.save(writer.state())
     opened(target).add(2, IMAGE)
-    adopt(target, LABELS, Layout.of(64), "x")
+    adopt(target, LABELS, PageLayout.of(64), "x")
     assert store_files(target)[1].exists()
     writer.close()
-    adopt(target, LABELS, Layout.of(64), "x")
+    adopt(target, LABELS, PageLayout.of(64), "x")
     assert not store_files(target)[1].exists()
     writer = BetonWriter(target, LABELS, 64, "x")
     assert writer.missing.tolist() == [2]
@@ -180,7 +180,7 @@ def test_an_unfinished_file_with_more_is_kept(target: Path) -> None:
 def test_what_is_stored_becomes_the_unfinished_file(target: Path) -> None:
     one = opened(target)
     one.add(2, IMAGE)
-    adopt(target, LABELS, Layout.of(64), "x")
+    adopt(target, LABELS, PageLayout.of(64), "x")
     one.add(0, IMAGE)
     writer = BetonWriter(target, LABELS, 64, "x")
     assert (writer.missing.tolist(), writer.converted) == ([0, 1], {"JPEG named .png": 1})

@@ -1,11 +1,8 @@
 """`dataloader.write_missing`: a run writes FFCV files while it trains, and has the bits of one that finds them."""
 
-import os
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launcher.config.resolved import read
@@ -16,8 +13,7 @@ from tests.images import write_images
 from tests.runs import (
     Train,
     draw_nothing,
-    ended,
-    processes_of,
+    kill_all,
     results,
     same,
     slow_down,
@@ -46,12 +42,7 @@ def killed(train: Train, run: Path, *words: str, after: int) -> None:
     """Kill all processes of a command of a run after a step."""
     process = replace(train, before=(use_tiny, draw_nothing, slow_down)).start(*words)
     wait_for(lambda: steps_done(run) >= after)
-    process.kill()
-    for one in processes_of(run):
-        with suppress(psutil.Error):
-            if one.pid != os.getpid():
-                one.kill()
-    ended(process, -9)
+    kill_all(process, run)
 
 
 def test_a_run_killed_five_times_in_its_first_epoch_has_the_bits_of_one_whose_files_are_there(

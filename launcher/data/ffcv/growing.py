@@ -20,7 +20,7 @@ from launcher.data.ffcv.prepare import identity_of, is_written, prepare
 from launcher.data.ffcv.store import Store, not_stored
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
 from launcher.data.ffcv.values import FFCVValues
-from launcher.data.ffcv.writer import Layout
+from launcher.data.ffcv.writer import PageLayout
 from launcher.data.images import Reader
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
@@ -108,7 +108,7 @@ class GrowingPool(ThreadedReader):
         identity = identity_of(images, values, upright=upright)
         self._store: Store | None = None
         try:
-            self._store = Store(path, self.samples, Layout.of(values.max_side), identity)
+            self._store = Store(path, self.samples, PageLayout.of(values.max_side), identity)
         except OSError as error:
             if shard.rank == 0:
                 print(not_stored(error, path), flush=True)

@@ -26,7 +26,7 @@ from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.encoder import Encoder, Form
 from launcher.data.ffcv.store import adopt
 from launcher.data.ffcv.values import FFCVFile
-from launcher.data.ffcv.writer import BetonWriter, Layout
+from launcher.data.ffcv.writer import BetonWriter, PageLayout
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files, Piece
@@ -142,7 +142,7 @@ class _Job:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             source = self.source
             identity = identity_of(source, self.values, upright=self.dataset.exif_orientation)
-            adopt(self.path, source.labels, Layout.of(self.values.max_side), identity)
+            adopt(self.path, source.labels, PageLayout.of(self.values.max_side), identity)
             with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
                 return self._write(writer)
         except (FileExistsError, NotADirectoryError):

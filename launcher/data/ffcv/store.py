@@ -20,7 +20,7 @@ import numpy as np
 from launcher.data.ffcv.beton import ROW
 from launcher.data.ffcv.encoder import Encoded
 from launcher.data.ffcv.shared_file import write_all
-from launcher.data.ffcv.writer import Layout, State, no_digests, partial_files
+from launcher.data.ffcv.writer import PageLayout, WriterState, no_digests, partial_files
 from launcher.data.workers import in_threads
 from launcher.disk import line
 from launcher.locks import Held, lock
@@ -43,7 +43,7 @@ class Store:
     Raises OSError if it cannot be written.
     """
 
-    def __init__(self, target: Path, samples: int, layout: Layout, identity: str):
+    def __init__(self, target: Path, samples: int, layout: PageLayout, identity: str):
         self._target, self._paths, self._layout = target, store_files(target), layout
         self._mutex, self._adding = threading.Lock(), 0
         self._checked = np.zeros(samples, bool)
@@ -148,7 +148,7 @@ class Store:
                 digests[intact] = [np.frombuffer(hashed[number], np.uint8) for number in intact]
                 forms = Counter(filter(None, (text.decode() for text in self._rows["converted"][intact].tolist())))
                 os.fsync(self._data)
-                State(identity, int(self._header["end"][0]), forms, rows, sizes, digests).write(state)
+                WriterState(identity, int(self._header["end"][0]), forms, rows, sizes, digests).write(state)
                 self._paths[0].replace(partial)
             self._remove()
             release()
@@ -207,7 +207,7 @@ class Store:
                     fcntl.flock(self._data, fcntl.LOCK_UN)
 
 
-def adopt(target: Path, labels: np.ndarray, layout: Layout, identity: str) -> None:
+def adopt(target: Path, labels: np.ndarray, layout: PageLayout, identity: str) -> None:
     """Continue with what runs have stored of a file, as its unfinished file, if they have."""
     if store_files(target)[1].is_file():
         with suppress(OSError), closing(Store(target, len(labels), layout, identity)) as store:

@@ -40,7 +40,7 @@ def partial_files(target: Path) -> tuple[Path, Path]:
 
 
 @dataclass(frozen=True)
-class Layout:
+class PageLayout:
     """Where images are in a file: each within one page of so many bytes, after a row of each."""
 
     page: int
@@ -63,7 +63,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class State:
+class WriterState:
     """What an unfinished file has: the end of its images, a row, size and SHA-256 of each, 0 of a missing one."""
 
     identity: str
@@ -95,7 +95,7 @@ class BetonWriter:
     def __init__(self, target: Path, labels: np.ndarray, max_side: int, identity: str):
         self.target, self.labels, self.identity = target, labels, identity
         self.partial, self._state = partial_files(target)
-        self._layout = Layout.of(max_side)
+        self._layout = PageLayout.of(max_side)
         self._end = self._layout.first(len(labels))
         self._rows = np.zeros(len(labels), ROW)
         self._sizes = np.zeros(len(labels), np.uint64)
@@ -135,12 +135,12 @@ class BetonWriter:
         if image.converted_from:
             self.converted[image.converted_from] += 1
 
-    def state(self) -> State:
+    def state(self) -> WriterState:
         """Return a copy of what describes the noted images."""
         arrays = (self._rows.copy(), self._sizes.copy(), self._digests.copy())
-        return State(self.identity, self._end, self.converted.copy(), *arrays)
+        return WriterState(self.identity, self._end, self.converted.copy(), *arrays)
 
-    def save(self, state: State) -> None:
+    def save(self, state: WriterState) -> None:
         """Save stored images and the state that describes them to disk, so that a restarted writer resumes here."""
         os.fsync(self._file)
         state.write(self._state)
