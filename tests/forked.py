@@ -126,6 +126,13 @@ def piped(*before: Callable[[], object]) -> SimpleNamespace:
     return SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
 
 
+def fork_checks(*before: Callable[[], object]) -> None:
+    """Check exports in forks of a process that has imported torch, which call these functions first."""
+    from launcher.weights import export_check
+
+    export_check.subprocess = piped(*before)  # type: ignore[assignment]
+
+
 def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """Return the output of `python -c CODE WORDS` in a process without this project.
 

@@ -25,7 +25,7 @@ from launcher.rank.signs import DEVICE, STOP
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from tests.commands import execute
-from tests.forked import Command, piped
+from tests.forked import Command
 
 SMALL = [
     *("recipe=mild", "epochs=3", "batch_size=16", "eval_batch_size=16", "schedule.warmup=1ep", "model=resnet18"),
@@ -202,13 +202,6 @@ def same(first: object, second: object) -> bool:
     if isinstance(first, list | tuple):
         return type(first) is type(second) and len(first) == len(second) and all(map(same, first, second))
     return first == second or (first != first and second != second)
-
-
-def fork_checks(*before: Callable[[], object]) -> None:
-    """Check exports in forks of a process that has imported torch, which call these functions first."""
-    from launcher.weights import export_check
-
-    export_check.subprocess = piped(*before)  # type: ignore[assignment]
 
 
 def slow_down() -> None:

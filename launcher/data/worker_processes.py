@@ -123,7 +123,10 @@ def _shut_down(loader: DataLoader[Any]) -> None:
     for worker in workers:
         worker.kill()
         worker.join()
-    # note: free the semaphores now; a process that exits at once leaks them
+    # note: free the semaphores now; a process that exits at once leaks them, as threads that send would
+    for queue in iterator._index_queues:  # type: ignore[attr-defined]
+        if queue._thread is not None:
+            queue._thread.join(_SECONDS_TO_DIE)
     loader._iterator = None
 
 

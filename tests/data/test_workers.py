@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import nullcontext
+from multiprocessing import queues
 from types import SimpleNamespace
 
 import numpy as np
@@ -79,6 +81,17 @@ def test_loaders_close_soon_however_many_workers_wait_for_a_server(tmp_path):
     start = time.monotonic()
     reader.close()
     assert time.monotonic() - start < 6
+
+
+def test_no_thread_of_a_closed_loader_keeps_semaphores(tmp_path, monkeypatch):
+    feed, threads = queues.Queue._feed, {*threading.enumerate()}
+    monkeypatch.setattr(queues.Queue, "_feed", lambda *arguments: (feed(*arguments), time.sleep(0.5)))
+    reader = WorkerProcesses(Silent(tmp_path), Shard(0, 1, 1, 1, torch.device("cpu")))
+    reader._requests.batches = [[None]]
+    iter(reader._loader)
+    assert {*threading.enumerate()} > threads
+    reader.close()
+    assert {*threading.enumerate()} <= threads
 
 
 @pytest.mark.parametrize(

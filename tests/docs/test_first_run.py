@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import Command
+from tests.forked import Command, fork_checks
 from tests.networks import use_tiny_of_torchvision
-from tests.runs import fork_checks, in_ranks, use_tiny
+from tests.runs import in_ranks, use_tiny
 
 from .pages import ROOT, blocks
 

@@ -15,8 +15,9 @@ import pytest
 
 from launcher.records.run_folder import RunFolder
 from tests.faults.failing_calls import Ended, FailingTrain, Plan, library, plans
+from tests.forked import fork_checks
 from tests.networks import use_tiny_of_torchvision
-from tests.runs import SMALL, fork_checks, same
+from tests.runs import SMALL, same
 
 __all__ = ["library"]
 pytestmark = pytest.mark.system

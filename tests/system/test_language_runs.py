@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from tests.forked import MODEL_MAIN, python
+from tests.forked import MODEL_MAIN, fork_checks, python
 from tests.language import RUN, text_in
-from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
+from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
 
 pytestmark = pytest.mark.system
 

@@ -34,7 +34,7 @@ def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     assert {path.name for path in run.iterdir()} >= {"config.yaml", "environment.json", "curve.png", "logs"}
     assert (run / "logs" / "rank-1.log").exists()
     logged = (run / "logs" / "rank-0.log").read_text().splitlines()
-    assert all(re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(  |\| )", line) for line in logged)
+    assert not [line for line in logged if not re.match(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(  |\| )", line)]
     assert {*output.splitlines()} <= {line[21:] for line in logged}
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"]["torch"]

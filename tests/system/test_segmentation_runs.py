@@ -13,8 +13,8 @@ from PIL import Image
 
 from launcher.records.metrics import read_metrics
 from launcher.tasks.pixels import palette
-from tests.forked import MODEL_MAIN, python
-from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
+from tests.forked import MODEL_MAIN, fork_checks, python
+from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
 
 pytestmark = pytest.mark.system
 

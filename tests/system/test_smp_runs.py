@@ -15,9 +15,9 @@ from launcher.models.build import build_model
 from launcher.models.parameters import classifiers
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
-from tests.forked import MODEL_MAIN, python
+from tests.forked import MODEL_MAIN, fork_checks, python
 from tests.local_hub import local_hub
-from tests.runs import Train, draw_nothing, fork_checks, killed_and_resumed, results, same
+from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
 
 SMP = ["recipe=small_segmentation", "model=smp", "model.arguments.encoder_depth=3"]
 RUN = [

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from launcher.records.metrics import read_metrics
-from tests.forked import MODEL_MAIN, python
+from tests.forked import MODEL_MAIN, fork_checks, python
 from tests.images import write_arrays
-from tests.runs import Train, draw_nothing, fork_checks
+from tests.runs import Train, draw_nothing
 
 pytestmark = pytest.mark.system
 
