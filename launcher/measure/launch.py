@@ -108,10 +108,15 @@ def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
     fitting = bisect_right(range(1, most + 1), left, key=minutes_of)
     if not fitting:
         least = math.ceil(round(10 * (minutes_of(1) + minutes - left), 6)) / 10
-        key, unit = ("stop.minutes", "") if ends is None else ("budget", "min")
-        raise UserError(Problem(f"is too short for an epoch; set at least {least:g}{unit}", key, f"{minutes:g}{unit}"))
+        key, form = ("stop.minutes", "{:g}".format) if ends is None else ("budget", _as_budget)
+        raise UserError(Problem(f"is too short for an epoch; set at least {form(least)}", key, form(minutes)))
     stop, schedule = replace(config.stop, minutes=round(left, 3)), replace(config.schedule, dilate=dilate(fitting))
     return replace(config, stop=stop if ends is not None else config.stop, schedule=schedule)
+
+
+def _as_budget(minutes: float) -> str:
+    """Return minutes as one types them for `budget`."""
+    return f"{minutes:g}min" if minutes >= 1 else f"{60 * minutes:g}s"
 
 
 MEASURES = Measures(measure_batch, config_in_time)

@@ -75,6 +75,8 @@ def test_a_command_that_must_end_trains_in_what_is_left_after_the_starts(
     # note: 2 s are left of the minute, and an epoch takes 6
     with pytest.raises(UserError, match=r"budget=1min: is too short for an epoch; set at least 1\.1min"):
         in_time(1, monkeypatch, ends=112)
+    with pytest.raises(UserError, match=r"budget=6s: is too short for an epoch; set at least 24s"):
+        in_time(0.1, monkeypatch, ends=102)
 
 
 def test_a_plan_of_several_nodes_is_refused_as_its_run() -> None:
