@@ -33,6 +33,10 @@ def refuse_to_start() -> None:
     start.start = refuse  # type: ignore[assignment]
 
 
+def have_two_cores() -> None:
+    training.usable_cores = lambda: 2
+
+
 def fork_runs() -> None:
     """Start the runs of a grid as forks, in place of new interpreters; those of seed 7 fail."""
 

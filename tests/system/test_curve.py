@@ -10,8 +10,7 @@ import pytest
 
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli import training
-from tests.grids import fork_runs
+from tests.grids import fork_runs, have_two_cores
 from tests.images import write_images
 from tests.runs import SMALL, Train, ended, processes_of, same, slow_down, steps_done, wait_for
 
@@ -27,10 +26,6 @@ GRID = [
 def train(train: Train) -> Train:
     """Run steps slowly enough to be stopped."""
     return replace(train, before=(*train.before, slow_down))
-
-
-def have_two_cores() -> None:
-    training.usable_cores = lambda: 2
 
 
 def test_a_stopped_grid_resumes_finishes_and_makes_a_curve(train: Train) -> None:
