@@ -123,18 +123,21 @@ class EMA(Averaging[EMAConfig]):
 
     def change_model(self, model: nn.Module) -> None:
         lengths = power_averages.LENGTHS if self.values.snapshots else ()
-        self._of_length, self._updated = {length: copied(model) for length in lengths}, 0
+        self._of_length = {length: copied(model) for length in lengths}
+        # note: the step of the averages, on the device as well
+        self._updated = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
         super().change_model(model)
 
     def tensors(self) -> list[Tensor]:
-        return super().tensors() + [tensor for average in self._of_length.values() for tensor in average.values()]
+        of_length = [tensor for average in self._of_length.values() for tensor in average.values()]
+        return [*super().tensors(), *of_length, *([self._updated] if of_length else [])]
 
     def update(self, weights: dict[str, Tensor], step: int) -> None:
         super().update(weights, step)
-        self._updated = step + 1
         interval = self.context.plan.every(self.values.update_interval)
         for length, average in self._of_length.items():
-            update_average(average, weights, power_averages.rate(length, self._updated, interval))
+            update_average(average, weights, power_averages.rate(length, step + 1, interval))
+            self._updated.fill_(step + 1)
 
     def rate(self, step: int) -> float | Tensor:
         plan = self.context.plan
@@ -146,7 +149,7 @@ class EMA(Averaging[EMAConfig]):
     def snapshot(self) -> dict[str, Any] | None:
         if not (self._of_length and self._updated):
             return None
-        return {"step": self._updated, "lengths": [*self._of_length], "averages": [*self._of_length.values()]}
+        return {"step": int(self._updated), "lengths": [*self._of_length], "averages": [*self._of_length.values()]}
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "snapshot": self.snapshot()}
@@ -155,7 +158,7 @@ class EMA(Averaging[EMAConfig]):
         super().load_state_dict(state)
         # note: older checkpoints have none
         if (saved := state.get("snapshot")) is not None:
-            self._updated = saved["step"]
+            self._updated.fill_(saved["step"])
             for average, tensors in zip(self._of_length.values(), saved["averages"], strict=True):
                 for name, tensor in tensors.items():
                     average[name].copy_(tensor)
