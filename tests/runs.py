@@ -252,7 +252,8 @@ def resumed_after_kill(train: Train, words: Sequence[str], step: int, later: flo
     run = train.folder / "runs" / "killed"
     shutil.rmtree(run, ignore_errors=True)
     process = replace(train, before=(draw_nothing, slow_down)).start(*words, "run_name=killed")
-    wait_for(lambda: steps_done(run) >= step)
+    # note: a command that is refused fails below, with its output
+    wait_for(lambda: process.poll() is not None or steps_done(run) >= step)
     time.sleep(later)
     kill_all(process, run)
     assert not any(row["kind"] == "end" for row in read_metrics(run / "metrics.jsonl"))

@@ -41,7 +41,7 @@ def images(train: Train) -> Path:
 def killed(train: Train, run: Path, *words: str, after: int) -> None:
     """Kill all processes of a command of a run after a step."""
     process = replace(train, before=(use_tiny, draw_nothing, slow_down)).start(*words)
-    wait_for(lambda: steps_done(run) >= after)
+    wait_for(lambda: process.poll() is not None or steps_done(run) >= after)
     kill_all(process, run)
 
 
