@@ -4,14 +4,15 @@ import base64
 import hashlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+
+from tests.forked import Command, fork_checks
+from tests.runs import draw_nothing, ended
 
 TOKEN = "hf_secretsecretsecret"
 _COMMIT = "a" * 40
@@ -43,16 +44,15 @@ class Hub:
         return kept | own | ({"HF_TOKEN": token} if token else {})
 
     def train(self, folder: Path, *words: str, token: str | None = TOKEN, code: int = 0) -> tuple[str, str]:
-        """Run the real command in a folder, and return its output and errors, none of which has the token."""
-        command = [sys.executable, "-m", "launcher", *words]
-        environment = self.environment(folder / "hf", token) | {"PYTHONPATH": str(Path(__file__).parents[1])}
-        process = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-        assert process.returncode == code, process.stdout + process.stderr
-        assert TOKEN not in process.stdout + process.stderr
+        """Run the command in a folder, and return its output and errors, none of which has the token."""
+        environment = self.environment(folder / "hf", token)
+        process = Command(["launcher", *words], folder, environment, before=(draw_nothing, fork_checks))
+        output, errors = ended(process, code)
+        assert TOKEN not in output + errors
         if code == 2:
-            assert process.stderr.startswith("error: "), process.stderr
-            assert process.stderr.count("\n") == 1, process.stderr
-        return process.stdout, process.stderr
+            assert errors.startswith("error: "), errors
+            assert errors.count("\n") == 1, errors
+        return output, errors
 
 
 @contextmanager
