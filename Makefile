@@ -5,6 +5,9 @@
 PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
 TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launcher_lab recipes scripts tests
 
+# Some images set it; each process then compiles all that it imports, which takes longer than the rest of its start.
+export PYTHONDONTWRITEBYTECODE =
+
 demo: setup
 	@echo 'To type train instead of .venv/bin/train: source .venv/bin/activate'
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25 algorithms.ema.half_life=25ba
