@@ -15,7 +15,7 @@ from pathlib import Path
 from launcher.disk import DiskError
 
 # note: Lustre without the mount option flock, some NFS servers, and some file systems of FUSE
-_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 # A lease without a heartbeat for so long has ended.
 _SECONDS = 30.0
 _LONGEST = 500
@@ -37,7 +37,7 @@ def lock(file: int, path: Path, *, wait: bool = False) -> Callable[[], object]:
             holder = opened.readline(_LONGEST).decode(errors="replace").strip()
         raise Held(holder or "another process") from None
     except OSError as error:
-        if error.errno not in _UNSUPPORTED:
+        if error.errno not in UNSUPPORTED:
             raise DiskError.of(error, path) from None
         return _leased(path, wait=wait)
     return lambda: None

@@ -11,9 +11,9 @@ import numpy as np
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import file_name
-from launcher.data.ffcv.encoder import Encoder, Form
+from launcher.data.ffcv.encoder import encode_all
+from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile
 from launcher.data.ffcv.values import FFCVFiles
-from launcher.data.ffcv.writer import BetonWriter
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
@@ -92,14 +92,11 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     pieces = [Piece(path.name, str(path)) for path in originals(folder)]
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)
-    writer = BetonWriter(target, labels, max_side=values.max_side, identity="")
-    encoder = Encoder(writer.file, SourceFiles("/"), values, upright=False)
-    for number, image in enumerate(encoder.encode([*enumerate(pieces)])):
-        assert isinstance(image, Form)
-        (digest,) = encoder.store([(number, writer.place(number, image))])
-        assert digest is not None
-        writer.note(number, digest)
-    writer.finish()
-    writer.publish()
-    writer.close()
+    unfinished = UnfinishedFile(target, len(pieces), values.max_side, identity="")
+    for number, image in enumerate(encode_all(SourceFiles("/"), [*enumerate(pieces)], values=values, upright=False)):
+        assert isinstance(image, Encoded)
+        unfinished.add(number, image)
+    with unfinished.finished(labels):
+        pass
+    unfinished.close()
     return target

@@ -78,14 +78,13 @@ def _this_machine(data: FFCVDataset, prepared: Prepared) -> Hardware:
 
     Nodes then decide the same.
     """
-    from launcher.data.ffcv.store import store_files  # note: OpenCV
-    from launcher.data.ffcv.writer import partial_files
+    from launcher.data.ffcv.unfinished import partial_files
 
     config, devices = prepared.plan.config, prepared.devices
     folder = data.path("train").parent
     existing = next(one for one in (folder, *folder.parents) if one.is_dir())
     paths = [path for _, path, _ in data.written()]
-    own = [file for path in paths for file in (path, *partial_files(path), *store_files(path)) if file.is_file()]
+    own = [file for path in paths for file in (path, *partial_files(path)) if file.is_file()]
     disk = shutil.disk_usage(existing).free + sum(file.stat().st_size for file in own)
     total, available = usable_memory()
     memory = available if config.launch.nnodes == 1 else total
@@ -98,7 +97,7 @@ def _this_machine(data: FFCVDataset, prepared: Prepared) -> Hardware:
 def _write(data: FFCVDataset, folder: Path, images: Sequence[Split], report: Report) -> None:
     """Write the missing files, or wait until another process has written them; raises as `prepare`."""
     from launcher.data.ffcv.prepare import Unwritable, prepare  # note: OpenCV
-    from launcher.data.ffcv.writer import partial_files
+    from launcher.data.ffcv.unfinished import partial_files
 
     try:
         folder.mkdir(parents=True, exist_ok=True)

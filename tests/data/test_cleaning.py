@@ -31,15 +31,16 @@ def clean(folder: Path, *words: str, run: str = "max_side=500") -> list[str]:
 
 def test_files_that_no_run_reads_are_listed_and_removed_on_request(images: Path) -> None:
     read_by_run, others = write_files(images), write_files(images, "dataloader.files.max_side=30")
-    unfinished = others[0].with_name("val-20px-jpeg50-q90.beton.partial")
+    parts = [".partial", ".partial.table", ".state.npz", ".stored", ".stored.table"]
+    unfinished = [others[0].with_name(f"val-20px-jpeg50-q90.beton{part}") for part in parts]
     own = [images / "ffcv" / name for name in ("mine.beton", "train.beton", "notes.json")]
-    for path in (unfinished, *own):
+    for path in (*unfinished, *own):
         path.write_bytes(b"0" * 10)
-    unused = {unfinished, *others, *map(manifest_path, others)}
+    unused = {*unfinished, *others, *map(manifest_path, others)}
     before = {*(images / "ffcv").iterdir()}
     output = output_of(*clean(images))
     assert {Path(line.partition(": ")[0]) for line in output.splitlines()[:-1]} == unused
-    assert "5 files of" in output
+    assert "9 files of" in output
     assert output.endswith("add --yes to remove them\n")
     assert {*(images / "ffcv").iterdir()} == before
     listed = json.loads(output_of(*clean(images, "--yes", "--json")))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv import encoder, prepare
-from launcher.data.ffcv import writer as beton_writer
+from launcher.data.ffcv import encoder, prepare, unfinished
 from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
 from launcher.data.ffcv.encoder import aligned_interval
@@ -91,7 +90,7 @@ class Interrupted(Exception):
 def test_an_interrupted_file_resumes_to_the_same_bytes(
     image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(beton_writer, "_LEAST_PAGE", 1 << 14)
+    monkeypatch.setattr(unfinished, "_LEAST_PAGE", 1 << 14)
     words = words_for(image_folder, "dataloader=ffcv", "dataloader.files.max_side=48", "dataloader.workers=1")
     whole = write_files(image_folder, *words[4:], f"dataloader.folder={tmp_path / 'whole'}")[0]
 
@@ -132,10 +131,17 @@ def test_a_file_in_the_place_of_the_folder_is_refused(image_folder: Path, tmp_pa
 
 def test_one_process_at_a_time_writes_a_file(image_folder: Path, tmp_path: Path) -> None:
     target = tmp_path / file_name("train", FILES)
-    writer = beton_writer.BetonWriter(target, np.zeros(3, np.int64), max_side=64, identity="x")
-    with pytest.raises(UserError, match="another process is writing"):
+    other = unfinished.UnfinishedFile(target, 3, max_side=64, identity="x")
+    with other.alone(), pytest.raises(UserError, match="another process is writing"):
         write_files(image_folder, f"dataloader.folder={tmp_path}")
-    writer.close()
+    assert target in write_files(image_folder, f"dataloader.folder={tmp_path}")
+
+
+def test_an_unfinished_file_of_an_earlier_version_starts_again(image_folder: Path, tmp_path: Path) -> None:
+    name = file_name("train", FILES)
+    (tmp_path / f"{name}.partial").write_bytes(bytes(1 << 24))
+    train = write_files(image_folder, f"dataloader.folder={tmp_path}")[0]
+    assert train.read_bytes() == (image_folder / "ffcv" / name).read_bytes()
 
 
 @pytest.mark.parametrize("of", ["file", "images"])
@@ -237,4 +243,4 @@ def test_restart_intervals_divide_rows(width: int, most: int) -> None:
 
 @pytest.mark.parametrize(("longest", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
 def test_a_page_holds_any_image(longest: int, size: int) -> None:
-    assert beton_writer.page_size(longest) == size >= 3 * longest**2
+    assert unfinished.page_size(longest) == size >= 3 * longest**2

@@ -1,11 +1,15 @@
 """`dataloader.write_missing`: a run writes FFCV files while it trains, and has the bits of one that finds them."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from launcher.config.resolved import read
+from launcher.data.ffcv import unfinished
+from launcher.data.ffcv.beton import open_beton
 from launcher.records.run_folder import RunFolder
 from launcher_lab.predict.prediction import efficiencies
 from tests.counted_steps import worthwhile
@@ -56,6 +60,57 @@ def test_a_run_killed_five_times_in_its_first_epoch_has_the_bits_of_one_whose_fi
     train("resume", str(run))
     train(*PREPARE)
     assert {path.suffix for path in (images / "ffcv").iterdir()} == {".beton", ".json"}
+    train(*PREPARE, "--check")
+    train(*WORDS, "run_name=whole")
+    assert same(train.decided(run), train.decided(whole))
+    assert results(run)[-1] == results(whole)[-1]
+
+
+def place_slowly() -> None:
+    """Make `train prepare` take at least 20 ms an image."""
+    place = unfinished.UnfinishedFile.place
+
+    def slowly(*arguments: object) -> None:
+        time.sleep(0.02)
+        place(*arguments)  # type: ignore[arg-type]
+
+    unfinished.UnfinishedFile.place = slowly  # type: ignore[assignment,method-assign]
+
+
+def stored(folder: Path) -> int:
+    """Return how many training images an unfinished file has."""
+    for table in folder.glob("train*.table"):
+        rows = np.fromfile(table, unfinished._STORED, offset=unfinished._HEAD.itemsize)
+        return int(rows["digest"].any(axis=1).sum())
+    return 0
+
+
+def prepare_killed(train: Train, run: Path, folder: Path, more: int) -> None:
+    """Kill `train prepare` once it has stored so many more images."""
+    before = stored(folder)
+    process = replace(train, before=(place_slowly,)).start(*PREPARE, "dataloader.workers=1")
+    wait_for(lambda: stored(folder) >= before + more)
+    kill_all(process, run)
+    assert not list(folder.glob("*.beton"))
+
+
+def test_a_run_and_train_prepare_each_continue_what_the_other_stored_before_it_was_killed(
+    train: Train, images: Path
+) -> None:
+    run, whole, folder = train.folder / "runs" / "killed", train.folder / "runs" / "whole", images / "ffcv"
+    prepare_killed(train, run, folder, more=20)
+    killed(train, run, *WORDS, "run_name=killed", after=3)
+    after_run = stored(folder)
+    assert after_run > 40
+    prepare_killed(train, run, folder, more=20)
+    killed(train, run, "resume", str(run), after=6)
+    assert stored(folder) > after_run + 20
+    train("resume", str(run))
+    train(*PREPARE)
+    assert {path.suffix for path in folder.iterdir()} == {".beton", ".json"}
+    for path in folder.glob("*.beton"):
+        pieces = open_beton(path).pieces
+        assert (pieces["place"][1:] == pieces["place"][:-1] + pieces["size"][:-1]).all(), "an image was stored twice"
     train(*PREPARE, "--check")
     train(*WORDS, "run_name=whole")
     assert same(train.decided(run), train.decided(whole))

@@ -1,4 +1,4 @@
-"""Read and check FFCV files and their manifests; imports neither FFCV nor torch.
+"""The format of FFCV files, their manifests and checks; imports neither FFCV nor torch.
 
 Layout (FFCV 1.0.2, version 2): header, field descriptions, one row of metadata per sample, pages of data, and at the
 end a table of (sample, offset, size) of each stored image.
@@ -19,6 +19,7 @@ from launcher.errors import Problem, UserError, first_few
 
 VERSION = 2
 IMAGE, LABEL = "image", "label"
+_KINDS = {IMAGE: 2, LABEL: 1}
 
 HEADER = np.dtype(
     [("version", "<u2"), ("fields", "<u2"), ("page_size", "<u4"), ("samples", "<u8"), ("table", "<u8")], align=True
@@ -51,6 +52,24 @@ class Manifest:
     source: str
     exif_orientation: bool
     sha256_of: Literal["file", "images"] = "file"
+
+
+def metadata(images: np.ndarray, sizes: np.ndarray, labels: np.ndarray, table: int, page: int) -> tuple[bytes, bytes]:
+    """Return a file's header and rows, and its table: of images with their places, sizes in bytes, and labels.
+
+    table: its offset. page: bytes of a page.
+    """
+    # note: assign field by field, since numpy leaves padding bytes uninitialized
+    header, fields = np.zeros(1, HEADER), np.zeros(len(_KINDS), FIELD)
+    header["version"], header["fields"], header["page_size"] = VERSION, len(_KINDS), page
+    header["samples"], header["table"] = len(images), table
+    for field, (name, kind) in zip(fields, _KINDS.items(), strict=True):
+        field["kind"] = kind
+        field["name"][: len(name)] = np.frombuffer(name.encode(), np.uint8)
+    rows, allocations = np.zeros(len(images), ROW), np.zeros(len(images), ALLOCATION)
+    rows["f0"], rows["f1"] = images, labels
+    allocations["sample"], allocations["place"], allocations["size"] = np.arange(len(images)), images["place"], sizes
+    return header.tobytes() + fields.tobytes() + rows.tobytes(), allocations.tobytes()
 
 
 def checksum(head: bytes, table: bytes, digests: bytes) -> str:
@@ -172,7 +191,7 @@ def _check_fields(path: Path, count: int) -> None:
     fields = np.fromfile(path, FIELD, count, offset=HEADER.itemsize)
     names = [field["name"].tobytes().split(b"\0")[0].decode("latin-1") for field in fields]
     kinds = [int(field["kind"]) for field in fields]
-    if names != [IMAGE, LABEL] or kinds != [2, 1]:
+    if [*zip(names, kinds, strict=True)] != [*_KINDS.items()]:
         raise ValueError(
             f"has the fields {first_few(names)}; expected {IMAGE} (an RGB image field) and {LABEL} (an integer)"
         )

@@ -20,9 +20,9 @@ from launcher.errors import Problem, UserError
 SPLITS = ("train", "val")
 _SMALL_SIDE = "dataloader.files.small_side"
 _SUFFIX = ".beton"
-# The names of written files, of what describes them, and of unfinished ones.
+# The names of written files, of what describes them, and of unfinished ones, also of earlier versions.
 WRITTEN = re.compile(
-    r"(?P<file>(train|val)-\d+px-jpeg[\d.]+-q\d+\S*?\.beton)(\.json|\.partial|\.state\.npz|\.stored|\.stored\.table)?"
+    r"(?P<file>(train|val)-\d+px-jpeg[\d.]+-q\d+\S*?\.beton)(\.json|\.(partial|stored)(\.table)?|\.state\.npz)?"
 )
 
 

@@ -1,10 +1,7 @@
 """Encode images of FFCV files, as pixels or JPEGs, and store them, in worker processes; imports no torch."""
 
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -13,35 +10,10 @@ from PIL import Image
 from launcher import randomness
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.beton import JPEG, PIXELS
-from launcher.data.ffcv.shared_file import SharedFile
+from launcher.data.ffcv.unfinished import Encoded, Form, UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
 from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files, Piece
-
-
-class Form(NamedTuple):
-    """What a file records of an `Encoded` image, whose `data` has `size` bytes."""
-
-    mode: int
-    width: int
-    height: int
-    size: int
-    converted_from: str | None
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A stored image: `data` is a JPEG or RGB pixels in rows, `converted_from` an unusual original form."""
-
-    mode: int
-    width: int
-    height: int
-    data: bytes
-    converted_from: str | None
-
-    @property
-    def form(self) -> Form:
-        return Form(self.mode, self.width, self.height, len(self.data), self.converted_from)
 
 
 def encode_all(
@@ -75,9 +47,8 @@ def _encode(
     original = _unusual(decoded, name)
     pixels = shrink(np.asarray(decoded.image), values.max_side)
     height, width = pixels.shape[:2]
-    if not as_jpeg:
-        return Encoded(PIXELS, width, height, pixels.tobytes(), original)
-    return Encoded(JPEG, width, height, to_jpeg(pixels, values), original)
+    data = to_jpeg(pixels, values) if as_jpeg else pixels.tobytes()
+    return Encoded(Form(JPEG if as_jpeg else PIXELS, width, height, len(data), original), data)
 
 
 def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
@@ -122,26 +93,19 @@ class Encoder:
     `upright` applies EXIF rotation.
     """
 
-    def __init__(self, file: SharedFile, files: Files, values: FFCVFile, *, upright: bool):
-        self._file, self._files, self._values, self._upright = file, files, values, upright
+    def __init__(self, unfinished: UnfinishedFile, files: Files, values: FFCVFile, *, upright: bool):
+        self._unfinished, self._files, self._values, self._upright = unfinished, files, values, upright
         self._held: dict[int, bytes] = {}
 
     def encode(self, items: Sequence[tuple[int, Piece]]) -> list[Form | UnreadableImage]:
         """Encode images; returns and raises as `encode_all`, without the bytes."""
         images = encode_all(self._files, items, values=self._values, upright=self._upright)
-        results: list[Form | UnreadableImage] = []
-        for (number, _), image in zip(items, images, strict=True):
-            if isinstance(image, UnreadableImage):
-                results.append(image)
-            else:
-                self._held[number] = image.data
-                results.append(image.form)
-        return results
+        self._held |= {n: image.data for (n, _), image in zip(items, images, strict=True) if isinstance(image, Encoded)}
+        return [image.form if isinstance(image, Encoded) else image for image in images]
 
-    def store(self, places: Sequence[tuple[int, int | None]]) -> list[bytes | None]:
-        """Write held images by number to their places; return their SHA-256, and None for those without a place."""
-        return [None if place is None else self._store(self._held.pop(number), place) for number, place in places]
-
-    def _store(self, data: bytes, place: int) -> bytes:
-        self._file.write(data, place)
-        return hashlib.sha256(data).digest()
+    def store(self, numbers: list[int]) -> list[int]:
+        """Write those of the images that are held to their places; returns the numbers."""
+        for number in numbers:
+            if (data := self._held.pop(number, None)) is not None:
+                self._unfinished.store(number, data)
+        return numbers

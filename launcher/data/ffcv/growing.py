@@ -14,13 +14,12 @@ from launcher.data.crops import boxes_of, centre_boxes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import ROW
 from launcher.data.ffcv.dataset import FFCVDataset, full_values
-from launcher.data.ffcv.encoder import Encoded, encode_all
+from launcher.data.ffcv.encoder import encode_all
 from launcher.data.ffcv.loader import DecodingPool
 from launcher.data.ffcv.prepare import identity_of, is_written, prepare
-from launcher.data.ffcv.store import Store, not_stored
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
+from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile, not_stored
 from launcher.data.ffcv.values import FFCVValues
-from launcher.data.ffcv.writer import PageLayout
 from launcher.data.images import Reader
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
@@ -106,10 +105,10 @@ class GrowingPool(ThreadedReader):
         self._images, self._boxes = images, boxes
         self._encode = partial(encode_all, Files(images_path(files.dataset)), values=values, upright=upright)
         identity = identity_of(images, values, upright=upright)
-        self._store: Store | None = None
+        self._store: UnfinishedFile | None = None
         try:
-            self._store = Store(path, self.samples, PageLayout.of(values.max_side), identity)
-        except OSError as error:
+            self._store = UnfinishedFile(path, self.samples, values.max_side, identity, shared=True)
+        except (OSError, UserError) as error:
             if shard.rank == 0:
                 print(not_stored(error, path), flush=True)
 
@@ -126,7 +125,7 @@ class GrowingPool(ThreadedReader):
         (image,) = self._encoded([index % self.samples])
         if isinstance(image, UnreadableImage):
             raise image
-        return image.width, image.height, len(image.data)
+        return image.form.width, image.form.height, image.form.size
 
     def stalled(self, seconds: float) -> Path | str | None:
         number = self._reading.stalled(seconds)
@@ -145,7 +144,7 @@ class GrowingPool(ThreadedReader):
         numbers = (indices % self.samples).tolist()
         with self.reading(numbers[0]):
             stored = [self._intact(*one) for one in zip(numbers, self._encoded(numbers), strict=True)]
-        rows = np.array([(image.mode, image.width, image.height, 0) for image in stored], ROW["f0"])
+        rows = np.array([(*image.form[:3], 0) for image in stored], ROW["f0"])
         boxes = self._boxes(replace(request, indices=indices), rows["height"], rows["width"])
         for place, (image, row, box) in enumerate(zip(stored, rows, boxes, strict=True), part.start):
             self.decode(image.data, row, box, images[place])

@@ -4,14 +4,11 @@ import dataclasses
 import hashlib
 import json
 import os
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,10 +20,9 @@ from launcher.data.classes import check_classes
 from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import ALLOCATION, ROW, ROWS_START, Beton, Manifest, checksum, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
-from launcher.data.ffcv.encoder import Encoder, Form
-from launcher.data.ffcv.store import adopt
+from launcher.data.ffcv.encoder import Encoder
+from launcher.data.ffcv.unfinished import Form, UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
-from launcher.data.ffcv.writer import BetonWriter, PageLayout
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files, Piece
@@ -35,10 +31,8 @@ from launcher.data.workers import Report, in_threads, in_two_steps
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
-from launcher.stopping import defers_stops
 
 _IMAGES_A_TASK = 16
-_SECONDS_A_SAVE = 30.0
 _CHUNK = 1 << 24
 _Item = tuple[int, Piece]
 
@@ -137,14 +131,13 @@ class _Job:
     values: FFCVFile
 
     def run(self) -> Manifest:
-        """Write the file and its manifest, or resume where an interrupted writer stopped."""
+        """Write the file and its manifest, or continue what was stored of it."""
+        source, values = self.source, self.values
+        identity = identity_of(source, values, upright=self.dataset.exif_orientation)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            source = self.source
-            identity = identity_of(source, self.values, upright=self.dataset.exif_orientation)
-            adopt(self.path, source.labels, PageLayout.of(self.values.max_side), identity)
-            with closing(BetonWriter(self.path, source.labels, self.values.max_side, identity)) as writer:
-                return self._write(writer)
+            unfinished = UnfinishedFile(self.path, len(source.labels), values.max_side, identity)
+            with closing(unfinished), unfinished.alone():
+                return self._write(unfinished)
         except (FileExistsError, NotADirectoryError):
             message = "is a file, or below one; choose a folder"
             raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
@@ -153,8 +146,8 @@ class _Job:
             message += "run the same command to resume"
             raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
 
-    def _write(self, writer: BetonWriter) -> Manifest:
-        source, bad = self.source, self._add_all(writer)
+    def _write(self, unfinished: UnfinishedFile) -> Manifest:
+        source, bad = self.source, self._add_all(unfinished)
         shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.files):
             raise UserError(f"no image in {_root(source)} can be decoded: {shown}; set another dataset.path")
@@ -163,75 +156,48 @@ class _Job:
                 f"{len(bad)} of {count_of(len(source.files), 'image')} in {_root(source)} cannot be decoded: {shown}; "
                 "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
-        samples, digest = writer.finish()
         stored = ((name, size) for name, size in listed(source) if name not in bad)
-        manifest = Manifest(
-            split=source.split,
-            samples=samples,
-            classes=source.classes,
-            values=dataclasses.asdict(self.values),
-            exif_orientation=self.dataset.exif_orientation,
-            converted=dict(sorted(writer.converted.items())),
-            skipped={**self.skipped, **bad},
-            bytes=writer.partial.stat().st_size,
-            sha256=digest,
-            sha256_of="images",
-            source=self.known_as or fingerprint(stored),
-        )
-        # note: write the manifest first: it is ignored without its file, but a file cannot be checked without it
-        atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
-        writer.publish()
+        known_as = self.known_as or fingerprint(stored)
+        with unfinished.finished(source.labels) as finished:
+            manifest = Manifest(
+                split=source.split,
+                samples=finished.samples,
+                classes=source.classes,
+                values=dataclasses.asdict(self.values),
+                exif_orientation=self.dataset.exif_orientation,
+                converted=finished.converted,
+                skipped={**self.skipped, **bad},
+                bytes=finished.bytes,
+                sha256=finished.sha256,
+                sha256_of="images",
+                source=known_as,
+            )
+            # note: first the manifest: it is ignored without its file, but a file cannot be checked without it
+            atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
         return manifest
 
-    def _add_all(self, writer: BetonWriter) -> dict[str, str]:
+    def _add_all(self, unfinished: UnfinishedFile) -> dict[str, str]:
         """Encode and store all missing images; return those that cannot be decoded, with reasons."""
-        missing, total = writer.missing, len(self.source.files)
-        if not len(missing):
+        missing, total = unfinished.missing(self.report), len(self.source.files)
+        if not missing:
             return {}
-        encoder = Encoder(
-            writer.file, Files(images_path(self.dataset)), self.values, upright=self.dataset.exif_orientation
-        )
+        files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
+        encoder = Encoder(unfinished, files, self.values, upright=upright)
         bad: dict[str, str] = {}
 
-        def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[tuple[int, int | None]]:
-            places: list[tuple[int, int | None]] = []
+        def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[int]:
             for (number, _), image in zip(items, images, strict=True):
                 if isinstance(image, UnreadableImage):
                     bad[self.source.files[number]] = str(image)
-                    places.append((number, None))
                 else:
-                    places.append((number, writer.place(number, image)))
-            return places
+                    unfinished.place(number, image)
+            return [number for number, _ in items]
 
-        items = ((number, self.source.piece(number)) for number in missing.tolist())
-        stored = in_two_steps(encoder.encode, place, encoder.store, items, _IMAGES_A_TASK, self.workers)
-        try:
-            with closing(stored), ThreadPoolExecutor(1) as saver:
-                self._note_all(writer, stored, saver, total - len(missing))
-        finally:
-            with defers_stops():
-                writer.save(writer.state())
+        items = ((number, self.source.piece(number)) for number in missing)
+        with closing(in_two_steps(encoder.encode, place, encoder.store, items, _IMAGES_A_TASK, self.workers)) as stored:
+            for done, _ in enumerate(stored, total - len(missing) + 1):
+                self.report(self.source.split, done, total)
         return bad
-
-    def _note_all(
-        self,
-        writer: BetonWriter,
-        stored: Iterator[tuple[_Item, bytes | None]],
-        saver: ThreadPoolExecutor,
-        done: int,
-    ) -> None:
-        """Note images as they are stored, and save now and then, meanwhile."""
-        saved = time.monotonic()
-        saving: Future[Any] | None = None
-        for (number, _), digest in stored:
-            if digest is not None:
-                writer.note(number, digest)
-            done += 1
-            self.report(self.source.split, done, len(self.source.files))
-            if time.monotonic() - saved > _SECONDS_A_SAVE and (saving is None or saving.done()):
-                if saving is not None:
-                    saving.result()
-                saved, saving = time.monotonic(), saver.submit(writer.save, writer.state())
 
 
 def _checksum(file: Beton, report: Report) -> str:
