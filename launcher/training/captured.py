@@ -2,7 +2,7 @@
 
 With several ranks the graphs have the collectives, which overlap with the backward pass; if any rank cannot capture
 them, the graphs of all ranks end before the all-reduce of the gradients. Steps that cannot be captured run without
-graphs, and the run prints the reason once.
+graphs, and the run prints the reason once. With cuda_graphs=require both are errors.
 """
 
 from collections import Counter
@@ -163,10 +163,10 @@ class CapturedSteps:
         self._capturer.new_pool()
         if graphs is self._alone:
             train_without(self._value, reason, "batch preparation" if self.can_reduce else "steps")
+        elif self._value == "require":
+            train_without(self._value, reason, "the gradient all-reduce")
         elif not dist.is_initialized() or dist.get_rank() == 0:
-            print(
-                f"cuda_graphs={self._value}: the gradient all-reduce follows the backward pass ({reason})", flush=True
-            )
+            print(f"cuda_graphs=on: the gradient all-reduce follows the backward pass ({reason})", flush=True)
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""

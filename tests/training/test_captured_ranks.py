@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.config.compose import compose
+from launcher.errors import UserError
 from launcher.rank import buckets
 from launcher.rank.group import Ranks
 from launcher.training import captured, checkpoint, trainer
@@ -156,7 +157,8 @@ def test_captured_steps_resume_to_the_same_bits_as_eager_ones_have(
     on_ranks(count, resume_captured, count, words, tmp_path / "state.pt")
 
 
-def fail_on_one_rank(rank: int) -> None:
+def failing_on_one_rank(rank: int, value: str) -> tuple[Trainer, Trainer]:
+    """Return a run of eager steps, and one whose second rank cannot capture the all-reduce."""
     plain, run = build_on_ranks(rank, 2, ["recipe=mild", *EARLY["ema"]])
     device = StandIn()
     capture = device.capture
@@ -168,10 +170,15 @@ def fail_on_one_rank(rank: int) -> None:
         return graph, outputs
 
     device.capture = fail if rank else capture  # type: ignore[method-assign]
-    run.train_step.capture(CapturedSteps(device, "require"))
+    run.train_step.capture(CapturedSteps(device, value))
+    return plain, run
+
+
+def fail_on_one_rank(rank: int) -> None:
+    plain, run = failing_on_one_rank(rank, "on")
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         ours = losses_and_fewest_calls(run)
-    line = "cuda_graphs=require: the gradient all-reduce follows the backward pass (rank 1: operation not permitted)"
+    line = "cuda_graphs=on: the gradient all-reduce follows the backward pass (rank 1: operation not permitted)"
     assert printed.getvalue().splitlines() == [line] * (rank == 0)
     assert not run.train_step.captured.can_reduce
     assert run.train_step.captured.replays > 0
@@ -181,6 +188,17 @@ def fail_on_one_rank(rank: int) -> None:
 
 def test_a_capture_that_fails_on_one_rank_fails_on_all() -> None:
     on_two_ranks(fail_on_one_rank)
+
+
+def fail_if_required(rank: int) -> None:
+    _, run = failing_on_one_rank(rank, "require")
+    reason = r"cannot capture the gradient all-reduce \(rank 1: operation not permitted\); set cuda_graphs=on"
+    with pytest.raises(UserError, match=f"^cuda_graphs=require: {reason}$"):
+        losses_and_fewest_calls(run)
+
+
+def test_a_required_capture_that_fails_on_one_rank_is_an_error_on_all() -> None:
+    on_two_ranks(fail_if_required)
 
 
 class Unused(nn.Module):
