@@ -1,6 +1,8 @@
 """The runs on the simulated device: those of CI, which cover every option, and the longer product of all."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from launcher.config import recipes
 from tests.trainers import ALGORITHMS, OPTIMIZERS, SIZE_FOR_BF16, TASKS, VIT
@@ -20,6 +22,11 @@ class Case:
     bad: tuple[int, ...] = ()
     captured: bool = False
     ranks: int = 1
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return a case from JSON."""
+        return cls(**{**values, "words": tuple(values["words"]), "bad": tuple(values["bad"])})
 
     @property
     def name(self) -> str:

@@ -26,7 +26,7 @@ def train(cases: Sequence[dict[str, Any]], orders: Sequence[str], images: str) -
     outcomes = {}
     with join_ranks(compose([]).config) as ranks:
         for values in cases:
-            case, start = Case(**{**values, "words": tuple(values["words"])}), time.perf_counter()
+            case, start = Case.of(values), time.perf_counter()
             problems: list[str] = []
             counts: dict[str, Any] = {}
             for order in orders:
@@ -92,7 +92,7 @@ def train_as_mps(cases: Sequence[dict[str, Any]], images: str) -> dict[str, Any]
     outcomes: dict[str, Any] = {}
     with join_ranks(compose([]).config) as ranks:
         for values in cases:
-            case, results = Case(**{**values, "words": tuple(values["words"])}), []
+            case, results = Case.of(values), []
             for as_mps in (False, True):
                 native.as_mps(as_mps)
                 for kind in kinds:

@@ -142,8 +142,11 @@ class Watched:
             yield
 
 
+@cache
 def config_of(case: Case, folder: Path) -> RunConfig:
     """Compose a case on a few images; `folder` has image files, and FFCV's of them."""
+    if case.captured:
+        return replace(config_of(replace(case, captured=False), folder), cuda_graphs="on")
     recipes = [word for word in case.words if word.startswith("recipe=")]
     words = [word for word in case.words if word not in recipes]
     small = [*SMALL, *FEW]
@@ -164,7 +167,7 @@ def config_of(case: Case, folder: Path) -> RunConfig:
     early = [word for name in on for word in EARLY.get(name, [])]
     config = compose([*recipes, *small, "precision=fp32", *early, *words]).config
     config = inspect_data(config, must_exist=True).config if case.loader in FILES else config
-    return replace(config, cuda_graphs="on" if case.captured else "off")
+    return replace(config, cuda_graphs="off")
 
 
 def train_case(case: Case, ranks: Ranks, folder: Path, images: Path, order: str, stop_after: int | None) -> Result:

@@ -1,6 +1,6 @@
 // Any operation of ATen: shapes by its meta kernel, values later by the CPU's kernel.
 #pragma once
-#include "tensors.h"
+#include "shapes.h"
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/native/ForeachUtils.h>
 
@@ -26,23 +26,6 @@ static const std::set<std::string> NOT_DETERMINISTIC = {"aten::_adaptive_avg_poo
 
 static bool is_half(const Tensor& t) {
     return t.defined() && (t.scalar_type() == kHalf || t.scalar_type() == kBFloat16);
-}
-static void each(c10::IValue& v, const std::function<Tensor(const Tensor&)>& f) {
-    if (v.isTensor())
-        v = f(v.toTensor());
-    else if (v.isTensorList()) {
-        std::vector<Tensor> l;
-        for (const Tensor& t : v.toTensorVector()) l.push_back(f(t));
-        v = c10::IValue(l);
-    } else if (v.isOptionalTensorList()) {
-        c10::List<std::optional<Tensor>> l;
-        auto old = v.toOptionalTensorList();
-        for (size_t k = 0; k < old.size(); k++) {
-            std::optional<Tensor> t = old.get(k);
-            l.push_back(t ? std::optional<Tensor>(f(*t)) : t);
-        }
-        v = c10::IValue(l);
-    }
 }
 static std::vector<Tensor> tensors_of(const c10::IValue& v) {
     std::vector<Tensor> all;
@@ -252,27 +235,11 @@ static void fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::
     }
     std::vector<c10::IValue> shapes;
     bool known = !reads;
-    std::map<c10::TensorImpl*, Tensor> metas;  // by the device tensor
+    Metas metas;
     if (known && (fresh || outs)) {
-        auto meta_args = args;
-        for (auto& v : meta_args) {
-            each(v, [&](const Tensor& t) -> Tensor {
-                if (!t.defined() || t.device().type() != SIM) return t;
-                auto& one = metas[t.unsafeGetTensorImpl()];
-                if (!one.defined()) one = at::empty_strided(t.sizes(), t.strides(), t.options().device(kMeta));
-                return one;
-            });
-            if (v.isDevice() && v.toDevice().type() == SIM) v = c10::Device(kMeta);
-            if (v.isGenerator()) v = c10::IValue();
-        }
-        torch::jit::Stack meta_stack = meta_args;
-        try {
-            KernelScope scope;
-            op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), &meta_stack);
-            shapes.assign(meta_stack.end() - m, meta_stack.end());
-        } catch (const std::exception&) {
-            known = false;
-        }  // note: no meta kernel
+        auto found = shapes_of(op, args, metas);
+        known = found.has_value();
+        if (known) shapes = *found;
     }
     if (!known) {  // run it now, after all that the current stream has queued
         if (reads)
