@@ -13,6 +13,7 @@ from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, table, verbatim
+from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.errors import Problem, UserError
 from launcher_lab.cli.curve import check_all, expand
@@ -127,7 +128,8 @@ def _show(result: SpeedrunResult, *, is_json: bool, folder: Path | None = None) 
     mean = (f"{result.top1_mean:.2f} ± {result.top1_deviation:.2f}", f"{result.minutes_mean:.2f}")
     rows.add_row("mean", mean[0], f"{mean[1]} ± {result.minutes_deviation:.2f}")
     out.print(rows)
-    out.print(verbatim(f"track {result.track} on {result.hardware}: {_verdict(result)}"))
+    shared = "" if result.runs_at_once == 1 else f", {count_of(result.runs_at_once, 'run')} at once"
+    out.print(verbatim(f"track {result.track} on {result.hardware}{shared}: {_verdict(result)}"))
     if folder is not None:
         out.print(verbatim(f"to verify it: train speedrun --verify {folder}"))
     return 0

@@ -49,7 +49,8 @@ class RecordRun:
 class SpeedrunResult:
     """What the runs of a folder show: `p` is that of their mean top-1 against the target, both in percent.
 
-    Minutes are of training without evaluation and checkpoints, as in `RunSummary.times`.
+    Minutes are of training without evaluation and checkpoints, as in `RunSummary.times`. `runs_at_once`: the most runs
+    of the record that trained at the same time on one machine.
     """
 
     track: str
@@ -66,6 +67,7 @@ class SpeedrunResult:
     minutes_deviation: float
     p: float
     reached: bool
+    runs_at_once: int
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def verified(folder: Path) -> SpeedrunResult:
         raise UserError(f"{folder} has no {RECORD} of a track; pass a folder of train speedrun") from None
     result = result_of(folder, track(name))
     plain = json.loads(json.dumps(asdict(result)))
+    # note: records of older versions lack it
+    stated = {"runs_at_once": result.runs_at_once, **stated}
     if differ := [key for key in {**plain, **stated} if plain.get(key) != stated.get(key)]:
         raise UserError(f"{folder / RECORD} has other values than the runs: {', '.join(map(repr, differ))}; {_AGAIN}")
     return result
@@ -282,5 +286,15 @@ def _result(track: Track, runs: Sequence[_Run]) -> SpeedrunResult:
         track.name, track.target, str(values.get("recipe")), str(values.get("model.architecture")),
         dilated_epochs(values["epochs"], values["schedule.dilate"]), noted_datasets(RunFolder(runs[0].path))[-1],
         _device(runs[0]) + processor, listed, statistics.fmean(tops), statistics.stdev(tops), statistics.fmean(minutes),
-        statistics.stdev(minutes), p, p < rules().p,
+        statistics.stdev(minutes), p, p < rules().p, _at_once(runs),
     )  # fmt: skip
+
+
+def _at_once(runs: Sequence[_Run]) -> int:
+    """Return the most runs that trained at the same time on one machine."""
+    spans = list[tuple[object, float, float]]()
+    for run in runs:
+        starts = [number for number, row in enumerate(run.rows) if row["kind"] in ("start", "resume")]
+        for first, after in pairwise([*starts, len(run.rows)]):
+            spans.append((run.environment.get("host"), run.rows[first]["time"], run.rows[after - 1]["time"]))
+    return max(sum(one == host and start <= time < end for one, start, end in spans) for host, time, _ in spans)

@@ -63,6 +63,30 @@ def test_a_missed_target_is_no_record(folder: Path) -> None:
     assert "the target is missed" in refused("speedrun", "--verify", str(folder))
 
 
+def test_a_record_has_the_most_runs_at_once_of_a_machine(folder: Path) -> None:
+    def together(rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            row["time"] += first - fourth
+
+    first, fourth = (
+        json.loads((folder / name / "metrics.jsonl").open().readline())["time"] for name in ("seed0", "seed3")
+    )
+    assert result_of(folder, track(TRACK)).runs_at_once == 1
+    edit(folder / "seed3" / "metrics.jsonl", together)
+    assert "other values than the runs: 'runs', 'runs_at_once'" in refused("speedrun", "--verify", str(folder))
+    write_record(folder, result_of(folder, track(TRACK)))
+    assert ", 2 runs at once: a record" in execute("speedrun", "--verify", str(folder))[1]
+    replaced(folder / "seed3" / "environment.json", '"host": "', '"host": "other-')
+    assert result_of(folder, track(TRACK)).runs_at_once == 1
+
+
+def test_an_older_record_without_runs_at_once_is_verified(folder: Path) -> None:
+    stated = json.loads((folder / RECORD).read_text())
+    del stated["runs_at_once"]
+    (folder / RECORD).write_text(json.dumps(stated))
+    assert verified(folder).runs_at_once == 1
+
+
 def last_evaluation(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return [row for row in rows if row["kind"] == "eval"][-1]
 
