@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from launcher.config.compose import compose
-from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import create
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
 from launcher.weights.classifier import model_card
-from tests.networks import tiny
+from tests.networks import tiny, use_tiny
 from tests.trainers import SMALL, alone, assert_resumes_to_the_same_bits, build, steps, train_all
 from tests.two_ranks import on_ranks
 
@@ -72,7 +71,7 @@ def test_micro_batches_do_not_change_the_weighted_loss(targets: str) -> None:
 
 def first_loss(rank: int, world: int, folder: Path, words: list[str]) -> None:
     torch.set_num_threads(1)
-    building.get_model = tiny
+    use_tiny()
     config = compose(["schedule.warmup=0ba", *SMALL, *UNEQUAL, *words]).config
     run = build_trainer(config, Ranks(rank, world, rank, world, torch.device("cpu")))
     run.train_step.model.eval()

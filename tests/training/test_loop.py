@@ -11,7 +11,6 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.metrics import read_last, read_metrics
@@ -22,7 +21,7 @@ from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
-from tests.networks import tiny
+from tests.networks import use_tiny
 from tests.trainers import SMALL, assert_same_state, build, steps
 from tests.two_ranks import on_two_ranks
 
@@ -179,7 +178,7 @@ def test_a_stop_signal_when_the_time_is_up_stops(tmp_path: Path) -> None:
 
 def end_in_time(rank: int, folder: Path) -> None:
     """Train on two ranks of which only the second is out of time, after three steps."""
-    building.get_model = tiny  # type: ignore[attr-defined]
+    use_tiny()
     config = compose(["schedule.warmup=0ba", *SMALL, *IN_TIME, "stop.minutes=0.5"]).config
     run = build_trainer(config, Ranks(rank, 2, rank, 2, torch.device("cpu")))
     run.clock.seconds = lambda clock: rank * seconds_of(run, clock)  # type: ignore[method-assign]

@@ -12,11 +12,10 @@ import torch.distributed as dist
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
-from launcher.models import build as building
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
-from tests.networks import tiny
+from tests.networks import use_tiny
 from tests.trainers import ALGORITHMS, EARLY, RECIPES, SMALL, TASKS, VIT, steps, teacher
 from tests.two_ranks import on_ranks
 
@@ -66,7 +65,7 @@ def resume(config: RunConfig, ranks: Ranks, path: Path) -> list[str]:
 
 def resume_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Path) -> None:
     torch.set_num_threads(1)
-    building.get_model = tiny
+    use_tiny()
     ranks = Ranks(rank, count, rank, count, torch.device("cpu"))
     different = {name: resume(config, ranks, folder / f"{name}.pt") for name, config in configs.items()}
     (folder / f"{rank}.json").write_text(json.dumps(different))
