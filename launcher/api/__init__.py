@@ -30,7 +30,7 @@ from launcher.records.run_folder import RunFolder, existing
 
 if TYPE_CHECKING:
     from launcher.launch.start import Ended
-    from launcher.weights.classifier import ClassifiedImage, Classifier
+    from launcher.weights.trained_model import PredictedImage, TrainedModel
 
 # Keeps modules of the working directory from hiding those of the ranks.
 _SAFE = {"PYTHONSAFEPATH": "1"}
@@ -102,30 +102,30 @@ def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
     return listed(Path(folder))
 
 
-def load(path: str | Path, *, best: bool = False) -> Classifier:
+def load(path: str | Path, *, best: bool = False) -> TrainedModel:
     """Load the trained network of a run or an export: `.network` in evaluation mode, on the GPU if there is one.
 
     Raises UserError if there is no checkpoint.
     """
     exported = predicting.exported_at(str(path))
     folder = None if exported else existing(str(path), saved=True)
-    return predicting.classifier(exported, folder, read(folder.config) if folder else composed([]).config, best=best)
+    return predicting.load_model(exported, folder, read(folder.config) if folder else composed([]).config, best=best)
 
 
 def predict(
     path: str | Path, images: Sequence[str | Path], *, top: int = 5, best: bool = False
-) -> list[ClassifiedImage]:
+) -> list[PredictedImage]:
     """Return the predictions of image files, or of folders of them, by a run or an export, as `train predict` does.
 
     Raises UserError if there is no checkpoint or no image.
     """
-    from launcher.weights.classifier import predictions
+    from launcher.weights.trained_model import predictions
 
-    classifier = load(path, best=best)
-    files, _ = image_files([*map(str, images)], PixelType.of(classifier.task.config.dataset).extensions)
+    model = load(path, best=best)
+    files, _ = image_files([*map(str, images)], PixelType.of(model.task.config.dataset).extensions)
     if not files:
         raise UserError("no images; pass files or folders")
-    return [*predictions(classifier, files, top)]
+    return [*predictions(model, files, top)]
 
 
 def _composed(verb: str, words: Sequence[str]) -> Composed:

@@ -24,7 +24,7 @@ from launcher.launch.devices import decide
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.weights.classifier import CheckpointResult, DetailsOf
+    from launcher.weights.trained_model import CheckpointResult, DetailsOf
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -99,7 +99,7 @@ def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = Non
     output = Path(arguments.output or folder.path)
     if arguments.by_class and (output / _GALLERY).exists():
         page.check_output(output / _GALLERY)
-    from launcher.weights.classifier import evaluate_run
+    from launcher.weights.trained_model import evaluate_run
 
     top = (arguments.top or _TOP) if arguments.csv else None
     checkpoint = evaluate_run(
@@ -138,7 +138,7 @@ def _of_lengths(arguments: argparse.Namespace) -> int:
     folder, config, other = requested(arguments)
     _check_csv(arguments, config)
     devices, rows = decide(replace(config.launch, nproc=1)), list[dict[str, Any]]()
-    from launcher.weights.classifier import evaluate_run
+    from launcher.weights.trained_model import evaluate_run
 
     for length in lengths:
         one = evaluate_run(

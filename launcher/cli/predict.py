@@ -33,7 +33,7 @@ from launcher.records.run_folder import RunFolder, existing
 from launcher.weights.card import CARD, ONNX, WEIGHTS, from_hub, read_card
 
 if TYPE_CHECKING:
-    from launcher.weights.classifier import ClassifiedImage, Classifier
+    from launcher.weights.trained_model import PredictedImage, TrainedModel
 
 EXAMPLES = [
     "train predict runs/mild-imagenet-1120-1 image.jpg",
@@ -81,7 +81,7 @@ def main(arguments: argparse.Namespace) -> int:
     task, extensions = trained_as.task, PixelType.of(trained_as.dataset).extensions
     if "tokens" in task.needs:
         _refuse(arguments, _OF_IMAGES, f"is for images, and {arguments.run} is a language model; remove it")
-        return _continue(arguments, partial(classifier, exported, folder, config, best=arguments.best))
+        return _continue(arguments, partial(load_model, exported, folder, config, best=arguments.best))
     _refuse(arguments, _OF_TEXT, f"is for language models, and {arguments.run} is a model of images; remove it")
     if not (by_pixel := task.labelled == "pixels"):
         _refuse(arguments, ("masks",), f"is for segmentations, and {arguments.run} is none; remove it")
@@ -95,10 +95,10 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
     from launcher.weights import fitted
-    from launcher.weights.classifier import predictions
     from launcher.weights.masks import write_masks
+    from launcher.weights.trained_model import predictions
 
-    failed, trained = 0, classifier(exported, folder, config, best=arguments.best, views=arguments.views)
+    failed, trained = 0, load_model(exported, folder, config, best=arguments.best, views=arguments.views)
     for note in (*notes_on(dropped), *fitted.notes(trained.card["task"], trained.card["step"], folder)):
         print(f"note: {one_line(note)}", file=sys.stderr)
     titles = trained.task.values.predicted
@@ -137,7 +137,7 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def _continue(arguments: argparse.Namespace, load: Callable[[], Classifier]) -> int:
+def _continue(arguments: argparse.Namespace, load: Callable[[], TrainedModel]) -> int:
     """Print a text and its continuation."""
     text = " ".join(arguments.images)
     from launcher.weights.generate import continuation
@@ -178,22 +178,22 @@ def exported_at(path: str) -> Path | None:
     return folder
 
 
-def classifier(
+def load_model(
     exported: Path | None, folder: RunFolder | None, config: RunConfig, *, best: bool, views: Views | None = None
-) -> Classifier:
+) -> TrainedModel:
     """Load the network of an export, or else of a run and its config, on the device of this machine.
 
     views: `image.eval_views`, that of the run or export without one.
     """
     from launcher.weights import fitted
-    from launcher.weights.classifier import classifier_of, classifier_of_export, load_checkpoint
+    from launcher.weights.trained_model import exported_model, load_checkpoint, trained_model
 
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
         state = fitted.added(load_checkpoint(folder, best=best), folder)
-        return classifier_of(plan_for(with_views(config, views), 1), state, kind)
+        return trained_model(plan_for(with_views(config, views), 1), state, kind)
     assert exported is not None
-    return classifier_of_export(exported, kind, views)
+    return exported_model(exported, kind, views)
 
 
 def _listed(name: str) -> list[str]:
@@ -209,12 +209,12 @@ def _listed(name: str) -> list[str]:
     return [line for line in text.removeprefix("\ufeff").split("\n") if line]
 
 
-def _show_json(image: ClassifiedImage, name: str, value: str) -> None:
+def _show_json(image: PredictedImage, name: str, value: str) -> None:
     rows = [{name: one, value: score} for one, score in image.classes]
     print(json.dumps({"file": image.file, **({"error": image.unreadable} if image.unreadable else {"classes": rows})}))
 
 
-def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
+def _show_csv(image: PredictedImage, name: str, value: str) -> None:
     file, digits = csv_cell(image.file), ".6f" if value in SHARES else ".9g"
     rows = [[file, rank, csv_cell(one), f"{p:{digits}}", ""] for rank, (one, p) in enumerate(image.classes, 1)]
     # note: each file has a row, also one without a class
@@ -222,7 +222,7 @@ def _show_csv(image: ClassifiedImage, name: str, value: str) -> None:
     csv.writer(sys.stdout, lineterminator="\n").writerows(rows or [none])
 
 
-def _show_line(image: ClassifiedImage, name: str, value: str) -> None:
+def _show_line(image: PredictedImage, name: str, value: str) -> None:
     digits = ".2%" if value in SHARES else ".6g"
     classes = "  ".join(f"{one} {score:{digits}}" for one, score in image.classes)
     if not image.unreadable:

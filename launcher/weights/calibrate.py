@@ -16,7 +16,7 @@ from launcher.tasks.calibration import LEAST, MOST, Reliability, calibration_err
 from launcher.tasks.multilabel import best_threshold, f1, precise_threshold
 from launcher.training.evaluation import evaluate
 from launcher.weights import fitted
-from launcher.weights.classifier import Classifier, classifier_of, images_of, load_checkpoint
+from launcher.weights.trained_model import TrainedModel, images_of, load_checkpoint, trained_model
 
 
 def calibrate_run(
@@ -30,24 +30,24 @@ def calibrate_run(
     no confidence has the precision. Raises MachineError if the GPU cannot be used.
     """
     state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
-    classifier, batches = classifier_of(plan, state, device), list[tuple[Tensor, Tensor]]()
+    model, batches = trained_model(plan, state, device), list[tuple[Tensor, Tensor]]()
 
     def keep(outputs: Tensor, targets: Tensor) -> None:
         batches.append((outputs.cpu(), targets.cpu()))
 
-    with images_of(plan, state, folder, None, classifier.device) as (loader, _, _):
-        autocast = classifier.precision.autocast
-        evaluate(classifier.network, classifier.task, loader, autocast, classifier.device, observers=[keep])
+    with images_of(plan, state, folder, None, model.device) as (loader, _, _):
+        autocast = model.precision.autocast
+        evaluate(model.network, model.task, loader, autocast, model.device, observers=[keep])
     outputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
     fit = _of_classes if config.task.labelled == "classes" else _of_class
-    values = {"step": state["step"], "samples": len(outputs), **fit(classifier, outputs, targets, precision)}
+    values = {"step": state["step"], "samples": len(outputs), **fit(model, outputs, targets, precision)}
     fitted.write(folder, values)
     return values
 
 
-def _of_class(classifier: Classifier, outputs: Tensor, targets: Tensor, precision: float | None) -> dict[str, Any]:
+def _of_class(model: TrainedModel, outputs: Tensor, targets: Tensor, precision: float | None) -> dict[str, Any]:
     """Return the temperature, and with a precision the least confidence, of images of one class."""
-    task: Any = classifier.task
+    task: Any = model.task
     temperature = fit_temperature(outputs, targets, sigmoid=task.config.loss.scores == "sigmoid")
     if temperature is None:
         message = (
@@ -75,7 +75,7 @@ def _of_class(classifier: Classifier, outputs: Tensor, targets: Tensor, precisio
     }
 
 
-def _of_classes(classifier: Classifier, outputs: Tensor, targets: Tensor, precision: float | None) -> dict[str, Any]:
+def _of_classes(model: TrainedModel, outputs: Tensor, targets: Tensor, precision: float | None) -> dict[str, Any]:
     """Return a threshold for each class: that of its best F1, or the least of a precision.
 
     A class without images keeps the threshold of all classes, and one that never has the precision is not predicted.
@@ -83,7 +83,7 @@ def _of_classes(classifier: Classifier, outputs: Tensor, targets: Tensor, precis
     scores, truth = outputs.sigmoid().numpy(), targets.numpy() > 0
     _, common = best_threshold(scores, truth)
     thresholds, imprecise = [], []
-    for name, score, true in zip(classifier.card["classes"], scores.T, truth.T, strict=True):
+    for name, score, true in zip(model.card["classes"], scores.T, truth.T, strict=True):
         own = best_threshold(score, true)[1] if precision is None else precise_threshold(score, true, precision)
         if true.any() and own is None:
             imprecise.append(name)

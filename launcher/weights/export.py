@@ -28,10 +28,10 @@ from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import outside_steps
 from launcher.weights.card import ONNX
-from launcher.weights.classifier import evaluated, model_card, trained_network
 from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
 from launcher.weights.hugging_face import as_gpt2
+from launcher.weights.trained_model import evaluated, model_card, trained_network
 
 _BATCH = 64
 # Of a batch.

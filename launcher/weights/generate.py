@@ -5,11 +5,11 @@ import torch
 
 from launcher import randomness
 from launcher.tasks.language import Language
-from launcher.weights.classifier import Classifier
+from launcher.weights.trained_model import TrainedModel
 
 
 def continuation(
-    classifier: Classifier, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int
+    model: TrainedModel, text: str, *, tokens: int, temperature: float, top_k: int | None, seed: int
 ) -> str:
     """Return at most so many tokens after a text, as text; it ends with the document.
 
@@ -18,15 +18,15 @@ def continuation(
 
     Raises UserError if the run's tokenizer is unknown.
     """
-    task = classifier.task
+    task = model.task
     assert isinstance(task, Language)
     tokenizer = task.known_tokenizer()
     (start,) = tokenizer.encode([text.encode()])
     known = [*start.tolist()] or [tokenizer.end]
     added: list[int] = []
     for place in range(tokens):
-        window = torch.tensor([(known + added)[-task.values.full_view(task.config) :]], device=classifier.device)
-        logits = classifier.outputs(window)[0, -1].double().cpu().numpy()
+        window = torch.tensor([(known + added)[-task.values.full_view(task.config) :]], device=model.device)
+        logits = model.outputs(window)[0, -1].double().cpu().numpy()
         draw = randomness.uniforms(seed, "continuation", 0, np.array([place]), 1)[0, 0]
         token = _chosen(logits, temperature, top_k, draw)
         if token == tokenizer.end:

@@ -25,8 +25,8 @@ from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
 from launcher.training import checkpoint
 from launcher.weights.card import CARD, LIBRARY_CONFIG, find_weights, problem, read_card
-from launcher.weights.classifier import load_checkpoint, surgery_of
 from launcher.weights.export_files import read_weights
+from launcher.weights.trained_model import load_checkpoint, surgery_of
 
 # The keys of the weights in published files that contain other values too; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")

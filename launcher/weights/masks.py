@@ -17,18 +17,18 @@ from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
 from launcher.tasks.pixels import palette
-from launcher.weights.classifier import ClassifiedImage, Classifier
+from launcher.weights.trained_model import PredictedImage, TrainedModel
 
 
 @dataclass(frozen=True)
-class MaskedImage(ClassifiedImage):
+class MaskedImage(PredictedImage):
     """The classes of an image with their shares of its pixels, and the file of its mask."""
 
     mask: Path | None = None
 
 
 @torch.inference_mode()
-def write_masks(classifier: Classifier, files: Sequence[str], folder: Path, top: int) -> Iterator[MaskedImage]:
+def write_masks(model: TrainedModel, files: Sequence[str], folder: Path, top: int) -> Iterator[MaskedImage]:
     """Write the predicted mask of each file, a PNG of indices with a palette; yield the classes with most pixels.
 
     The shorter edge of an image is resized as for an evaluation; scores are resized to the image's own size.
@@ -42,37 +42,35 @@ def write_masks(classifier: Classifier, files: Sequence[str], folder: Path, top:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, mask in zip(files, masks, strict=True):
-            yield _written(classifier, file, mask, top)
+            yield _written(model, file, mask, top)
     except OSError as error:
         raise UserError(
             Problem(f"cannot be written ({error.strerror}); set another folder", "--masks", folder)
         ) from None
 
 
-def _written(classifier: Classifier, file: str, path: Path, top: int) -> MaskedImage:
+def _written(model: TrainedModel, file: str, path: Path, top: int) -> MaskedImage:
     """Write the mask of one file."""
     try:
-        mask = predicted_mask(classifier, read(Piece(file, file)))
+        mask = predicted_mask(model, read(Piece(file, file)))
     except UnreadableImage as error:
         return MaskedImage(file, [], str(error))
     image = Image.fromarray(mask)
     image.putpalette(palette().reshape(-1).tolist())
     with atomic.writing(path) as temporary:
         image.save(temporary, "PNG")
-    shares = np.bincount(mask.reshape(-1), minlength=len(classifier.card["classes"])) / mask.size
+    shares = np.bincount(mask.reshape(-1), minlength=len(model.card["classes"])) / mask.size
     order = np.argsort(-shares, kind="stable")[:top]
-    return MaskedImage(
-        file, [(classifier.card["classes"][n], float(shares[n])) for n in order if shares[n]], None, path
-    )
+    return MaskedImage(file, [(model.card["classes"][n], float(shares[n])) for n in order if shares[n]], None, path)
 
 
-def predicted_mask(classifier: Classifier, data: bytes) -> np.ndarray:
+def predicted_mask(model: TrainedModel, data: bytes) -> np.ndarray:
     """Return the class of each pixel of an image's file, uint8 [H, W]; raises UnreadableImage."""
-    values = classifier.card["input"]
+    values = model.card["input"]
     pixels = pixel_type_of(values).read(data, upright=values["exif_orientation"])
     scale = values["resize"] / min(pixels.shape[:2])
     height, width = (max(1, round(edge * scale)) for edge in pixels.shape[:2])
     resized = resize_by_torch(pixels, height, width, values["interpolation"])
-    image = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))[None].to(classifier.device)
-    scores = F.interpolate(classifier.outputs(image), pixels.shape[:2], mode="bilinear")
+    image = torch.from_numpy(np.ascontiguousarray(resized.transpose(2, 0, 1)))[None].to(model.device)
+    scores = F.interpolate(model.outputs(image), pixels.shape[:2], mode="bilinear")
     return np.asarray(scores.argmax(1)[0].to(torch.uint8).cpu())

@@ -27,9 +27,9 @@ from launcher.models.smp import ENCODER
 from launcher.plan.plan import plan_for
 from launcher.training.networks import initial_network
 from launcher.weights.card import problem
-from launcher.weights.classifier import surgery_of
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights
+from launcher.weights.trained_model import surgery_of
 
 # `optimizer.backbone_lr` of networks such as ViT and ConvNeXt, which are fine-tuned at lower learning rates.
 _WITHOUT_BATCH_NORM = 0.1

@@ -18,7 +18,7 @@ from launcher.probe import rank_cores
 from launcher.records.run_folder import RunFolder
 from launcher.training.evaluation import evaluate
 from launcher.weights import fitted
-from launcher.weights.classifier import classifier_of, images_of, load_checkpoint
+from launcher.weights.trained_model import images_of, load_checkpoint, trained_model
 from launcher_lab.look.corruptions import STRENGTHS, corrupted, kinds, published_size
 
 
@@ -61,16 +61,16 @@ def robustness(
     """
     state = fitted.added(load_checkpoint(folder, best=best), folder)
     plan = plan_for(config, 1)
-    classifier = classifier_of(plan, state, device)
-    precision, metric, known = classifier.precision, config.task.primary, kinds()
+    model = trained_model(plan, state, device)
+    precision, metric, known = model.precision, config.task.primary, kinds()
     with (
-        images_of(plan, state, folder, other, classifier.device) as (loader, notes, _),
+        images_of(plan, state, folder, other, model.device) as (loader, notes, _),
         ThreadPoolExecutor(rank_cores(1)) as threads,
     ):
 
         def value(kind: str, strength: int) -> float:
             batches = _batches(loader, threads, kind, strength, config.seed) if strength else loader
-            result = evaluate(classifier.network, classifier.task, batches, precision.autocast, classifier.device)
+            result = evaluate(model.network, model.task, batches, precision.autocast, model.device)
             assert result is not None
             return result.metrics[metric.name]
 

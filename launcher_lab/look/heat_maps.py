@@ -22,7 +22,7 @@ from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion, Judged
 from launcher.training.evaluation import evaluate, outside_steps
 from launcher.weights import fitted
-from launcher.weights.classifier import Classifier, classifier_of, images_of, load_checkpoint
+from launcher.weights.trained_model import TrainedModel, images_of, load_checkpoint, trained_model
 
 # Of the colours in an image below them.
 _OPACITY = 0.5
@@ -42,28 +42,28 @@ def errors_page(folder: RunFolder, config: RunConfig, device: str, *, best: bool
     state = fitted.added(load_checkpoint(folder, best=best), folder)
     # note: a map is of one view
     plan = plan_for(with_views(config, "centre"), 1)
-    classifier = classifier_of(plan, state, device)
-    details = Explained(classifier)
-    with images_of(plan, state, folder, None, classifier.device) as (loader, _, _):
-        autocast = classifier.precision.autocast
-        evaluate(classifier.network, classifier.task, loader, autocast, classifier.device, observers=[details.add])
+    model = trained_model(plan, state, device)
+    details = Explained(model)
+    with images_of(plan, state, folder, None, model.device) as (loader, _, _):
+        autocast = model.precision.autocast
+        evaluate(model.network, model.task, loader, autocast, model.device, observers=[details.add])
         return details.sections(loader)
 
 
 class Explained(Confusion):
     """The details of a classification, whose gallery has the heat map of the predicted class beside each image."""
 
-    def __init__(self, classifier: Classifier):
-        task = classifier.task
+    def __init__(self, model: TrainedModel):
+        task = model.task
         assert isinstance(task, Classification)
-        super().__init__(task, classifier.card["classes"], with_images=True, probabilities=task.probabilities)
-        self._classifier = classifier
+        super().__init__(task, model.card["classes"], with_images=True, probabilities=task.probabilities)
+        self._model = model
 
     def pixels(self, images: Tensor, chosen: Sequence[Judged]) -> np.ndarray:
-        shown, classifier = super().pixels(images, chosen), self._classifier
-        inputs = classifier.task.prepare(outside_steps(images.to(classifier.device))).inputs.float()
-        classes = torch.tensor([self.classes.index(one.prediction) for one in chosen], device=classifier.device)
-        maps = grad_cam(classifier.network.float(), inputs, classes).cpu().numpy()
+        shown, model = super().pixels(images, chosen), self._model
+        inputs = model.task.prepare(outside_steps(images.to(model.device))).inputs.float()
+        classes = torch.tensor([self.classes.index(one.prediction) for one in chosen], device=model.device)
+        maps = grad_cam(model.network.float(), inputs, classes).cpu().numpy()
         return np.concatenate([shown, _overlaid(shown, maps)], axis=2)
 
 

@@ -15,8 +15,8 @@ from launcher.data.sources.pieces import Piece
 from launcher.data.unreadable import read_skipped
 from launcher.launch.devices import decide
 from launcher.records.run_folder import RunFolder
-from launcher.weights.classifier import CheckpointResult, evaluate_run
 from launcher.weights.evaluated_images import EvaluatedImage, write_csv
+from launcher.weights.trained_model import CheckpointResult, evaluate_run
 from launcher_lab.look.label_errors import labels_page
 
 _FOLD = re.compile(r"-dataset\.fold=\d+")

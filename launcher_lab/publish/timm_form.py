@@ -10,7 +10,7 @@ import torch
 from launcher.config.choices import LIBRARIES
 from launcher.models.timm import timm_architectures
 from launcher.weights.card import LIBRARY_CONFIG
-from launcher.weights.classifier import classifier_of_export
+from launcher.weights.trained_model import exported_model
 
 # Error of a logit relative to the largest one: both networks compute the same operations in another memory format.
 _ROUNDING = 1e-5
@@ -69,7 +69,7 @@ def _is_equal(folder: Path, card: Mapping[str, Any]) -> bool:
     noise = torch.randn(
         _IMAGES, values.get("channels", 3), values["size"], values["size"], generator=torch.Generator().manual_seed(0)
     )
-    expected = classifier_of_export(folder, "cpu").network(noise)
+    expected = exported_model(folder, "cpu").network(noise)
     try:
         with torch.random.fork_rng(devices=[]):
             logits = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(noise)

@@ -21,7 +21,7 @@ from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name, note_dataset
 from launcher.tasks import build_task
 from launcher.training import checkpoint
-from launcher.weights.classifier import trained_network
+from launcher.weights.trained_model import trained_network
 from tests.commands import execute, output_of, refused
 from tests.html import Page
 from tests.saved_runs import finished

@@ -17,8 +17,8 @@ from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.tasks import build_task
 from launcher.training import checkpoint
-from launcher.weights.classifier import trained_network
 from launcher.weights.evaluated_images import ImageRows
+from launcher.weights.trained_model import trained_network
 from tests.commands import execute, refused
 from tests.images import write_images
 from tests.saved_runs import finished

@@ -22,9 +22,9 @@ from launcher.console import csv_cell
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
-from launcher.weights import classifier as predict_module
-from launcher.weights.classifier import model_card, trained_network
+from launcher.weights import trained_model as predict_module
 from launcher.weights.export_files import write_export
+from launcher.weights.trained_model import model_card, trained_network
 from tests.commands import execute, refused
 from tests.saved_runs import finished
 

@@ -13,7 +13,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import create
 from launcher.training import checkpoint
 from launcher.training.trainer import build_trainer
-from launcher.weights.classifier import model_card
+from launcher.weights.trained_model import model_card
 from tests.networks import tiny, use_tiny
 from tests.trainers import SMALL, alone, assert_resumes_to_the_same_bits, build, steps, train_all
 from tests.two_ranks import on_ranks

@@ -10,8 +10,8 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.tasks import build_task
 from launcher.training.precision import choose_precision
-from launcher.weights.classifier import Classifier
 from launcher.weights.generate import continuation
+from launcher.weights.trained_model import TrainedModel
 
 WEIGHTS = torch.tensor([0.1, 0.2, 0.3, 0.4]).log()
 
@@ -32,7 +32,7 @@ def model(tokenizer: str | None = "bytes") -> Any:
     config = compose(words).config
     device = torch.device("cpu")
     task = build_task(config, facts={"tokenizer": tokenizer})
-    return Classifier(Fixed().eval(), {}, choose_precision(config, device), device, task)
+    return TrainedModel(Fixed().eval(), {}, choose_precision(config, device), device, task)
 
 
 def text_of(start: str, tokens: int = 4000, temperature: float = 0.0, top_k: int | None = None, seed: int = 0) -> str:

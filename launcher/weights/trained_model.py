@@ -1,4 +1,4 @@
-"""A trained classifier: the network of a run or an export, its model card, its predictions and its evaluation."""
+"""A trained model: the network of a run or an export, its model card, its predictions and its evaluation."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -53,7 +53,7 @@ _FEW = 256
 
 
 @dataclass(frozen=True)
-class Classifier:
+class TrainedModel:
     """A network in evaluation mode on its device, and the model card that describes its input and output."""
 
     network: nn.Module
@@ -73,11 +73,11 @@ class Classifier:
         return self.task.decided(self.task.predictions(self.outputs(pixels), self.card["classes"], top))
 
 
-DetailsOf = Callable[[Classifier], Details]
+DetailsOf = Callable[[TrainedModel], Details]
 
 
-def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
-    """Build a classifier from a checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
+def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
+    """Build a model from a checkpoint's evaluated weights, in the run's precision, on `cpu` or `cuda`.
 
     Raises UserError if the checkpoint belongs to another run, and MachineError if the GPU cannot be used.
     """
@@ -87,7 +87,7 @@ def classifier_of(plan: Plan, state: dict[str, Any], kind: str) -> Classifier:
         network, surgeries = trained_network(plan, state)
     precision = choose_precision(config, device)
     task = build_task(config, precision.dtype, state.get("task"))
-    return Classifier(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
+    return TrainedModel(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
 
 
 def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
@@ -169,7 +169,7 @@ def evaluated(folder: RunFolder, *, best: bool, ema_length: float | None) -> dic
 
 
 @dataclass(frozen=True)
-class ClassifiedImage:
+class PredictedImage:
     """The task's prediction of a file: names with probabilities or numbers; or the reason it cannot be read."""
 
     file: str
@@ -177,8 +177,8 @@ class ClassifiedImage:
     unreadable: str | None = None
 
 
-def classifier_of_export(folder: Path, kind: str, views: Views | None = None) -> Classifier:
-    """Build a classifier from an export, which computes the same as from its run, unless it averages other views.
+def exported_model(folder: Path, kind: str, views: Views | None = None) -> TrainedModel:
+    """Build a model from an export, which computes the same as from its run, unless it averages other views.
 
     Raises UserError if a file is missing, damaged, or belongs to another network. Raises MachineError if the GPU cannot
     be used.
@@ -190,30 +190,30 @@ def classifier_of_export(folder: Path, kind: str, views: Views | None = None) ->
     except ValueError as error:
         raise UserError(f"{folder / WEIGHTS} {error}; export the run again") from None
     state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config), "task": facts}
-    classifier = classifier_of(plan_for(config, 1), state, kind)
-    if surgery != classifier.card["surgery"]:
+    model = trained_model(plan_for(config, 1), state, kind)
+    if surgery != model.card["surgery"]:
         raise UserError(f"{folder / WEIGHTS} does not belong to the network in {CARD}; export the run again")
-    return classifier
+    return model
 
 
-def predictions(classifier: Classifier, files: Sequence[str], top: int) -> Iterator[ClassifiedImage]:
+def predictions(model: TrainedModel, files: Sequence[str], top: int) -> Iterator[PredictedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
     folder = Split("", "val", [], files, np.zeros(len(files), np.int64), Listed(Paths(files)))
-    images = ReadableImages(folder, decoder := CentreCrops(classifier.card["input"]))
+    images = ReadableImages(folder, decoder := CentreCrops(model.card["input"]))
     workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
-    shard = Shard(0, 1, workers, _PREFETCH, classifier.device)
-    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, classifier.card["input"]["size"])
+    shard = Shard(0, 1, workers, _PREFETCH, model.device)
+    loader = EvaluationLoader(WorkerProcesses(images, shard), shard, _BATCH, model.card["input"]["size"])
     try:
         for pixels, labels, indices in loader:
-            likeliest = classifier.predictions(pixels.to(classifier.device), top)
+            likeliest = model.predictions(pixels.to(model.device), top)
             for index, label, classes in zip(indices.tolist(), labels.tolist(), likeliest, strict=True):
                 file = files[index]
                 if label == UNREADABLE:
-                    yield ClassifiedImage(
+                    yield PredictedImage(
                         file, [], reason(Piece(file, file), decoder.pixel_type) or "it has changed since"
                     )
                 else:
-                    yield ClassifiedImage(file, classes)
+                    yield PredictedImage(file, classes)
     finally:
         loader.close()
 
@@ -248,33 +248,33 @@ def evaluate_run(
     Raises MachineError if the GPU cannot be used.
     """
     state, plan = evaluated(folder, best=best, ema_length=ema_length), plan_for(config, 1)
-    classifier = classifier_of(plan, state, device)
-    with images_of(plan, state, folder, other, classifier.device) as (loader, notes, unreadable):
+    model = trained_model(plan, state, device)
+    with images_of(plan, state, folder, other, model.device) as (loader, notes, unreadable):
         if only_present:
-            classifier, note = _among(classifier, config, loader.reader.labels)
+            model, note = _among(model, config, loader.reader.labels)
             notes = [*notes, note]
-        names = classifier.card["classes"]
-        details = details_of(classifier) if details_of else classifier.task.details(names, with_images=with_gallery)
-        images = ImageRows(classifier.task, names, top) if top is not None else None
+        names = model.card["classes"]
+        details = details_of(model) if details_of else model.task.details(names, with_images=with_gallery)
+        images = ImageRows(model.task, names, top) if top is not None else None
         observers = [details.add, *([images.add] if images else [])]
-        autocast, device_of = classifier.precision.autocast, classifier.device
-        result = evaluate(classifier.network, classifier.task, loader, autocast, device_of, observers=observers)
+        autocast, device_of = model.precision.autocast, model.device
+        result = evaluate(model.network, model.task, loader, autocast, device_of, observers=observers)
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    of_fit = fitted.notes(classifier.card["task"], state["step"], folder if ema_length is None else None)
+    of_fit = fitted.notes(model.card["task"], state["step"], folder if ema_length is None else None)
     notes = [*of_fit, *power_averages.notes(state.get("average")), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 
-def _among(classifier: Classifier, config: RunConfig, labels: np.ndarray) -> tuple[Classifier, str]:
-    """Return a classifier that predicts only the classes of the labels, int64 [N], and a note."""
-    classes = len(classifier.card["classes"])
+def _among(model: TrainedModel, config: RunConfig, labels: np.ndarray) -> tuple[TrainedModel, str]:
+    """Return a model that predicts only the classes of the labels, int64 [N], and a note."""
+    classes = len(model.card["classes"])
     absent = np.setdiff1d(np.arange(classes), labels)
-    facts = {**classifier.card["task"], "absent": absent.tolist()}
-    task = build_task(config, classifier.precision.dtype, facts)
+    facts = {**model.card["task"], "absent": absent.tolist()}
+    task = build_task(config, model.precision.dtype, facts)
     note = f"predictions are among the {classes - len(absent):,} of {count_of(classes, 'class')} that the images have"
-    return replace(classifier, task=task), note
+    return replace(model, task=task), note
 
 
 @contextmanager
