@@ -14,7 +14,6 @@ from launcher.records.metrics import (
     Record,
     ResumeRecord,
     StartRecord,
-    StragglerRecord,
     TrainRecord,
     WarningRecord,
 )
@@ -89,7 +88,7 @@ class HeartbeatSink:
             case NonFiniteRecord():
                 steps = self._values["nonfinite_steps"] + 1
                 return {"nonfinite_steps": steps, "health": f"loss or gradients of step {record.step} are not finite"}
-            case StragglerRecord() | WarningRecord():
+            case WarningRecord():
                 return {"warnings": self._values["warnings"] + 1, "warning": record.text}
             case EndRecord():
                 return {"state": "finished" if record.finished else "stopped", "seconds_left": 0.0}

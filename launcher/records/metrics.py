@@ -136,20 +136,12 @@ class NonFiniteRecord(Record):
     indices: list[list[int]]
 
 
-@dataclass(frozen=True)
-class StragglerRecord(Record):
-    """A rank was slow in two intervals in a row; `text` has the evidence and what to do."""
-
-    kind: ClassVar[str] = "straggler"
-    rank: int
-    host: str
-    slower: float
-    text: str
+SLOW_RANK = "slow rank"
 
 
 @dataclass(frozen=True)
 class WarningRecord(Record):
-    """Slow data of all ranks, or a fault of a GPU, by `title`; `text` has the evidence of a rank and what to do."""
+    """A slow rank, slow data of all, or a fault of a GPU, by `title`; `text` has the evidence and what to do."""
 
     kind: ClassVar[str] = "warning"
     title: str

@@ -14,7 +14,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.console import facts
 from launcher.counts import count_of
 from launcher.errors import UserError
-from launcher.records.metrics import Row, reached, read_metrics
+from launcher.records.metrics import SLOW_RANK, Row, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
@@ -108,10 +108,13 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
 
 def slow_and_sick(rows: Sequence[Row]) -> list[tuple[str, str]]:
     """Return the last warning of each rank that was slow, and the others: of slow data and faults of GPUs."""
-    last = {row["rank"]: row for row in rows if row["kind"] == "straggler"}
-    others = {row["text"]: (row["title"], row) for row in rows if row["kind"] == "warning"}
-    named = [*(("slow rank", row) for _, row in sorted(last.items())), *others.values()]
-    return [(name, f"{row['text']} (step {row['step']:,})") for name, row in named]
+    last: dict[tuple[str, Any], Row] = {}
+    for row in rows:
+        # note: records of slow ranks were stragglers without a title in earlier versions
+        if row["kind"] in ("warning", "straggler"):
+            title = row.get("title", SLOW_RANK)
+            last[title, row["rank"] if title == SLOW_RANK else row["text"]] = row
+    return [(title, f"{row['text']} (step {row['step']:,})") for (title, _), row in last.items()]
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:

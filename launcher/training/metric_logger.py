@@ -116,7 +116,7 @@ class MetricLogger:
         for slow in self._stragglers.add(means.ranks, means.steps, means.seconds):
             host = self._trainer.ranks.host(slow.rank)
             text = advice(slow, host, means.disk[slow.rank])
-            self._warn(metrics.StragglerRecord(done, metrics.now(), slow.rank, host, slow.slower, text), text)
+            self._warn(metrics.WarningRecord(done, metrics.now(), metrics.SLOW_RANK, slow.rank, host, text))
 
     def _warn_of_data_waits(self, done: int, means: StepMeans) -> None:
         """Print and record that all ranks have started to wait for their data, after the first epoch."""
@@ -129,19 +129,19 @@ class MetricLogger:
             slowest = waits.index(max(waits))
             host = self._trainer.ranks.host(slowest)
             text = waits_line(share, host, means.disk[slowest])
-            self._warn(metrics.WarningRecord(done, metrics.now(), "slow data", slowest, host, text), text)
+            self._warn(metrics.WarningRecord(done, metrics.now(), "slow data", slowest, host, text))
 
     def _warn_of_gpus(self, done: int, codes: Sequence[int]) -> None:
         """Print and record the faults of GPUs that are new."""
         for fault in self._gpu_faults.add(codes):
             host = self._trainer.ranks.host(fault.rank)
             text = fault.line(host)
-            self._warn(metrics.WarningRecord(done, metrics.now(), "GPU fault", fault.rank, host, text), text)
+            self._warn(metrics.WarningRecord(done, metrics.now(), "GPU fault", fault.rank, host, text))
 
-    def _warn(self, record: Record, text: str) -> None:
+    def _warn(self, record: metrics.WarningRecord) -> None:
         self.record(record)
         if self._trainer.ranks.is_first:
-            print(f"warning: {text}", flush=True)
+            print(f"warning: {record.text}", flush=True)
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()

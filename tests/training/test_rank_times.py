@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from launcher.accelerator import use
-from launcher.records.metrics import read_metrics
+from launcher.records.metrics import SLOW_RANK, read_metrics
 from launcher.training.rank_times import (
     LEAST_SECONDS,
     UNKNOWN,
@@ -95,7 +95,9 @@ def test_the_use_of_a_device_is_what_its_driver_says_or_unknown(monkeypatch: pyt
 
 
 def _straggler(run: Path) -> dict[str, object]:
-    rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "straggler"]
+    rows = [
+        row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "warning" and row["title"] == SLOW_RANK
+    ]
     assert {row["rank"] for row in rows} == {1}, rows
     return rows[0]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from launcher.records.metrics import EvalRecord, StragglerRecord, WarningRecord
+from launcher.records.metrics import SLOW_RANK, EvalRecord, WarningRecord
 from tests.commands import refused
 from tests.made_runs import MakeRun, append, training
 from tests.pages import browser
@@ -84,7 +84,7 @@ def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: C
         ranks["rank_gpu_use"] = [-1.0, 88.0]
         append(run / "metrics.jsonl", replace(step, **ranks))
     append(run / "metrics.jsonl", step)
-    append(run / "metrics.jsonl", StragglerRecord(12, 1e9, 1, "b", 0.4, "rank 1 on b slows all ranks by 40%"))
+    append(run / "metrics.jsonl", WarningRecord(12, 1e9, SLOW_RANK, 1, "b", "rank 1 on b slows all ranks by 40%"))
     append(run / "metrics.jsonl", WarningRecord(12, 1e9, "GPU fault", 0, "a", "the GPU of rank 0 on a is too hot"))
     server = Server(cold, run)
     warnings = ["slow rank: rank 1 on b slows all ranks by 40% (step 12)"]
