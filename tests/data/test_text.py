@@ -15,10 +15,9 @@ from launcher.data.loaders.base import loader_of
 from launcher.data.sampling import Request
 from launcher.data.text import prepare
 from launcher.data.text.documents import pieces_of, text_files
-from launcher.data.text.prepare import tokens_of
+from launcher.data.text.prepare import tokens_of, trigram_perplexity
 from launcher.data.text.reader import TokenReader
 from launcher.data.text.shards import Stream, open_shard, write_shard
-from launcher.data.text.trigrams import trigram_perplexity
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 from tests.commands import output_of

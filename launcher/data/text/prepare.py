@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,13 @@ from launcher.data.split import Split
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import open_shard, shards_in, write_shard
 from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
-from launcher.data.text.trigrams import trigram_perplexity
 from launcher.data.workers import Report
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
 _FACTS, _TOKENIZER = "tokens.json", "tokenizer.json"
 _CHUNK = 1 << 25  # bytes of text
+_SYMBOLS = 257
 
 
 @dataclass(frozen=True)
@@ -134,3 +135,30 @@ def _chunks(pieces: Iterator[Passage]) -> Iterator[list[Passage]]:
 def _facts(folder: Path) -> dict[str, Any] | None:
     path = folder / _FACTS
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+
+
+def trigram_perplexity(train: np.ndarray, val: np.ndarray) -> float:
+    """Return the perplexity on tokens of a trigram model of others, both byte tokens [N] with 256 as the end.
+
+    Witten-Bell's interpolation (1991): orders below fill in as a context has more different successors.
+    """
+    train, val = train.astype(np.int64), val.astype(np.int64)
+    probability = np.full(len(val) - 2, 1 / _SYMBOLS)
+    for order in (1, 2, 3):
+        counts = np.bincount(_codes(train, order), minlength=_SYMBOLS**order).reshape(-1, _SYMBOLS)
+        total, different = counts.sum(1), (counts > 0).sum(1)
+        codes = _codes(val, order)[3 - order :]
+        context, times = codes // _SYMBOLS, counts.reshape(-1)[codes]
+        weight = different[context]
+        seen = total[context] > 0
+        mixed = (times + weight * probability) / np.maximum(1, total[context] + weight)
+        probability = np.where(seen, mixed, probability)
+    return math.exp(-np.log(probability).mean())
+
+
+def _codes(tokens: np.ndarray, order: int) -> np.ndarray:
+    """Return the number of each run of `order` tokens."""
+    count, codes = len(tokens) - order + 1, np.zeros(len(tokens) - order + 1, np.int64)
+    for place in range(order):
+        codes = codes * _SYMBOLS + tokens[place : place + count]
+    return codes
