@@ -1,6 +1,7 @@
 """The folders of the project's own files and of the user's."""
 
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,9 @@ CONF = _ROOT / "conf"
 AGENTS = _ROOT / "AGENTS.md"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"
+# The start of the name of a user's own folder on a disk of all users, which the number of the user follows.
+OWN = "train-launcher-"
+_PLACED = re.compile(rf".*/{OWN}\d+/ffcv-[0-9a-f]{{12}}")
 _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=())
 
 
@@ -47,14 +51,26 @@ def ensure_home() -> str | None:
         folder = Path(tempfile.gettempdir(), f"train-home-{os.getuid()}")
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        facts = folder.lstat()
     except OSError:
         return None
-    # note: another user may have created it
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o022:
+    if not is_own(folder):
         return None
     os.environ["HOME"] = str(folder)
     return f"this user has no home folder, so HOME={folder}; set another to keep caches"
+
+
+def is_own(folder: Path) -> bool:
+    """Return whether a folder is this user's, no link, and cannot be changed by others, who may have created it."""
+    try:
+        facts = folder.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
+
+
+def is_placed(folder: str | Path | None) -> bool:
+    """Return whether a folder of FFCV files is one that the program chose, which another node may not have."""
+    return folder is not None and _PLACED.fullmatch(str(folder)) is not None
 
 
 def user_cache() -> Path:

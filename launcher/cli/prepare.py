@@ -12,6 +12,7 @@ from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import SPLITS, WRITTEN, FFCVDataset
+from launcher.data.ffcv.places import Node, places
 from launcher.data.ffcv.values import FFCVValues
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.tokens import TokenLoader
@@ -104,7 +105,7 @@ def _prepare(config: RunConfig, *, check: bool) -> dict[str, Any]:
 
 
 def _clean(config: RunConfig, *, removes: bool) -> dict[str, Any]:
-    """List, or remove, the files in the folder of a data set's files that no run below `runs` reads.
+    """List, or remove, the files of a data set that no run below `runs` reads, also where runs have placed them.
 
     Raises UserError if a run cannot be read or a process writes files there; nothing is removed then.
     """
@@ -112,11 +113,13 @@ def _clean(config: RunConfig, *, removes: bool) -> dict[str, Any]:
     for split in SPLITS:
         if (file := getattr(config.dataloader, split)) is not None:
             raise UserError(Problem("--clean removes files of train prepare; remove it", f"dataloader.{split}", file))
-    folder = FFCVDataset.of(config).path("train").parent
+    placed = [] if config.dataloader.folder else [FFCVDataset.of(one) for one in places(config, Node.here())]
+    folders = [data.path("train").parent for data in (FFCVDataset.of(config), *placed)]
     read_by_runs = {path.resolve() for run in run_folders(Path(config.runs)) for path in _files_of(run.config)}
-    written = [(path, WRITTEN.fullmatch(path.name)) for path in sorted(folder.glob("*")) if path.is_file()]
-    unused = [path for path, match in written if match and (folder / match["file"]).resolve() not in read_by_runs]
-    for path in (folder / LOCK, *unused):
+    files = [path for folder in folders for path in sorted(folder.glob("*")) if path.is_file()]
+    written = [(path, WRITTEN.fullmatch(path.name)) for path in files]
+    unused = [path for path, match in written if match and (path.parent / match["file"]).resolve() not in read_by_runs]
+    for path in (*(folder / LOCK for folder in folders), *unused):
         _refuse_if_locked(path)
     sizes = {path: path.lstat().st_size for path in unused}
     for path in unused if removes else ():
@@ -126,7 +129,9 @@ def _clean(config: RunConfig, *, removes: bool) -> dict[str, Any]:
         out.print(verbatim(f"{path}: {size / 1e6:,.1f} MB"))
     remedy = "removed" if removes else "add --yes to remove them"
     last = f"{count} of {sum(sizes.values()) / 1e6:,.1f} MB that no run below {config.runs} reads; {remedy}"
-    out.print(verbatim(last if unused else f"all files in {folder} are of runs below {config.runs}, or there are none"))
+    out.print(
+        verbatim(last if unused else f"all files in {folders[0]} are of runs below {config.runs}, or there are none")
+    )
     return {"files": [{"path": path, "bytes": size} for path, size in sizes.items()], "removed": removes}
 
 

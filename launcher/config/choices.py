@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -224,11 +225,13 @@ class Chosen(NamedTuple):
     """The option that takes the place of a data loader, and a note for the user.
 
     files: an option that reads files, which a new run may write first; its typed keys need not be the first option's.
+    values: of the option, where they are not its usual ones.
     """
 
     option: str
     note: str | None = None
     files: str | None = None
+    values: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, config=STRICT)

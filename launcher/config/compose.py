@@ -125,6 +125,7 @@ class Composition:
         if chosen is None:
             return values, config, None
         self.notes += [chosen.note] if chosen.note else []
+        typed |= chosen.values
         if chosen.files is None:
             return values_with(chosen.option), config_with(chosen.option), None
         new = values_with(chosen.option, typed.keys() & group_values(group, chosen.option).keys())

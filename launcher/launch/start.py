@@ -18,10 +18,12 @@ from rich.console import Console
 from launcher import plugins
 from launcher.config import code
 from launcher.config.compose import Composed
-from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
+from launcher.config.layers import get
+from launcher.config.resolved import as_mapping, changed, continued, is_free, is_place, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, plain, progress_bars
 from launcher.counts import count_of
+from launcher.data.ffcv.places import here_again
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
@@ -128,7 +130,7 @@ def resume(
     """
     check_writer(folder)
     before = read(folder.config, to_resume=True)
-    config, out = with_absolute_paths(continued(before, words)), console()
+    config, out = here_again(with_absolute_paths(continued(before, words))), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         if from_step is not None:
             from launcher.training.checkpoint import go_back
@@ -214,7 +216,9 @@ def _check_same(config: RunConfig, folder: RunFolder) -> None:
     # note: a run with stop.minutes has the length that was measured at its start
     measured = ["schedule.dilate"] if config.stop.minutes is not None else []
     others = [
-        key for key in changed(read(folder.config), config) if not key.startswith("launch.") and key not in measured
+        key
+        for key in changed(read(folder.config), config)
+        if not (key.startswith("launch.") or key in measured or is_place(key, get(as_mapping(config), key)))
     ]
     if others:
         message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"

@@ -24,7 +24,7 @@ _NOTED = 0.05
 class FilesFirst:
     """Whether a run writes files, first or `while_training`, and a line on that (empty if they save little).
 
-    The others are its predictor and prediction.
+    The others are its predictor and prediction, and how much the files take.
     """
 
     writes: bool
@@ -32,6 +32,7 @@ class FilesFirst:
     line: str
     predictor: Predictor
     prediction: Prediction
+    gigabytes: float = 0.0
 
 
 def files_first(plan: Plan, files: LoaderConfig, machine: Hardware) -> FilesFirst | None:
@@ -92,7 +93,7 @@ def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
     line += "; dataloader=torchvision reads the images"
     line += ", train prepare dataset.path=FOLDER writes them first" if while_training else ""
     prediction = _with_writing(files.prediction, writing)
-    return replace(files, while_training=while_training, line=line, prediction=prediction)
+    return replace(files, while_training=while_training, line=line, prediction=prediction, gigabytes=gigabytes)
 
 
 def _no_room(machine: Hardware, gigabytes: float) -> str:

@@ -161,7 +161,7 @@ def of_the_run(machine: Hardware, composed: Composed, monkeypatch: pytest.Monkey
     memory = int((machine.memory or 0) * 2**30)
     monkeypatch.setattr(writing, "usable_cores", lambda: machine.cores)
     monkeypatch.setattr(writing, "usable_memory", lambda: (memory, memory))
-    usage = SimpleNamespace(free=1e9 * (machine.disk or 10**6))
+    usage = SimpleNamespace(free=1e9 * (machine.disk or 10**6), total=0)
     monkeypatch.setattr(writing.shutil, "disk_usage", lambda folder: usage)
     lines: list[str] = []
     monkeypatch.setattr(writing, "_show", lines.append)

@@ -81,12 +81,12 @@ class FFCVDataset:
     def are_written(self) -> bool:
         """Return whether all files that `train prepare` writes are there; raises as `open_small`.
 
-        Those beside the images have manifests, by which they are compared.
+        Those beside the images, or where the program placed them, have manifests, by which they are compared.
         """
         if self.dataset.path is None:
             return False
-        beside = self.loader.folder is None
-        return all(is_there(one) and (not beside or is_there(manifest_path(one))) for _, one, _ in self.written())
+        compared = self.loader.folder is None or paths.is_placed(self.loader.folder)
+        return all(is_there(one) and (not compared or is_there(manifest_path(one))) for _, one, _ in self.written())
 
     def written(self) -> list[tuple[str, Path, FFCVFile]]:
         """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""

@@ -52,6 +52,8 @@ class AutoLoader(LoaderConfig):
             if not files.may_be_written():
                 return Chosen(_IMAGES if self.folder is None else _FILES)
             if not files.are_written():
+                if self.folder is None and (elsewhere := _elsewhere(config)):
+                    return elsewhere
                 none = f"no FFCV files in {self.folder}, so the images are read unless this run writes files"
                 return Chosen(_IMAGES, none if self.folder else None, _FILES)
             folder = files.path("train").parent
@@ -71,3 +73,18 @@ class AutoLoader(LoaderConfig):
         if self.decoder == "ffcv" or any(key in typed for key in _KEYS_OF_FILES):
             return _FILES
         return _IMAGES if "shuffle_buffer" in typed or self.workers == 0 else None
+
+
+def _elsewhere(config: RunConfig) -> Chosen | None:
+    """Choose the files that a run has written where it could not write them beside the images; None without any."""
+    from launcher.data.ffcv.dataset import FFCVDataset
+    from launcher.data.ffcv.inspection import are_of_images
+    from launcher.data.ffcv.places import Node, places
+
+    for one in places(config, Node.here()):
+        files = FFCVDataset.of(one)
+        if files.are_written() and are_of_images(one):
+            folder = files.loader.folder
+            note = f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
+            return Chosen(_FILES, note, values={"folder": folder, "write_missing": True})
+    return None

@@ -1,0 +1,74 @@
+"""`dataloader=auto` with images on a network: files are written on a local disk, and again if it is lost."""
+
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.config.resolved import read
+from launcher.data.ffcv import places
+from launcher.records.run_folder import RunFolder
+from tests.counted_steps import worthwhile
+from tests.images import write_images
+from tests.runs import Train, same
+
+pytestmark = pytest.mark.system
+
+RUN = [
+    *("recipe=mild", "model=resnet18", "epochs=2", "batch_size=16", "eval_batch_size=8", "schedule.fit=on"),
+    *("dataset=image_folder", "dataset.path=images", "dataset.native_size=32", "dataloader.workers=1"),
+    *("launch=cpu", "launch.nproc=1", "logger.tensorboard=false", "algorithms.ema=off"),
+]
+
+
+def here() -> places.Node:
+    """Return a node with the images of the working folder on NFS, and all else on an NVMe disk."""
+    folder = Path.cwd()
+    mounts = [places.Mount("/", "/dev/nvme0n1", "ext4"), places.Mount(str(folder / "images"), "server:/export", "nfs4")]
+    return places.Node(mounts, folder / "sys", os.environ)
+
+
+def on_a_network() -> None:
+    places.Node.here = staticmethod(here)  # type: ignore[method-assign, assignment]
+
+
+def test_files_are_written_on_a_local_disk_and_again_by_a_resume_after_it_is_lost(train: Train) -> None:
+    images = write_images(train.folder / "images", {"train": 104, "val": 9})
+    first, second = train.folder / "job-1", train.folder / "job-2"
+    first.mkdir()
+    (train.folder / "sys" / "nvme0n1").mkdir(parents=True)
+    gpu = replace(train, around=(worthwhile, on_a_network))
+
+    def folder_of(run: str) -> Path:
+        loader = read(RunFolder(train.folder / "runs" / run).config).dataloader
+        return Path(loader.folder)  # type: ignore[attr-defined]
+
+    def files(folder: Path) -> list[str]:
+        return sorted(path.name.partition("-")[0] for path in folder.glob("*/*/*.beton"))
+
+    gpu.environment["SLURM_TMPDIR"] = str(first)
+    words = "they are not beside the images, which are on nfs4; dataloader.folder=FOLDER chooses another place"
+    assert words in gpu("doctor", *RUN).stdout
+    output = gpu(*RUN, "run_name=run").stdout
+    assert words in output
+    assert f"note: {folder_of('run')}: FFCV files would save" in output
+    assert (files(first), (images / "ffcv").exists()) == (["train", "val"], False)
+    assert folder_of("run").is_relative_to(first)
+    assert folder_of("run").parent.stat().st_mode & 0o777 == 0o700
+    assert "written first" not in gpu(*RUN, "run_name=other", "seed=7").stdout
+    assert folder_of("other") == folder_of("run")
+    assert "or there are none" in gpu("prepare", "dataset=image_folder", "dataset.path=images", "--clean").stdout
+    shutil.copytree(train.folder / "runs" / "run", train.folder / "runs" / "whole")
+    gpu("resume", "runs/whole", "epochs=3")
+    shutil.rmtree(first)
+    second.mkdir()
+    gpu.environment["SLURM_TMPDIR"] = str(second)
+    gpu("resume", "runs/run", "epochs=3")
+    assert folder_of("run").is_relative_to(second)
+    assert list(second.glob("*/*/train*"))
+    assert same(train.decided(train.folder / "runs" / "run"), train.decided(train.folder / "runs" / "whole"))
+    shutil.rmtree(train.folder / "runs")
+    gpu("prepare", "dataset=image_folder", "dataset.path=images", "--clean", "--yes")
+    assert not list(second.glob("*/*/train*"))
