@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import shutil
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -95,7 +96,10 @@ def test_a_run_writes_the_files_once_all_images_are_stored_and_reads_on(folder: 
     files, loaders = files_of(folder), make_loaders(folder, *WORDS)
     first = [*loaders.train.epoch(0)]
     assert not files.are_written()
+    # note: a command that only evaluates may end before files are written
     assert [*loaders.evaluate]
+    assert [*loaders.evaluate]
+    time.sleep(0.5)
     assert not files.are_written()
     second = [*loaders.train.epoch(1)]
     wait_for(files.are_written)

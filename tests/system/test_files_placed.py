@@ -68,6 +68,7 @@ def test_files_are_written_on_a_local_disk_and_again_by_a_resume_after_it_is_los
     gpu("resume", "runs/run", "epochs=3")
     assert folder_of("run").is_relative_to(second)
     assert list(second.glob("*/*/train*"))
+    gpu("eval", "runs/run")
     assert same(train.decided(train.folder / "runs" / "run"), train.decided(train.folder / "runs" / "whole"))
     shutil.rmtree(train.folder / "runs")
     gpu("prepare", "dataset=image_folder", "dataset.path=images", "--clean", "--yes")

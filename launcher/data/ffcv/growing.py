@@ -1,14 +1,13 @@
 """Read images as FFCV files will have them, and store them for these while a run trains (`write_missing`)."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of
 from launcher.data.crops import boxes_of, centre_boxes
 from launcher.data.decode import UnreadableImage
@@ -58,8 +57,8 @@ def open_growing(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     growing = [reader for reader in readers if isinstance(reader, GrowingPool)]
     if opening.shard.rank == 0:
         publish = _Publication(FFCVDataset.of(config), opening.images, growing)
-        for reader in growing:
-            reader.at_start = publish.start_if_complete
+        # note: not before an evaluation, whose command may end first
+        readers[0].at_start = publish.start_if_complete
     return readers
 
 
@@ -82,7 +81,7 @@ def _opened(
 class GrowingPool(ThreadedReader):
     """Read images as the file of a split will have them: those that are stored, and others encoded now and stored.
 
-    So their pixels do not depend on what is stored. `named` as of `DecodingPool`; at_start: called before an epoch.
+    So their pixels do not depend on what is stored. `named` as of `DecodingPool`.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class GrowingPool(ThreadedReader):
         )
         super().__init__(path, shard, how)
         self.classes, self.labels = named[0], named[1][images.labels]
-        self.at_start: Callable[[], None] = lambda: None
         self._images, self._boxes = images, boxes
         self._encode = partial(encode_all, Files(images_path(files.dataset)), values=values, upright=upright)
         identity = identity_of(images, values, upright=upright)
@@ -116,10 +114,6 @@ class GrowingPool(ThreadedReader):
     def is_complete(self) -> bool:
         """Whether all images are stored."""
         return self._store is not None and self._store.is_complete
-
-    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        self.at_start()
-        return super().batches(requests)
 
     def measure(self, index: int) -> tuple[int, int, int]:
         (image,) = self._encoded([index % self.samples])
