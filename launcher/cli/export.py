@@ -10,6 +10,7 @@ from pathlib import Path
 from launcher import power_averages
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars
+from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.installation import how_to_add
 from launcher.records.run_folder import existing
@@ -52,9 +53,9 @@ def main(arguments: argparse.Namespace) -> int:
         checked = export_run(folder, output, report=show, **options)
     primary = read(folder.config).task.primary
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
+    path, file = output / CARD, output / (ONNX if arguments.onnx else WEIGHTS)
+    card = json.loads(patiently(path.read_bytes, path))
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
-    file = output / (ONNX if arguments.onnx else WEIGHTS)
-    card = json.loads((output / CARD).read_bytes())
     of_fit = notes(card["task"], card["step"], folder if lengths[0] is None else None)
     for note in (*of_fit, *power_averages.notes(card["average"])):
         print(f"note: {note}", file=sys.stderr)
