@@ -117,7 +117,7 @@ def _free(config: RunConfig) -> float:
     disk = shutil.disk_usage(_existing(paths[0]))
     # note: others use a disk of the node too
     rest = disk.total / 10 if is_placed(paths[0].parent) else 0
-    return float(disk.free - rest + sum(file.stat().st_size for file in own)) / 1e9
+    return max(0.0, disk.free - rest + sum(file.stat().st_size for file in own)) / 1e9
 
 
 def _may_write(config: RunConfig) -> bool:

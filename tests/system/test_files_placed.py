@@ -4,11 +4,13 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.config.resolved import read
 from launcher.data.ffcv import places
+from launcher.launch import files_first
 from launcher.records.run_folder import RunFolder
 from tests.counted_steps import worthwhile
 from tests.images import write_images
@@ -32,6 +34,19 @@ def here() -> places.Node:
 
 def on_a_network() -> None:
     places.Node.here = staticmethod(here)  # type: ignore[method-assign, assignment]
+
+
+def full_disks() -> None:
+    """Make images read-only, and all disks full."""
+    files_first._may_write = lambda config: False
+    files_first.shutil = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(total=10**12, free=0))  # type: ignore[assignment]
+
+
+def test_images_are_read_where_no_disk_has_room(train: Train) -> None:
+    write_images(train.folder / "images", {"train": 16, "val": 4})
+    gpu = replace(train, around=(worthwhile, on_a_network, full_disks))
+    assert "reading the images: FFCV files would save" in (output := gpu("doctor", *RUN).stdout)
+    assert "and the disk has 0.0; set dataloader.folder to another" in output
 
 
 def test_files_are_written_on_a_local_disk_and_again_by_a_resume_after_it_is_lost(train: Train) -> None:
