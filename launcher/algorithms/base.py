@@ -69,7 +69,7 @@ class Context:
     """The facts of a run for its algorithms: the plan (with the whole config) and the number of classes.
 
     `autocast` returns the context of a forward pass in the run's precision; `teacher` is that of the run, if any.
-    `images` yields the first training images as the loader makes them, [B, C, H, W] on the device; None without data.
+    `images` yields training images of all classes as loaded, [B, C, H, W] on the device; None without data.
     """
 
     plan: Plan

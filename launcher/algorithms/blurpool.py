@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from pydantic.dataclasses import dataclass
 
@@ -12,9 +11,6 @@ from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -36,38 +36,40 @@ class WhiteningConfig(
         return step < plan.steps(self.bias_until)
 
 
-def whitening_filters(covariance: Tensor, pairs: int, eps: float) -> Tensor:
-    """Return filters [2 * pairs, N] that whiten patches of N values, the largest variance first, then their negatives.
+def whitening_filters(covariance: Tensor, drawn: Tensor, eps: float) -> Tensor:
+    """Return filters [K, N] that whiten patches of N values: the largest variances first, then the negatives of these.
 
     covariance: of the patches, [N, N]. A filter is an eigenvector divided by sqrt(eigenvalue + eps); its largest value
-    is positive.
+    is positive. drawn: [K, N]; outputs beyond twice N are the directions of the whitened values in their rows.
     """
     eigenvalues, vectors = torch.linalg.eigh(covariance)
     largest = vectors.gather(0, vectors.abs().argmax(0, keepdim=True))
-    filters = (vectors * largest.sign() / (eigenvalues + eps).sqrt()).T.flip(0)[:pairs]
-    return torch.cat([filters, -filters])
+    filters = (vectors * largest.sign() / (eigenvalues + eps).sqrt()).T.flip(0)[: len(drawn) // 2]
+    others = nn.functional.normalize(drawn[2 * len(filters) :, : len(filters)].to(filters)) @ filters
+    return torch.cat([filters, -filters, others])
 
 
 class Whitening(Algorithm[WhiteningConfig]):
     """Fills the first convolution, whose weight does not learn; its bias does until `bias_until`."""
 
-    changes_learning_parameters = True
-    needs = "first convolution of an even number of outputs, at most two for each value of a patch"
+    needs = "first convolution that reads all channels"
     _bias: Tensor | None = None
 
     @no_grad
     def change_model(self, model: nn.Module) -> None:
         first = next((module for module in model.modules() if isinstance(module, nn.Conv2d)), None)
-        if first is None or first.groups > 1 or first.out_channels % 2:
-            return
-        if first.out_channels > 2 * first.weight[0].numel():
+        if first is None or first.groups > 1 or first.out_channels < 2:
             return
         first.weight.requires_grad_(False)
         self._bias = first.bias
+        plan = self.context.plan
+        self.changes_learning_parameters = first.bias is not None and not self.values.acts_at(
+            plan, plan.total_steps - 1
+        )
         # note: exports and teachers have no images, but trained weights
         if self.context.images is not None:
             covariance = self._covariance(first)
-            filters = whitening_filters(covariance, first.out_channels // 2, self.values.eps)
+            filters = whitening_filters(covariance, first.weight.flatten(1).cpu(), self.values.eps)
             first.weight.copy_(filters.view_as(first.weight))
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
@@ -77,11 +79,11 @@ class Whitening(Algorithm[WhiteningConfig]):
     def _covariance(self, layer: nn.Conv2d) -> Tensor:
         """Return the mean product of the values of a patch, about zero, float64 [N, N] on the CPU."""
         assert self.context.images is not None
-        dataset, kernel, device = self.context.plan.config.dataset, layer.kernel_size, layer.weight.device
+        dataset, device = self.context.plan.config.dataset, layer.weight.device
         total, count = torch.zeros((), dtype=widest(device), device=device), 0
         for images in self.context.images(self.values.images):
             # note: the patches of all images at once would fill the memory
             for image in normalize(images, *dataset.normalization, torch.float32, dataset.largest):
-                patches = nn.functional.unfold(image[None], kernel)[0].to(total.dtype)
+                patches = nn.functional.unfold(image[None], layer.kernel_size, stride=layer.stride)[0].to(total.dtype)
                 total, count = total + patches @ patches.T, count + patches.shape[1]
         return (total / count).cpu().double()

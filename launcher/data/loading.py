@@ -38,10 +38,11 @@ class TrainLoader:
         )
         return Overlap(reader.batches(requests), self.shard.device)
 
-    def first(self, count: int) -> Iterator[Tensor]:
-        """Yield the first training images on the device, equal on all ranks, as in the first epoch of the run."""
+    def spread(self, count: int) -> Iterator[Tensor]:
+        """Yield training images at equal distances on the device, the same on all ranks, as in the first epoch."""
         moment, view = Moment(self.plan.config.seed, 0, 0, self.plan.total_steps), self.plan.full_view
-        samples = np.arange(min(count, self.reader.samples))
+        # note: the first of class folders are of one class
+        samples = np.arange(few := min(count, self.reader.samples)) * self.reader.samples // few
         requests = (Request(moment, samples[start : start + _AT_ONCE], view) for start in samples[::_AT_ONCE].tolist())
         for images, _, _ in Overlap(self.reader.batches(requests), self.shard.device):
             yield images

@@ -237,7 +237,7 @@ def build_trainer(
     autocast = choose_precision(config, ranks.device).autocast
 
     def images(count: int) -> Iterator[Tensor]:
-        return loaders.train.first(count)  # note: the loaders need the engine first
+        return loaders.train.spread(count)  # note: the loaders need the engine first
 
     engine = Engine(Context(plan, config.task.outputs(config.dataset), autocast, teacher, images))
     loaders = build_loaders(

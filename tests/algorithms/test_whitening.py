@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 
 from launcher.algorithms.whitening import whitening_filters
 from launcher.config.compose import compose
@@ -13,6 +12,8 @@ from launcher.plan.plan import plan_for
 from launcher.training.model_check import check_model
 from tests.trainers import build, steps
 
+DEEP = ["algorithms=[whitening]", "algorithms.whitening.images=8", "model=timm", "model.architecture=resnet18"]
+DEEP += ["model.arguments.stem_type=deep", "model.arguments.channels=[8,8,8,8]"]
 AIRBENCH = ["model=airbench", "model.widths=[8,8]", "dataset.native_size=32", "algorithms=[whitening]"]
 
 
@@ -23,20 +24,37 @@ def test_outputs_are_uncorrelated_with_variance_one() -> None:
         torch.randn(5000, 12, generator=random, dtype=torch.float64) @ torch.randn(12, 12, generator=random).double()
     )
     covariance = values.T @ values / len(values)
-    filters = whitening_filters(covariance, 12, 0.0)
+    filters = whitening_filters(covariance, torch.zeros(24, 12), 0.0)
     outputs = values @ filters[:12].T
     torch.testing.assert_close(outputs.T @ outputs / len(values), torch.eye(12, dtype=torch.float64))
     assert torch.equal(filters[12:], -filters[:12])
-    few, norms = whitening_filters(covariance, 3, 0.5), torch.linalg.norm(filters[:12], dim=1)
+    few, norms = whitening_filters(covariance, torch.zeros(6, 12), 0.5), torch.linalg.norm(filters[:12], dim=1)
     assert torch.equal(norms, norms.sort()[0])  # note: the largest variance first
     scale = (1 / norms[:3] ** 2 + 0.5).rsqrt() / norms[:3]
     torch.testing.assert_close(few[:3], filters[:3] * scale[:, None])
 
 
-def test_filters_are_those_of_the_patches_of_the_first_training_images() -> None:
+@pytest.mark.parametrize(("outputs", "directions"), [(30, 12), (7, 3)])
+def test_outputs_beyond_all_directions_are_drawn_ones_of_variance_one(outputs: int, directions: int) -> None:
+    random = torch.Generator().manual_seed(0)
+    values = torch.randn(5000, 12, generator=random).double() @ torch.randn(12, 12, generator=random).double()
+    covariance, drawn = values.T @ values / len(values), torch.randn(outputs, 12, generator=random)
+    filters = whitening_filters(covariance, drawn, 0.0)
+    assert filters.shape == (outputs, 12)
+    assert torch.equal(filters[directions : 2 * directions], -filters[:directions])
+    others = filters[2 * directions :]
+    variances = (others @ covariance @ others.T).diagonal()
+    torch.testing.assert_close(variances, torch.ones(len(others), dtype=torch.float64))
+    assert not torch.allclose(others, whitening_filters(covariance, drawn.flip(0), 0.0)[2 * directions :])
+
+
+def test_filters_are_those_of_the_patches_of_training_images_of_all_classes() -> None:
     run = build(*AIRBENCH, "algorithms.whitening.images=20", "algorithms.whitening.eps=0.01")
     layer, dataset = run.train_step.model.whiten, run.config.dataset
-    images = torch.cat([*run.loaders.train.first(20)]).double() / 255
+    images = torch.cat([*run.loaders.train.spread(20)])
+    samples = run.loaders.train.reader.samples
+    assert torch.equal(images, torch.cat([*run.loaders.train.spread(samples)])[torch.arange(20) * samples // 20])
+    images = images.double() / 255
     mean, std = (torch.tensor(one, dtype=torch.float64).view(1, 3, 1, 1) for one in (dataset.mean, dataset.std))
     images = (images - mean) / std
     assert images.shape == (20, 3, 32, 32)
@@ -55,6 +73,7 @@ def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
     run = build(*AIRBENCH, "algorithms.whitening.bias_until=5ba", "optimizer.weight_decay=0.1")
     layer = run.train_step.model.whiten
     weight, biases = layer.weight.clone(), []
+    assert run.train_step.engine.changing_parameters == ["whitening"]
     for _ in range(8):
         steps(run, 1)
         biases.append(layer.bias.detach().clone())
@@ -63,16 +82,22 @@ def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
     assert moved == [True] * 4 + [False] * 3
 
 
-def test_it_fills_a_part_of_wider_filters() -> None:
-    run = build("algorithms=[whitening]", "algorithms.whitening.images=8")
-    layer = next(module for module in run.train_step.model.modules() if isinstance(module, nn.Conv2d))
-    assert not layer.weight.requires_grad
-    half = layer.out_channels // 2
-    assert torch.equal(layer.weight[half:], -layer.weight[:half])
+@pytest.mark.parametrize("words", [[*AIRBENCH, "algorithms.whitening.bias_until=1dur"], ["algorithms=[whitening]"]])
+def test_nothing_changes_while_a_run_trains_if_no_bias_stops_learning(words: list[str]) -> None:
+    assert build(*words, "algorithms.whitening.images=8").train_step.engine.changing_parameters == []
+
+
+@pytest.mark.parametrize("outputs", [8, 64])
+def test_a_convolution_of_any_width_keeps_its_filters(outputs: int) -> None:
+    layer = (run := build(*DEEP, f"model.arguments.stem_width={outputs}")).train_step.model.conv1[0]
+    weight = layer.weight.clone()
+    pairs = min(outputs // 2, 27)
+    assert torch.equal(weight[pairs : 2 * pairs], -weight[:pairs])
+    steps(run, 2)
+    assert torch.equal(layer.weight, weight)
 
 
 def test_a_model_without_such_a_layer_is_refused() -> None:
-    words = ["algorithms=[whitening]", "model=vit", "model.patch_size=8", "model.width=768"]
-    plan = plan_for(compose([*words, "dataset.native_size=64"]).config, 1)
+    plan = plan_for(compose([*DEEP, "model.arguments.stem_width=1", "dataset.native_size=32"]).config, 1)
     with pytest.raises(UserError, match="has no first convolution"):
         check_model(plan, {})
