@@ -4,7 +4,7 @@ import csv
 import datetime
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,37 +34,58 @@ class Place(NamedTuple):
 
 
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> Place:
-    """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100.
+    """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100, H100:8, or H100 for one.
 
-    Several machines: by their number and one of these, as 2xp4d_24xlarge, or by more GPUs than one machine has, as
-    16xH100, of those with most GPUs and a known network. Raises UserError with the nearest machine if none fits.
+    A name may be its provider's, as g5.xlarge, or the only one of a series, as p4de. Several machines: by their number
+    and one of these, as 2xp4d_24xlarge, or by more GPUs than one machine has, as 16xH100, of those with most GPUs and a
+    known network. Raises UserError with the nearest machines if none fits.
     """
     known = known or rented()
-    if word in known:
-        return Place(1, word)
-    if word in machines():
+    if word in machines() and word not in known:
         message = (
             "its GPU is not in conf/gpus.yaml; measure with `train estimate`, or choose one of `train ls hardware`"
         )
         raise UserError(Problem(message, "--on", word))
-    count, _, gpu = word.lower().partition("x")
-    number, name = int(count) if count.strip().isdecimal() else 0, gpu.strip()
-    if number and (name in known or _COUNTED.match(name)):
+    series = _series(word, known)
+    if len(series) == 1:
+        return Place(1, series[0])
+    number, name = _counted(word)
+    series = _series(name, known)
+    if number and (_COUNTED.match(name) or len(series) == 1):
         nodes, machine = machine_named(name, known)
         return Place(number * nodes, machine)
-    able = [one for one in known.values() if number and _plain(gpu) in _names(str(one.gpu)) and one.gpus]
+    with_gpu = [one for one in known.values() if _plain(name) in _names(str(one.gpu)) and one.gpus]
+    able = with_gpu if number else []
     whole = [one for one in able if one.gpus == number] or [
         one for one in able if (one.gpus or 1) > 1 and number % (one.gpus or 1) == 0 and one.network is not None
     ]
     if whole:
         best = min(whole, key=lambda one: (-(one.gpus or 1), one.price_per_hour is None, one.price_per_hour))
         return Place(number // (best.gpus or 1), best.name)
-    counts = sorted({f"{one.gpus}x{gpu_model(str(one.gpu)).replace(' ', '')}" for one in known.values()})
-    choices = {name.lower(): name for name in (*known, *counts)}
-    near = nearest(word, choices)
-    hint = f"did you mean {choices[near]}? " if near else ""
+    counts = _counts(known.values())
+    near = ", ".join(series or _counts(with_gpu)) or nearest(word, [*known, *counts]) or nearest(f"1x{name}", counts)
+    hint = f"did you mean {near}? " if near else ""
     message = f"no such machine; {hint}`train ls hardware` lists them, or {', '.join(counts)}"
     raise UserError(Problem(message, "--on", word))
+
+
+def _counted(word: str) -> tuple[int, str]:
+    """Return the number of GPUs or machines and their name: (8, "h100") for 8xH100 and H100:8, and 1 without one."""
+    if match := re.fullmatch(r"(\d+) *x(.*)|(.*):(\d+)", word.lower()):
+        return int(match[1] or match[4]), (match[2] or match[3] or "").strip()
+    return 1, word.lower().strip()
+
+
+def _series(word: str, known: Mapping[str, Hardware]) -> list[str]:
+    """Return the machine of this name as its provider writes it; else those whose name starts with this series."""
+    plain = _plain(word).removeprefix("standard")
+    same = [name for name in known if _plain(name) == plain]
+    return same or [name for name in known if _plain(name.partition("_")[0]) == plain]
+
+
+def _counts(known: Iterable[Hardware]) -> list[str]:
+    """Return the numbers and GPUs of machines, as 8xH100."""
+    return sorted({f"{one.gpus}x{gpu_model(str(one.gpu)).replace(' ', '')}" for one in known})
 
 
 def rented() -> dict[str, Hardware]:
