@@ -43,7 +43,8 @@ class TrainLoader:
         moment, view = Moment(self.plan.config.seed, 0, 0, self.plan.total_steps), self.plan.full_view
         # note: the first of class folders are of one class
         samples = np.arange(few := min(count, self.reader.samples)) * self.reader.samples // few
-        requests = (Request(moment, samples[start : start + _AT_ONCE], view) for start in samples[::_AT_ONCE].tolist())
+        starts = range(0, few, _AT_ONCE)
+        requests = (Request(moment, samples[start : start + _AT_ONCE], view) for start in starts)
         for images, _, _ in Overlap(self.reader.batches(requests), self.shard.device):
             yield images
 

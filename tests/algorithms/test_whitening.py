@@ -69,6 +69,13 @@ def test_filters_are_those_of_the_patches_of_training_images_of_all_classes() ->
     assert not torch.equal(other.weight, layer.weight)
 
 
+def test_more_images_than_one_request_are_at_equal_distances() -> None:
+    loader = build("dataset.train_samples=900", "dataset.native_size=16").loaders.train
+    every = torch.cat([*loader.spread(2000)])
+    assert len(every) == 900
+    assert torch.equal(torch.cat([*loader.spread(300)]), every[::3])
+
+
 def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
     run = build(*AIRBENCH, "algorithms.whitening.bias_until=5ba", "optimizer.weight_decay=0.1")
     layer = run.train_step.model.whiten
