@@ -22,6 +22,7 @@ CONF = _ROOT / "conf"
 AGENTS = _ROOT / "AGENTS.md"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"
+_RESOLVED = {CONF, PACKAGED_RECIPES, PACKAGED_RECIPES / ABLATIONS}
 # The start of the name of a user's own folder on a disk of all users, which the number of the user follows.
 OWN = "train-launcher-"
 _PLACED = re.compile(rf".*/{OWN}\d+/ffcv-[0-9a-f]{{12}}")
@@ -124,4 +125,5 @@ def search_path() -> list[Path]:
 
 
 def _folders(candidates: Iterable[Path]) -> list[Path]:
-    return [folder for folder in dict.fromkeys(path.resolve() for path in candidates) if folder.is_dir()]
+    resolved = dict.fromkeys(path if path in _RESOLVED else path.resolve() for path in candidates)
+    return [folder for folder in resolved if folder.is_dir()]

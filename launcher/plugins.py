@@ -68,11 +68,15 @@ def check_complete(kind: type) -> None:
         raise UserError(f"{kind.__name__} of {kind.__module__} has no {named}; write what it lacks")
 
 
+# note: those of all groups take no longer than one, and a command uses several
+points = cache(entry_points)
+
+
 @cache
 def registered(group: str) -> dict[str, Any]:
     """Load the entry points of a group by name; skip broken ones, and those of a wrong shape, with a warning."""
     loaded = {}
-    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+    for point in sorted(points().select(group=group), key=lambda point: point.name):
         try:
             plugin = point.load()
         # note: importing another package's code may raise anything
@@ -101,9 +105,9 @@ def write_pages(folder: Any, show: Callable[[str], None]) -> None:
 @cache
 def packages() -> dict[str, EntryPoint]:
     """Return the packages whose code adds options, by sorted name; skip missing ones with a warning."""
-    points = {point.value: point for point in entry_points(group=CODE)}
+    by_name = {point.value: point for point in points().select(group=CODE)}
     installed = {}
-    for name, point in sorted(points.items()):
+    for name, point in sorted(by_name.items()):
         if PathFinder.find_spec(name) is None:
             warn(point, "is no package or module of that name")
         else:

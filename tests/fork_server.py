@@ -125,6 +125,18 @@ def _run_code(code: str, *words: str) -> None:
     exec(code, vars(sys.modules["__main__"]))
 
 
+def _compose() -> None:
+    """Compose a config, whose files, types and keys the forks then know, and forget what a fork's packages may add."""
+    from launcher import plugins
+    from launcher.config import code, compose, keys
+    from tests.runs import SMALL
+
+    compose.compose(SMALL)
+    keys.all_keys()
+    for known in (plugins.points, plugins.registered, plugins.packages, code.installed):
+        known.cache_clear()
+
+
 def _stack() -> list[inspect.FrameInfo]:
     """Return what inspect.stack returns, without the lines of source."""
     frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
@@ -141,9 +153,7 @@ def _main(name: str) -> None:
     gc.disable()
     for module in _IMPORTED:
         importlib.import_module(module)
-    validation, schema = map(importlib.import_module, ("launcher.config.validate", "launcher.config.schema"))
-    validation.adapter(schema.RunConfig).rebuild()
-    importlib.import_module("hydra.core.plugins").Plugins.instance()
+    _compose()
     # note: elastic reads only the names of functions, and the search for their source is slow
     inspect.stack = _stack  # type: ignore[assignment]
     gc.freeze()

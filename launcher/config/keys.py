@@ -34,22 +34,27 @@ def by_name(hint: Any) -> dict[str, type[Any]] | None:
     return declarations() if hint is Algorithms else listed[0].declarations() if listed else None
 
 
+@cache
+def _hints(schema: type) -> dict[str, Any]:
+    return get_type_hints(schema, include_extras=True)
+
+
 def kinds(group: str) -> list[type]:
     """Return the classes of values of a group's options."""
-    return options(get_type_hints(RunConfig, include_extras=True)[group])
+    return options(_hints(RunConfig)[group])
 
 
 def options_with(key: str) -> list[str]:
     """Return the options whose values have a dotted key, such as `loss=bce` for loss.pos_weight."""
     group, _, name = key.partition(".")
-    extras = getattr(get_type_hints(RunConfig, include_extras=True)[group], "__metadata__", ())
+    extras = getattr(_hints(RunConfig)[group], "__metadata__", ())
     listed = [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
     return [f"{group}={option}" for option, kind in listed if name in all_keys(kind)]
 
 
 def takes_target(group: str) -> bool:
     """Return whether an option of a group may have a `_target_`."""
-    extras = getattr(get_type_hints(RunConfig, include_extras=True)[group], "__metadata__", ())
+    extras = getattr(_hints(RunConfig)[group], "__metadata__", ())
     return any(isinstance(one, Options) and one.target is not None for one in extras)
 
 
@@ -107,7 +112,7 @@ def _types(schema: type) -> dict[str, list[Any]]:
 @cache
 def _types_with(schema: type, own: tuple[code.Own, ...]) -> dict[str, list[Any]]:
     """Return the types of all dotted keys, for every option of a group, in schema order; a group has none."""
-    hints = get_type_hints(schema, include_extras=True)
+    hints = _hints(schema)
     types: dict[str, list[Any]] = {}
     for name in (field.name for field in fields(schema)):
         inner: list[tuple[str, Any]]

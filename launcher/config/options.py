@@ -40,7 +40,7 @@ class Options:
 
     def declarations(self) -> dict[str, type[Any]]:
         """Return the class of the values of each option by name, sorted."""
-        kinds = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
+        kinds: list[Any] = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
         kinds += [*own_kinds(self.base), *self.of_targets()]
         kinds += registered(self.plugins).values() if self.plugins else ()
         return dict(sorted(((name, kind) for kind in kinds for name in names(kind)), key=itemgetter(0)))
@@ -109,18 +109,21 @@ def by_name(group: str, base: type[Called], declared: Mapping[str, type[Any]], v
     return {name: inner for name, inner in sorted(typed.items()) if inner is not None}
 
 
+@cache
 def names(kind: type[Any]) -> tuple[str, ...]:
     """Return the names of the options whose values are of a class."""
     return get_args(get_type_hints(kind)["name"])
 
 
-def modules(group: str, folder: str) -> list[ModuleType]:
+@cache
+def modules(group: str, folder: str) -> tuple[ModuleType, ...]:
     """Import the files of a package that have the name of an option in conf/, or that name without its number."""
     stems = [path.stem for path in (paths.CONF / group).glob("*.yaml")]
     names = sorted({name for stem in stems for name in (stem, re.sub(r"\d+$", "", stem))})
-    return [import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}")]
+    return tuple(import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}"))
 
 
+@cache
 def target_base(folder: str) -> type[Any] | None:
     """Return the base of the classes of targets that a package of options defines; None if it has none."""
     name = f"launcher.{folder}.target"

@@ -1,7 +1,9 @@
 """Read untrusted YAML files as plain values: no tags, no aliases, bounded size and depth."""
 
+import pickle
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +38,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises UserError if it is missing or has more than plain values, with the line, and DiskError if it cannot be read.
     """
     try:
-        text = patiently(lambda: read_regular(path, _MOST_BYTES), path).decode("utf-8")
-        _check_plain(text)
-        values = yaml.load(text, _PlainLoader)
+        values = pickle.loads(_plain(patiently(lambda: read_regular(path, _MOST_BYTES), path)))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; check its path, size and permissions") from None
     except UnicodeDecodeError as error:
@@ -84,6 +84,14 @@ def as_yaml(values: Mapping[str, Any], *, flow: bool | None = False) -> str:
     """Dump plain values as text that `read_mapping` reads back unchanged; flow: on one line, None: only innermost."""
     layout: dict[str, Any] = {"sort_keys": False, "default_flow_style": flow, "width": 110, "allow_unicode": True}
     return str(yaml.dump(dict(values), Dumper=_PlainDumper, **layout))
+
+
+@lru_cache(maxsize=200)
+def _plain(contents: bytes) -> bytes:
+    """Return the pickled values of YAML, which is ten times faster to read; a command reads some files ten times."""
+    text = contents.decode("utf-8")
+    _check_plain(text)
+    return pickle.dumps(yaml.load(text, _PlainLoader))
 
 
 def _check_plain(text: str) -> None:

@@ -20,10 +20,10 @@ _all = importlib.metadata.entry_points
 _groups = ("train.verbs", "train.options", "train.loggers", "train.pages")
 _broken = [EntryPoint("theirs", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
 def entry_points(**query):
-    if not query:
-        return _all()
-    own = [point for point in _all(**query) if not point.value.startswith("launcher_lab.")]
-    return importlib.metadata.EntryPoints(own + [point for point in _broken if point.group == query["group"]])
+    if query:
+        return _all(**query)
+    points = [point for group in (*_groups, "train.code") for point in _all(group=group)]
+    return importlib.metadata.EntryPoints([p for p in points if not p.value.startswith("launcher_lab.")] + _broken)
 importlib.metadata.entry_points = entry_points
 sys.modules |= dict.fromkeys(["launcher_lab", *os.environ["HIDDEN"].split()])
 """

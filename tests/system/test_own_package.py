@@ -41,7 +41,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     start_again(monkeypatch)
     yield folder
-    for cached in (plugins.packages, code.installed):
+    for cached in (plugins.points, plugins.packages, code.installed):
         cached.cache_clear()
 
 
@@ -50,7 +50,7 @@ def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAIN_CODE", "[]")
     for name in ("parts_of_theirs", "parts_of_theirs.dark", "nets_of_theirs"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for cached in (plugins.packages, code.installed):
+    for cached in (plugins.points, plugins.packages, code.installed):
         cached.cache_clear()
 
 
