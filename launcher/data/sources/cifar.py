@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from launcher.counts import count_of
 from launcher.data.listing import is_file, is_folder
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
@@ -27,6 +28,7 @@ _EDGE = 32
 _VALUES = 3 * _EDGE * _EDGE
 _HEAD = f"P6 {_EDGE} {_EDGE} 255\n".encode()
 _MOST_BYTES = 1 << 30
+_CHUNK = 1 << 20
 _AGAIN = "download it again"
 
 
@@ -170,6 +172,9 @@ def _members(path: str, wanted: tuple[str, ...]) -> dict[str, bytes]:
             name = PurePosixPath(member.name).name
             if name in wanted and member.size <= _MOST_BYTES and (file := tar.extractfile(member)) is not None:
                 contents[name] = file.read()
+        # note: gzip compares its checksum at the end of the file, which tar does not reach
+        while tar.fileobj is not None and tar.fileobj.read(_CHUNK):
+            pass
     return contents
 
 
@@ -180,12 +185,15 @@ def _names(form: _Form, content: bytes) -> list[str]:
 
 
 def _rows(form: _Form, content: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return the labels and pixels of a file."""
+    """Return the labels and pixels of a file; raises ValueError if there are none, or not as many of both."""
     if isinstance(form.label, bytes):
-        pixels = _plain(content, b"data").pixels()
-        return np.array(_plain(content, form.label), np.int64), pixels
-    rows = np.frombuffer(content, np.uint8).reshape(-1, form.label + _VALUES)
-    return rows[:, form.label - 1].astype(np.int64), rows[:, form.label :]
+        labels, pixels = np.array(_plain(content, form.label), np.int64), _plain(content, b"data").pixels()
+    else:
+        rows = np.frombuffer(content, np.uint8).reshape(-1, form.label + _VALUES)
+        labels, pixels = rows[:, form.label - 1].astype(np.int64), rows[:, form.label :]
+    if not len(labels) == len(pixels) > 0:
+        raise ValueError(f"a file has {count_of(len(labels), 'label')} and {count_of(len(pixels), 'image')}")
+    return labels, pixels
 
 
 class _Array:

@@ -88,6 +88,31 @@ def test_damaged_files_are_refused_in_one_line(form: str, tmp_path: Path) -> Non
         open_source(str(folder), "train", quiet)
 
 
+def test_files_with_other_numbers_of_labels_and_images_are_refused(tmp_path: Path) -> None:
+    """Without the check, labels would move to other images where the sum over all files is right."""
+    folder = write_cifar(tmp_path, 10, "python")
+    for number, change in ((1, -3), (2, 3)):
+        file = folder / f"data_batch_{number}"
+        values = pickle.loads(file.read_bytes())
+        values["labels"] = values["labels"][:change] if change < 0 else [*values["labels"], *[0] * change]
+        file.write_bytes(pickle.dumps(values, 2))
+    with pytest.raises(UserError, match=r"a file has 37 labels and 40 images.*download it again"):
+        open_source(str(folder), "train", quiet)
+    binary = write_cifar(tmp_path / "b", 10, "binary")
+    (binary / "data_batch_4.bin").write_bytes(b"")
+    with pytest.raises(UserError, match=r"a file has 0 labels and 0 images.*download it again"):
+        open_source(str(binary), "train", quiet)
+
+
+def test_an_archive_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
+    archive = packed(write_cifar(tmp_path, 10, "binary"), tmp_path / "gz")
+    content = bytearray(archive.read_bytes())
+    content[len(content) // 2] ^= 1
+    archive.write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot be read.*download it again"):
+        open_source(str(archive), "train", quiet)
+
+
 def test_a_label_without_a_name_is_refused(tmp_path: Path) -> None:
     folder = write_cifar(tmp_path, 10, "binary")
     (folder / "batches.meta.txt").write_text("ant\nbee\n")
