@@ -1,6 +1,7 @@
 """`train prepare`: write, check or remove FFCV files of class folders, tar files or a bucket; write tokens of text."""
 
 import argparse
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -86,11 +87,12 @@ def _prepare(config: RunConfig, *, check: bool) -> dict[str, Any]:
 
     Raises UserError as `prepare` and `verify` do.
     """
-    from launcher.data.ffcv.prepare import prepare, verify  # note: OpenCV, which --help does not need
+    from launcher.data.ffcv.prepare import other_images, prepare, verify  # note: OpenCV, which --help does not need
 
+    files, written = FFCVDataset.of(config), []
+    if not check and _have_other_images(config, files):
+        raise UserError(other_images(files.path("train").parent, config.dataset))
     with progress_bars(console()) as (out, report):
-        files = FFCVDataset.of(config)
-        written = []
         for path, manifest in verify(files, report) if check else prepare(files, report):
             converted = "".join(f"; {count:,} converted from {mode}" for mode, count in manifest.converted.items())
             skipped = f"; {len(manifest.skipped):,} skipped, listed in the manifest" if manifest.skipped else ""
@@ -102,6 +104,15 @@ def _prepare(config: RunConfig, *, check: bool) -> dict[str, Any]:
         for note in notes:
             out.print(verbatim(f"note: {note}"), style="yellow")
     return {"files": written, "notes": notes}
+
+
+def _have_other_images(config: RunConfig, files: FFCVDataset) -> bool:
+    """Return whether all files are there, and of other images than those that are there now."""
+    from launcher.data.ffcv.inspection import are_of_images
+
+    with suppress(UserError):
+        return files.are_written() and not are_of_images(config)
+    return False
 
 
 def _clean(config: RunConfig, *, removes: bool) -> dict[str, Any]:

@@ -45,6 +45,13 @@ class Split:
         name = os.fsdecode(self.files[number])
         return Piece(name, f"{self.root}/{name}") if self.stored is None else self.stored.piece(name, number)
 
+    def size(self, number: int) -> int | None:
+        """Return the bytes of an image, None if unknown; raises OSError if it no longer exists."""
+        piece = self.piece(number)
+        if isinstance(self.stored, Packed | Remote):
+            return piece.size
+        return os.stat(piece.file).st_size  # noqa: PTH116 - of a million files
+
     def facts(self) -> dict[str, object]:
         """Return how many files or rows were seen, taken and dropped, and why."""
         dropped = [{"reason": why, "count": one.rows, "example": one.example} for why, one in self.dropped.items()]
@@ -76,11 +83,8 @@ def sizes(folder: Split) -> Sequence[int | None]:
     if isinstance(folder.stored, Remote):
         return folder.stored.sizes.tolist()  # type: ignore[no-any-return]
 
-    def size(number: int) -> int:
-        return os.stat(folder.piece(number).file).st_size  # noqa: PTH116 - of a million files
-
     try:
-        return [*in_threads(size, range(len(folder.files)), _FILES_A_TASK)]
+        return [*in_threads(folder.size, range(len(folder.files)), _FILES_A_TASK)]
     except OSError as error:
         raise problem(folder.root.removesuffix(f"/{folder.place.rstrip('/')}"), unreadable_path(error)) from None
 

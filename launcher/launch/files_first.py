@@ -14,6 +14,7 @@ from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import Hardware, RunConfig
 from launcher.console import console
 from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.inspection import are_of_images
 from launcher.data.ffcv.places import Node, create, network_of, places
 from launcher.data.ffcv.values import FFCVValues
 from launcher.data.split import Split
@@ -24,7 +25,7 @@ from launcher.launch.prepare_run import Prepared
 from launcher.locks import Held, lock, note_holder
 from launcher.paths import is_placed
 from launcher.plugins import registered
-from launcher.probe import usable_cores, usable_memory
+from launcher.probe import disk_speed, usable_cores, usable_memory
 from launcher.stopping import StopRequested
 
 # Of the folder of files, while a process writes them.
@@ -51,10 +52,13 @@ def files_first(composed: Composed, prepared: Prepared, report: Report) -> Compo
     if (decision := decided(composed, prepared)) is None or not decision.line:
         return None
     with_files = _with_files(composed, decision.files)
-    data = FFCVDataset.of(with_absolute_paths(with_files.config))
+    data = FFCVDataset.of(absolute := with_absolute_paths(with_files.config))
     folder = data.path("train").parent
     _show(decision.line)
     if not decision.writes:
+        return None
+    if data.are_written() and not are_of_images(absolute):
+        _show(f"reading the images, since {folder} has other images or rotations; remove it to write the files")
         return None
     if is_placed(folder):
         create(with_files.config)
@@ -91,11 +95,20 @@ def decided(composed: Composed, prepared: Prepared) -> Decision | None:
     # note: the last of the others is beside the run
     ordered = [*others[:-1], *beside, *others[-1:]] if far else [*beside, *others]
     free = {files: _free(one) for one, files in ordered}
-    decision = decide(prepared.plan, composed.files, _this_machine(max(free.values()), prepared))
+
+    def folder_for(gigabytes: float) -> tuple[LoaderConfig, Path]:
+        files = next(files for files, most in free.items() if most >= gigabytes)
+        return files, FFCVDataset.of(with_absolute_paths(_with_files(composed, files).config)).path("train").parent
+
+    def speed(gigabytes: float) -> float | None:
+        return disk_speed(_existing(folder_for(gigabytes)[1] / LOCK))
+
+    # note: several nodes, which measure different speeds, must decide the same
+    measured = {"speed": speed} if composed.config.launch.nnodes == 1 else {}
+    decision = decide(prepared.plan, composed.files, _this_machine(max(free.values()), prepared), **measured)
     if decision is None:
         return None
-    files = next(files for files, most in free.items() if most >= decision.gigabytes)
-    folder = FFCVDataset.of(with_absolute_paths(_with_files(composed, files).config)).path("train").parent
+    files, folder = folder_for(decision.gigabytes)
     text = f"{folder}: {decision.line}" if decision.line else ""
     if decision.writes and is_placed(folder):
         reason = f"which are on {far}" if far else "where they cannot be written or do not fit"

@@ -1,6 +1,7 @@
 """Decide whether a run writes the FFCV files of its images, first or while it trains, by its predicted times."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,10 +36,15 @@ class FilesFirst:
     gigabytes: float = 0.0
 
 
-def files_first(plan: Plan, files: LoaderConfig, machine: Hardware) -> FilesFirst | None:
+# gigabytes -> bytes/s of the disk that files of this size are written to; None if unknown
+Speed = Callable[[float], float | None]
+
+
+def files_first(plan: Plan, files: LoaderConfig, machine: Hardware, speed: Speed = lambda _: None) -> FilesFirst | None:
     """Decide for a plan that reads images, and the loader of its files; None if it cannot be predicted here.
 
-    machine: its `gpu` is a name of conf/gpus.yaml or of torch's, its `disk` what is free for the files.
+    machine: its `gpu` is a name of conf/gpus.yaml or of torch's, its `disk` what is free for the files. speed: called
+    only if files are written unless the disk is too slow.
     """
     gpu = machine.gpu if machine.gpu in gpus() else gpu_named(str(machine.gpu))
     if gpu is None:
@@ -46,12 +52,18 @@ def files_first(plan: Plan, files: LoaderConfig, machine: Hardware) -> FilesFirs
     try:
         profiles, _ = read_profiles(Path(plan.config.runs))
         corrected = correction(plan, gpu, profiles, efficiencies())
-        return predicted(Predictor(plan), replace(machine, gpu=gpu), files, corrected)
+        return predicted(Predictor(plan), replace(machine, gpu=gpu), files, corrected, speed)
     except Exception:  # note: a network of the user's that cannot be traced must not stop a run
         return None
 
 
-def predicted(predictor: Predictor, machine: Hardware, files: LoaderConfig | None, corrected: Correction) -> FilesFirst:
+def predicted(
+    predictor: Predictor,
+    machine: Hardware,
+    files: LoaderConfig | None,
+    corrected: Correction,
+    speed: Speed = lambda _: None,
+) -> FilesFirst:
     """Predict a plan on a machine as it would run there: by the loader of `files` if it would write them."""
 
     def by(one: Predictor, *, writes: bool) -> FilesFirst:
@@ -62,10 +74,10 @@ def predicted(predictor: Predictor, machine: Hardware, files: LoaderConfig | Non
     if files is None:
         return images
     plan = replace(predictor.plan, config=replace(predictor.plan.config, dataloader=files))
-    return _faster(images, by(Predictor(plan, predictor.counted), writes=True))
+    return _faster(images, by(Predictor(plan, predictor.counted), writes=True), speed)
 
 
-def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
+def _faster(images: FilesFirst, files: FilesFirst, speed: Speed) -> FilesFirst:
     """Return the fastest way, with a line on what files cost and save."""
     plan, values = images.predictor.plan, efficiencies()["prepare"]
     wall, minutes = images.prediction.estimate.wall.seconds, plan.config.stop.minutes
@@ -76,17 +88,17 @@ def _faster(images: FilesFirst, files: FilesFirst) -> FilesFirst:
         return images
     samples = plan.train_samples + (plan.config.dataset.val_samples or 0)
     machine, gigabytes = images.prediction.machine, samples * values["bytes"] / 1e9
-    writing, longer = samples * _seconds_an_image(machine), _seconds_while_training(files)
-    while_training = longer < writing
-    writing = min(writing, longer)
     gain = f"FFCV files would save {duration(saved)} of {duration(part * wall)}"
-    takes = f"writing them takes some {duration(writing)} and {gigabytes:.1f} GB"
     if problem := _no_room(machine, gigabytes):
         return replace(images, line=f"reading the images: {gain}, but {problem}")
+    disk, slow = values["disk"], "or twice as long on a slow disk"
+    writing, while_training = _seconds(files, samples, disk)
+    if saved >= values["margin"] * writing and (measured := speed(gigabytes)) and measured < disk:
+        writing, while_training = _seconds(files, samples, measured)
+        slow = f"as the disk writes {measured / 1e9:.2g} GB/s"
+    takes = f"writing them takes some {duration(writing)} and {gigabytes:.1f} GB"
     if saved < values["margin"] * writing:
-        pays = (
-            f"{takes}, or twice as long on a slow disk; train prepare dataset.path=FOLDER writes them for several runs"
-        )
+        pays = f"{takes}, {slow}; train prepare dataset.path=FOLDER writes them for several runs"
         return replace(images, line=f"reading the images: {gain}, but {pays}")
     when = "while the first epoch trains" if while_training else "first"
     line = f"{gain}, so they are written {when}; {takes}; their pixels are FFCV's ({page('data')})"
@@ -106,10 +118,14 @@ def _no_room(machine: Hardware, gigabytes: float) -> str:
     return ""
 
 
-def _seconds_an_image(machine: Hardware) -> float:
-    """Return the seconds to write an image: of all cores or of the disk, which write at the same time."""
-    values = efficiencies()["prepare"]
-    return max(_of_all_cores(machine, values["stored"]), float(values["bytes"] / values["disk"]))
+def _seconds(files: FilesFirst, samples: int, disk: float) -> tuple[float, bool]:
+    """Return the seconds that writing to a disk of so many bytes/s adds to a run, and whether it trains meanwhile."""
+    values, machine = efficiencies()["prepare"], files.prediction.machine
+    of_disk = samples * values["bytes"] / disk
+    # note: cores and disk write at the same time
+    first = max(samples * _of_all_cores(machine, values["stored"]), of_disk)
+    meanwhile = _seconds_while_training(files, of_disk)
+    return min(first, meanwhile), meanwhile < first
 
 
 def _of_all_cores(machine: Hardware, images: float) -> float:
@@ -119,10 +135,10 @@ def _of_all_cores(machine: Hardware, images: float) -> float:
     return float(1 / (threads * images))
 
 
-def _seconds_while_training(files: FilesFirst) -> float:
+def _seconds_while_training(files: FilesFirst, of_disk: float) -> float:
     """Return the seconds by which writing prolongs the first epoch and evaluation; infinite where a run refuses it.
 
-    Encoding is added to the loading of a step, which the step may hide.
+    Encoding is added to the loading of a step, which the step may hide. of_disk: the least seconds of the epoch.
     """
     plan, sizes = files.predictor.plan, files.prediction.estimate.sizes
     loader = plan.config.dataloader
@@ -131,10 +147,11 @@ def _seconds_while_training(files: FilesFirst) -> float:
     values = efficiencies()["prepare"]
     an_image = _of_all_cores(files.prediction.machine, values["core"] * values["threads"])
     at = {size.view: size for size in sizes}
-    first = (at[plan.view(step)] for step in range(plan.epoch_steps.length(0)))
+    first = [at[plan.view(step)] for step in range(plan.epoch_steps.length(0))]
     more = plan.batch_size * an_image
-    steps = (max(one.step_seconds, one.load_seconds + more) - max(one.step_seconds, one.load_seconds) for one in first)
-    return sum(steps) + (plan.config.dataset.val_samples or 0) * an_image
+    usual = sum(max(one.step_seconds, one.load_seconds) for one in first)
+    writing = sum(max(one.step_seconds, one.load_seconds + more) for one in first)
+    return max(writing, of_disk) - usual + (plan.config.dataset.val_samples or 0) * an_image
 
 
 def _with_writing(prediction: Prediction, writing: float) -> Prediction:

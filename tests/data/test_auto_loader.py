@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tarfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.config.layers import get
+from launcher.data.ffcv import inspection
 from launcher.data.ffcv.beton import manifest_path
 from tests.images import write_images
 
@@ -55,6 +57,37 @@ def test_files_beside_the_images_are_read_by_default_while_they_are_of_these(ima
     assert chosen(images) == ("torchvision", [])
 
 
+def test_files_of_an_image_that_was_overwritten_are_not_read(images: Path) -> None:
+    write_files(images)
+    image = next((images / "train").glob("*/*"))
+    before = image.read_bytes()
+    image.write_bytes(before + b"more")
+    assert chosen(images)[0] == "torchvision"
+    image.write_bytes(before)
+    assert chosen(images)[0] == "ffcv"
+
+
+@pytest.mark.parametrize("below", [".", "data"])
+def test_files_of_an_archive_that_was_replaced_are_not_read(
+    images: Path, below: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "_ALWAYS_LISTED", 0)
+    shards = tmp_path / "shards"
+    (shards / below).mkdir(parents=True, exist_ok=True)
+
+    def pack(*excluded: Path) -> None:
+        for split in ("train", "val"):
+            with tarfile.open(shards / below / f"{split}-000.tar", "w") as archive:
+                for image in {*(images / split).glob("*/*")}.difference(excluded):
+                    archive.add(image, image.relative_to(images / split))
+
+    pack()
+    write_files(shards)
+    assert chosen(shards)[0] == "ffcv"
+    pack(next((images / "train").glob("*/*")))
+    assert chosen(shards)[0] == "torchvision"
+
+
 def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -> None:
     shutil.rmtree(images / "val")
     drawn = ("dataset.val_split=0.25", "seed=3")
@@ -93,6 +126,8 @@ def test_files_in_a_typed_folder_are_read_and_missing_ones_are_noted(images: Pat
     write_files(images, typed)
     assert chosen(images, typed)[0] == "ffcv"
     assert chosen(images)[0] == "torchvision"
+    next((images / "train").glob("*/*")).unlink()
+    assert chosen(images, typed)[0] == "torchvision"
 
 
 def test_keys_of_both_loaders_are_kept(images: Path) -> None:

@@ -69,7 +69,7 @@ def test_pixels_are_those_of_the_files_and_an_image_is_encoded_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers = encodings(monkeypatch)
-    monkeypatch.setattr(growing._Publication, "start_if_complete", lambda _: None)
+    monkeypatch.setattr(growing._Writing, "_write", lambda _: None)
     missing = stream(make_loaders(folder, *WORDS))
     assert sorted(numbers) == [*range(18)]
     stored = stream(make_loaders(folder, *WORDS))
@@ -85,7 +85,8 @@ def test_evaluated_images_are_those_of_the_files(folder: Path) -> None:
     loaders = make_loaders(folder, *WORDS)
     missing = [*loaders.evaluate]
     loaders.close()
-    shutil.rmtree(folder / "ffcv")
+    # note: a command that only evaluates leaves nothing
+    assert not (folder / "ffcv").exists()
     write_files(folder)
     loaders = make_loaders(folder, *WORDS)
     assert same(missing, [*loaders.evaluate])
@@ -125,6 +126,51 @@ def test_prepare_continues_with_what_a_run_has_stored(folder: Path, monkeypatch:
     shutil.rmtree(folder / "ffcv")
     write_files(folder)
     assert same(pixels, stream(make_loaders(folder, *WORDS)))
+
+
+def test_a_run_of_less_than_an_epoch_starts_no_files_but_continues_them(folder: Path) -> None:
+    words = [*WORDS, "epochs=2"]
+    first = stream(make_loaders(folder, *words), epochs=(1,), first=1)
+    assert not (folder / "ffcv").exists()
+    write_files(folder)
+    assert same(first, stream(make_loaders(folder, *words), epochs=(1,), first=1))
+    shutil.rmtree(folder / "ffcv")
+    loaders = make_loaders(folder, *words)
+    assert [*loaders.train.epoch(0)]
+    assert [*loaders.evaluate]
+    loaders.close()
+    loaders = make_loaders(folder, *words)
+    assert [*loaders.train.epoch(1, 1)]
+    wait_for(files_of(folder).are_written)
+    loaders.close()
+
+
+def test_an_image_that_changed_since_it_was_stored_is_encoded_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(growing._Writing, "_write", lambda _: None)
+    stream(make_loaders(folder, *WORDS))
+    cat, dog = (folder / "train" / name / "3.jpg" for name in ("cat", "dog"))
+    changed = dog.read_bytes() + b"more", cat.read_bytes() + b"more"
+    cat.write_bytes(changed[0])
+    first = stream(make_loaders(folder, *WORDS), epochs=(0,))
+    write_files(folder, f"dataloader.folder={tmp_path / 'first'}")
+    dog.write_bytes(changed[1])
+    write_files(folder)
+    second = stream(make_loaders(folder, *WORDS), epochs=(0,))
+    write_files(folder, f"dataloader.folder={tmp_path / 'second'}")
+    for name, pixels in {"first": first, "second": second}.items():
+        assert same(pixels, stream(make_loaders(folder, *WORDS, f"dataloader.folder={tmp_path / name}"), epochs=(0,)))
+
+
+def test_one_file_of_other_images_is_refused(folder: Path) -> None:
+    train, val = write_files(folder)
+    val.unlink()
+    next((folder / "train").glob("*/*")).unlink()
+    with pytest.raises(UserError, match=f"{train} has other images or rotations than {folder}; remove it and"):
+        write_files(folder)
+    with pytest.raises(UserError, match=f"{train} has other images or rotations than {folder}; remove it and"):
+        make_loaders(folder, *WORDS)
 
 
 def test_processes_share_what_is_stored_and_a_damaged_image_is_none(target: Path) -> None:
@@ -217,8 +263,8 @@ def test_what_a_killed_process_left_is_removed_and_what_a_crash_left_is_missing(
     with partial_files(target)[0].open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"!")
-    assert again.missing(quiet) == [1, 2]
-    assert again.missing(quiet) == [1, 2]
+    assert again.missing([None] * 3, quiet) == [1, 2]
+    assert again.missing([None] * 3, quiet) == [1, 2]
 
 
 def test_other_images_replace_an_unfinished_file_unless_a_process_finishes_it(target: Path) -> None:
@@ -259,8 +305,8 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 ) -> None:
     (tmp_path / "file").touch()
     loaders = make_loaders(folder, *WORDS, f"dataloader.folder={tmp_path / 'file'}")
-    assert capsys.readouterr().out.count("images are encoded again in each epoch") == 2
     assert stream(loaders)
+    assert capsys.readouterr().out.count("images are encoded again in each epoch") == 2
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
-from launcher.data.ffcv import encoder, prepare, unfinished
+from launcher.data.ffcv import beton, encoder, prepare, unfinished
 from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
 from launcher.data.ffcv.encoder import aligned_interval
@@ -90,7 +90,7 @@ class Interrupted(Exception):
 def test_an_interrupted_file_resumes_to_the_same_bytes(
     image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> None:
-    monkeypatch.setattr(unfinished, "_LEAST_PAGE", 1 << 14)
+    monkeypatch.setattr(beton, "_LEAST_PAGE", 1 << 14)
     words = words_for(image_folder, "dataloader=ffcv", "dataloader.files.max_side=48", "dataloader.workers=1")
     whole = write_files(image_folder, *words[4:], f"dataloader.folder={tmp_path / 'whole'}")[0]
 
@@ -243,4 +243,4 @@ def test_restart_intervals_divide_rows(width: int, most: int) -> None:
 
 @pytest.mark.parametrize(("longest", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])
 def test_a_page_holds_any_image(longest: int, size: int) -> None:
-    assert unfinished.page_size(longest) == size >= 3 * longest**2
+    assert beton.page_size(longest) == size >= 3 * longest**2

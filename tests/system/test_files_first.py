@@ -166,6 +166,7 @@ def of_the_run(machine: Hardware, composed: Composed, monkeypatch: pytest.Monkey
     lines: list[str] = []
     monkeypatch.setattr(writing, "_show", lines.append)
     monkeypatch.setattr(writing, "_write", lambda *_: None)
+    monkeypatch.setattr(writing, "disk_speed", lambda folder: None)
     devices = Devices("cuda", machine.gpus or 1, gpu=TORCH_NAMES[machine.name])
     prepared = prepare_run(composed, devices=devices, must_exist=False)
     with_files = writing.files_first(composed, prepared, quiet)
@@ -232,6 +233,47 @@ def test_files_are_written_where_they_fit_and_pay(
     assert reason in decision.line
     assert decision.writes == reason.startswith("written")
     assert decision.while_training == reason.startswith("written while")
+
+
+@pytest.mark.parametrize(
+    ("speed", "words", "line"),
+    [
+        (None, [], "so they are written first"),
+        (9e9, [], "so they are written first"),
+        (3e8, [], "so they are written while the first epoch trains; writing them takes some 21 min"),
+        (3e7, [], "but writing them takes some 3 h 37 min"),
+        (3e7, ["epochs=8", "schedule.fit=on"], "or twice as long on a slow disk"),
+    ],
+)
+def test_the_disk_is_measured_where_that_decides(
+    speed: float | None, words: list[str], line: str, by_hand: None
+) -> None:
+    composed = compose(["recipe=hot", "dataset=imagenet", *words])
+    plan = prepare_run(composed, devices=Devices("cuda", 8), must_exist=False).plan
+    assert composed.files is not None
+    measured: list[float] = []
+    decision = deciding.files_first(
+        plan, composed.files, machines()["p4d_24xlarge"], lambda size: [measured.append(size), speed][1]
+    )
+    assert decision is not None
+    assert line in decision.line
+    assert len(measured) == (not words)
+    assert all(390 < one < 392 for one in measured)
+    assert ("as the disk writes 0.03 GB/s" in decision.line) == (speed == 3e7 and not words)
+
+
+def test_several_nodes_measure_no_disk(images: Path, by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured: list[Path] = []
+    monkeypatch.setattr(writing, "disk_speed", measured.append)
+    for nodes in (1, 2):
+        words = ["recipe=mild", "dataset=image_folder", f"dataset.path={images}", "batch_size=100", "schedule.fit=on"]
+        composed = compose([*words, f"launch.nnodes={nodes}", "run_name=run"])
+        prepared = prepare_run(composed, devices=Devices("cuda", 1, gpu=TORCH_NAMES["p5_48xlarge"]))
+        for key in ("margin", "bytes"):
+            monkeypatch.setitem(efficiencies()["prepare"], key, -1e9 if key == "margin" else 1)
+        monkeypatch.setattr(deciding, "_NOTED", -1e9)
+        assert writing.decided(composed, prepared) is not None
+        assert measured == [images]
 
 
 def test_an_unknown_gpu_or_network_decides_nothing(by_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,12 @@ def test_files_are_written_on_a_local_disk_and_again_by_a_resume_after_it_is_los
     assert "written first" not in gpu(*RUN, "run_name=other", "seed=7").stdout
     assert folder_of("other") == folder_of("run")
     assert "or there are none" in gpu("prepare", "dataset=image_folder", "dataset.path=images", "--clean").stdout
+    image = next(images.glob("train/*/*"))
+    before = image.read_bytes()
+    image.write_bytes(before + b"more")
+    assert "has other images or rotations; remove it" in gpu(*RUN, "run_name=changed", "epochs=1").stdout
+    assert read(RunFolder(train.folder / "runs" / "changed").config).dataloader.name == "torchvision"
+    image.write_bytes(before)
     shutil.copytree(train.folder / "runs" / "run", train.folder / "runs" / "whole")
     gpu("resume", "runs/whole", "epochs=3")
     shutil.rmtree(first)

@@ -31,6 +31,7 @@ ROW = np.dtype([("", _IMAGE), ("", "<i8")], align=True)
 ROWS_START = HEADER.itemsize + 2 * FIELD.itemsize
 JPEG, PIXELS = 0, 1
 _MOST_CLASSES, _MOST_PIXELS = 2**24, 10**8
+_LEAST_PAGE = 1 << 23
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Manifest:
     source: str
     exif_orientation: bool
     sha256_of: Literal["file", "images"] = "file"
+
+
+def page_size(max_side: int) -> int:
+    """Return the least power of two from 8 MiB on that holds the pixels of any image."""
+    return max(_LEAST_PAGE, 1 << (3 * max_side**2 - 1).bit_length())
 
 
 def metadata(images: np.ndarray, sizes: np.ndarray, labels: np.ndarray, table: int, page: int) -> tuple[bytes, bytes]:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,9 @@ from launcher.data.ffcv.beton import ROW
 from launcher.data.ffcv.dataset import FFCVDataset, full_values
 from launcher.data.ffcv.encoder import encode_all
 from launcher.data.ffcv.loader import DecodingPool
-from launcher.data.ffcv.prepare import identity_of, is_written, prepare
+from launcher.data.ffcv.prepare import check_source, identity_of, is_written, known_as, prepare
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
-from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile, not_stored
+from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile, not_stored, partial_files
 from launcher.data.ffcv.values import FFCVValues
 from launcher.data.images import Reader
 from launcher.data.inspection import check_counts
@@ -55,10 +56,8 @@ def open_growing(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     opened = partial(_opened, FFCVDataset.of(config), opening)
     readers = opened(train, crops, how), opened(val, centres, Decoding(values.decoder, False, False, None))
     growing = [reader for reader in readers if isinstance(reader, GrowingPool)]
-    if opening.shard.rank == 0:
-        publish = _Publication(FFCVDataset.of(config), opening.images, growing)
-        # note: not before an evaluation, whose command may end first
-        readers[0].at_start = publish.start_if_complete
+    # note: not before an evaluation, whose command may end first
+    readers[0].at_start = _Writing(FFCVDataset.of(config), opening, growing).start
     return readers
 
 
@@ -72,6 +71,7 @@ def _opened(
     if not is_written(path):
         return GrowingPool(files, split, boxes, named, shard, how)
     file = files.open(split.split)
+    check_source(file, split, files.dataset, known_as(files.dataset, *opening.images[:2]))
     return DecodingPool(
         file, lambda request: boxes(request, *file.sizes(request.indices)), shard=shard, preload=False,
         decoder=how.decoder, only_crop=how.only_crop, scaled=how.scaled, change_image=how.change_image, named=named,
@@ -79,9 +79,10 @@ def _opened(
 
 
 class GrowingPool(ThreadedReader):
-    """Read images as the file of a split will have them: those that are stored, and others encoded now and stored.
+    """Read images as the file of a split will have them: those that are stored, and others encoded now.
 
-    So their pixels do not depend on what is stored. `named` as of `DecodingPool`.
+    So their pixels do not depend on what is stored. From `store_from_now` on, images are stored, and read if they are.
+    `named` as of `DecodingPool`.
     """
 
     def __init__(
@@ -93,22 +94,27 @@ class GrowingPool(ThreadedReader):
         shard: Shard,
         how: Decoding,
     ):
-        path, values, upright = (
-            files.path(images.split),
-            full_values(files.loader.files),
-            files.dataset.exif_orientation,
-        )
-        super().__init__(path, shard, how)
+        values, upright = full_values(files.loader.files), files.dataset.exif_orientation
+        super().__init__(files.path(images.split), shard, how)
         self.classes, self.labels = named[0], named[1][images.labels]
         self._images, self._boxes = images, boxes
         self._encode = partial(encode_all, Files(images_path(files.dataset)), values=values, upright=upright)
-        identity = identity_of(images, values, upright=upright)
+        self._values, self._upright = values, upright
         self._store: UnfinishedFile | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether some images are stored."""
+        return partial_files(self._path)[1].is_file()
+
+    def store_from_now(self) -> None:
+        """Read stored images, and store others; one line if that cannot be."""
+        identity = identity_of(self._images, self._values, upright=self._upright)
         try:
-            self._store = UnfinishedFile(path, self.samples, values.max_side, identity, shared=True)
+            self._store = UnfinishedFile(self._path, self.samples, self._values.max_side, identity, shared=True)
         except (OSError, UserError) as error:
-            if shard.rank == 0:
-                print(not_stored(error, path), flush=True)
+            if self._shard.rank == 0:
+                print(not_stored(error, self._path), flush=True)
 
     @property
     def is_complete(self) -> bool:
@@ -149,33 +155,47 @@ class GrowingPool(ThreadedReader):
             raise unreadable(self._images.piece(number), image)
         return image
 
+    def _size(self, number: int) -> int | None:
+        """Return the bytes of an original, None if it is gone."""
+        with suppress(OSError):
+            return self._images.size(number)
+        return None
+
     def _encoded(self, numbers: Sequence[int]) -> list[Encoded | UnreadableImage]:
         """Return images as they are, or will be, in the file."""
         store = self._store
-        images = {number: image for number in numbers if store and (image := store.read(number))}
+        images = {number: image for number in numbers if store and (image := store.read(number, self._size))}
         missing = [number for number in dict.fromkeys(numbers) if number not in images]
         encoded = self._encode([(number, self._images.piece(number)) for number in missing]) if missing else []
         for number, new in zip(missing, encoded, strict=True):
             if store and isinstance(new, Encoded):
-                store.add(number, new)
+                store.add(number, new, self._size(number))
         made: dict[int, Encoded | UnreadableImage] = {**images, **dict(zip(missing, encoded, strict=True))}
         return [made[number] for number in numbers]
 
 
-class _Publication:
-    """Write the files of a data set in a thread, once all their images are stored; the run reads on what it has."""
+class _Writing:
+    """Store images while a run trains; rank 0 writes the files once all are stored. The run reads on what it has."""
 
-    def __init__(self, files: FFCVDataset, images: Sequence[Split], growing: Sequence[GrowingPool]):
-        self._files, self._images, self._growing, self._is_started = files, images, growing, False
+    def __init__(self, files: FFCVDataset, opening: Opening, growing: Sequence[GrowingPool]):
+        self._files, self._opening, self._growing = files, opening, growing
+        self._stores = self._writes = False
 
-    def start_if_complete(self) -> None:
-        if not self._is_started and all(reader.is_complete for reader in self._growing):
-            self._is_started = True
+    def start(self, request: Request) -> None:
+        """Store images from a request on, unless the run ends before it has read all, and none are stored."""
+        if not self._stores:
+            plan = self._opening.plan
+            reads_all = plan.total_steps - request.moment.step >= plan.epoch_steps.full
+            self._stores = reads_all or any(reader.is_started for reader in self._growing)
+            for reader in self._growing if self._stores else ():
+                reader.store_from_now()
+        if self._opening.shard.rank == 0 and not self._writes and all(one.is_complete for one in self._growing):
+            self._writes = True
             threading.Thread(target=self._write, daemon=True).start()
 
     def _write(self) -> None:
         try:
-            for path, _ in prepare(self._files, quiet, self._images):
+            for path, _ in prepare(self._files, quiet, self._opening.images):
                 print(f"wrote {path}", flush=True)
         except (UserError, MachineError) as error:
             print(f"the FFCV files are not complete: {error}", flush=True)

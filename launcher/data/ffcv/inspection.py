@@ -1,6 +1,8 @@
 """Count and identify the images of FFCV files; imports no torch."""
 
 import hashlib
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +14,13 @@ from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.identity import of_source, of_splits, of_training
 from launcher.data.inspection import Inspection, counted, has_counts
-from launcher.data.sources.layout import FFCV
+from launcher.data.sources.layout import FFCV, is_remote
+from launcher.data.sources.path_tables import TABLES
+from launcher.data.sources.shards import format_of, formats
 from launcher.errors import Problem, UserError, first_few
+
+# Listing so many images takes half a second; an image that was overwritten changes no folder.
+_ALWAYS_LISTED = 20_000
 
 
 def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
@@ -60,20 +67,31 @@ def fingerprint_of_training(config: RunConfig) -> str | None:
 
 
 def are_of_images(config: RunConfig) -> bool:
-    """Return whether the files beside the images are of the images that are there now, turned as in the config.
+    """Return whether the files are of the images that are there now, turned as in the config; True if that is unknown.
 
-    Lists these only if one of their folders has changed since; raises UserError if none are there.
+    Lists many images only if a folder or archive of them has changed since; raises UserError if there are none.
     """
     paths = [path for _, path, _ in FFCVDataset.of(config).written()]
     manifests = [manifest for path in paths if (manifest := read_manifest(path)) is not None]
+    root = Path(str(config.dataset.path))
+    if len(manifests) < len(paths) or is_remote(str(root)):
+        return True
     if any(manifest.exif_orientation != config.dataset.exif_orientation for manifest in manifests):
         return False
     written = min(manifest_path(path).stat().st_mtime for path in paths)
-    root = Path(str(config.dataset.path))
-    folders = [one for depth in ("*/", "*/*/") for one in root.glob(depth) if FFCV not in one.relative_to(root).parts]
-    if all(folder.stat().st_mtime <= written for folder in folders):
+    is_large = sum(manifest.samples for manifest in manifests) > _ALWAYS_LISTED
+    if is_large and all(one.stat().st_ctime <= written for one in _folders_and_archives(root, 2)):
         return True
-    return of_source(config, (), ()) == identity_of_files(config)
+    skipped = {f"{one.split}/{name}" for one in manifests for name in one.skipped} if config.dataset.skip_bad else ()
+    return of_source(config, skipped, ()) == identity_of_files(config)
+
+
+def _folders_and_archives(root: Path, depth: int) -> Iterator[Path]:
+    yield root
+    if depth and root.is_dir():
+        for one in os.scandir(root):
+            if one.name != FFCV and (one.is_dir() or format_of(one.name) in (*formats(), *TABLES)):
+                yield from _folders_and_archives(Path(one), depth - 1)
 
 
 def _of_file(file: Beton) -> str:

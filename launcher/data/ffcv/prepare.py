@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -46,14 +46,16 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
 
     images: those of training and validation if they are listed, labelled by one class.
 
-    Raises UserError if the images are missing or some cannot be decoded (unless skipped), and Unwritable.
+    Raises UserError if the images are missing, some cannot be decoded (unless skipped), or one of the files has others,
+    and Unwritable.
     """
     loader, dataset = data.loader, data.dataset
     for split in SPLITS:
         if (file := getattr(loader, split)) is not None:
             message = "points to an existing file; to write new files, remove the key or set dataloader.folder"
             raise UserError(Problem(message, f"dataloader.{split}", file))
-    jobs, files = {}, data.written()
+    jobs: dict[str, _Job] = {}
+    files = data.written()
     if not all(is_written(path) for _, path, _ in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
@@ -62,15 +64,17 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
             check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
         skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
         workers = usable_cores() if loader.workers == "auto" else loader.workers
-        job = partial(_Job, dataset, workers, report, _known_as(dataset, train, val))
-        jobs = {"train": partial(job, train, skipped), "val": partial(job, val, {})}
+        job = partial(_Job, dataset, workers, report, known_as(dataset, train, val))
+        jobs = {"train": job(train, skipped), "val": job(val, {})}
     for split, path, values in files:
-        if is_written(path):
-            manifest = open_beton(path).manifest
-            assert manifest is not None
-        else:
-            manifest = jobs[split](path, values).run()
-        yield path, manifest
+        if not is_written(path):
+            yield path, jobs[split].write(path, values)
+            continue
+        file = open_beton(path)
+        assert file.manifest is not None
+        if jobs:
+            check_source(file, jobs[split].source, dataset, jobs[split].known_as)
+        yield path, file.manifest
 
 
 def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]:
@@ -89,12 +93,31 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
         yield file.path, file.manifest
 
 
-def _known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
+def known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
     if dataset.is_built_in and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
     return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")
+
+
+def check_source(file: Beton, images: Split, dataset: Dataset, known_as: str | None) -> None:
+    """Raise UserError if a written file is of other images of a split, or turned otherwise."""
+    manifest = file.manifest
+    assert manifest is not None
+    source = known_as or _fingerprint_without(images, listed(images), manifest.skipped)
+    if (source, dataset.exif_orientation) != (manifest.source, manifest.exif_orientation):
+        raise UserError(other_images(file.path, dataset))
+
+
+def other_images(path: Path, dataset: Dataset) -> Problem:
+    """Return the error of a file of other images, or of a folder with such files."""
+    message = f"{path} has other images or rotations than {dataset.path}; remove it and run the same command again"
+    return Problem(f"{message}, or set another dataloader.folder", "dataset.path", dataset.path)
+
+
+def _fingerprint_without(images: Split, entries: Sequence[tuple[str, int | None]], bad: Collection[str]) -> str:
+    return fingerprint(entry for entry, file in zip(entries, images.files, strict=True) if file not in bad)
 
 
 def is_written(path: Path) -> bool:
@@ -116,7 +139,7 @@ def _root(source: Split) -> str:
 
 @dataclass(frozen=True)
 class _Job:
-    """One file to write: its images, those that are skipped already with reasons, and its settings.
+    """The images of files to write, and those that are skipped already with reasons.
 
     `known_as` replaces the fingerprint of the images.
     """
@@ -127,27 +150,26 @@ class _Job:
     known_as: str | None
     source: Split
     skipped: dict[str, str]
-    path: Path
-    values: FFCVFile
 
-    def run(self) -> Manifest:
-        """Write the file and its manifest, or continue what was stored of it."""
-        source, values = self.source, self.values
+    def write(self, path: Path, values: FFCVFile) -> Manifest:
+        """Write a file of these values and its manifest, or continue what was stored of it."""
+        source = self.source
         identity = identity_of(source, values, upright=self.dataset.exif_orientation)
         try:
-            unfinished = UnfinishedFile(self.path, len(source.labels), values.max_side, identity)
+            unfinished = UnfinishedFile(path, len(source.labels), values.max_side, identity)
             with closing(unfinished), unfinished.alone():
-                return self._write(unfinished)
+                return self._write(unfinished, path, values)
         except (FileExistsError, NotADirectoryError):
             message = "is a file, or below one; choose a folder"
-            raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
+            raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
         except OSError as error:
-            message = f"{self.path} cannot be written ({reason(error)}); finished images are kept: "
+            message = f"{path} cannot be written ({reason(error)}); finished images are kept: "
             message += "run the same command to resume"
-            raise Unwritable(Problem(message, "dataloader.folder", self.path.parent)) from None
+            raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
 
-    def _write(self, unfinished: UnfinishedFile) -> Manifest:
-        source, bad = self.source, self._add_all(unfinished)
+    def _write(self, unfinished: UnfinishedFile, path: Path, values: FFCVFile) -> Manifest:
+        source, entries = self.source, listed(self.source)
+        bad = self._add_all(unfinished, values, [size for _, size in entries])
         shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.files):
             raise UserError(f"no image in {_root(source)} can be decoded: {shown}; set another dataset.path")
@@ -156,33 +178,31 @@ class _Job:
                 f"{len(bad)} of {count_of(len(source.files), 'image')} in {_root(source)} cannot be decoded: {shown}; "
                 "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
-        stored = ((name, size) for name, size in listed(source) if name not in bad)
-        known_as = self.known_as or fingerprint(stored)
         with unfinished.finished(source.labels) as finished:
             manifest = Manifest(
                 split=source.split,
                 samples=finished.samples,
                 classes=source.classes,
-                values=dataclasses.asdict(self.values),
+                values=dataclasses.asdict(values),
                 exif_orientation=self.dataset.exif_orientation,
                 converted=finished.converted,
                 skipped={**self.skipped, **bad},
                 bytes=finished.bytes,
                 sha256=finished.sha256,
                 sha256_of="images",
-                source=known_as,
+                source=self.known_as or _fingerprint_without(source, entries, bad),
             )
             # note: first the manifest: it is ignored without its file, but a file cannot be checked without it
-            atomic.write_text(manifest_path(self.path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
+            atomic.write_text(manifest_path(path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
         return manifest
 
-    def _add_all(self, unfinished: UnfinishedFile) -> dict[str, str]:
-        """Encode and store all missing images; return those that cannot be decoded, with reasons."""
-        missing, total = unfinished.missing(self.report), len(self.source.files)
+    def _add_all(self, unfinished: UnfinishedFile, values: FFCVFile, sizes: Sequence[int | None]) -> dict[str, str]:
+        """Encode and store missing images, given the bytes of all; return those that cannot be decoded, and why."""
+        missing, total = unfinished.missing(sizes, self.report), len(sizes)
         if not missing:
             return {}
         files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
-        encoder = Encoder(unfinished, files, self.values, upright=upright)
+        encoder = Encoder(unfinished, files, values, upright=upright)
         bad: dict[str, str] = {}
 
         def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[int]:
@@ -190,7 +210,7 @@ class _Job:
                 if isinstance(image, UnreadableImage):
                     bad[self.source.files[number]] = str(image)
                 else:
-                    unfinished.place(number, image)
+                    unfinished.place(number, image, sizes[number])
             return [number for number, _ in items]
 
         items = ((number, self.source.piece(number)) for number in missing)

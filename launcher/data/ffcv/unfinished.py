@@ -11,24 +11,26 @@ import hashlib
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from launcher.data.ffcv.beton import ROW, ROWS_START, checksum, metadata
+from launcher.data.ffcv.beton import ROW, ROWS_START, checksum, metadata, page_size
 from launcher.data.workers import Report, in_threads
 from launcher.disk import line
 from launcher.errors import UserError
 from launcher.locks import UNSUPPORTED, Held, lock
 
 _IMAGES_A_TASK = 16
-_LEAST_PAGE = 1 << 23
 _HEAD = np.dtype([("end", "<u8"), ("identity", "S64")])
-# digest: zeros of what is not stored; size: 0 without a place
-_STORED = np.dtype([("digest", "u1", 32), ("image", ROW["f0"]), ("size", "<u8"), ("converted", "S64")])
+# digest: zeros of what is not stored; size: 0 without a place; source: bytes of the original, -1 if unknown
+_STORED = np.dtype(
+    [("digest", "u1", 32), ("image", ROW["f0"]), ("size", "<u8"), ("source", "<i8"), ("converted", "S64")]
+)
 
 
 class Form(NamedTuple):
@@ -57,11 +59,6 @@ class Finished(NamedTuple):
     sha256: str
 
 
-def page_size(max_side: int) -> int:
-    """Return the least power of two from 8 MiB on that holds the pixels of any image."""
-    return max(_LEAST_PAGE, 1 << (3 * max_side**2 - 1).bit_length())
-
-
 def partial_files(target: Path) -> tuple[Path, Path]:
     """Return the paths of the images of an unfinished file, and of their table."""
     return target.with_name(target.name + ".partial"), target.with_name(target.name + ".partial.table")
@@ -82,7 +79,8 @@ class UnfinishedFile:
         self._paths, self._mutex, self._gave_up = partial_files(target), threading.Lock(), False
         self._checked = np.zeros(samples, bool)
         target.parent.mkdir(parents=True, exist_ok=True)
-        while not self._open(identity.encode()):
+        # note: other versions have tables of another form
+        while not self._open(hashlib.sha256(f"{identity} {_STORED}".encode()).hexdigest().encode()):
             pass
 
     def __reduce__(self) -> Any:
@@ -96,32 +94,33 @@ class UnfinishedFile:
     def is_complete(self) -> bool:
         return bool(self._rows()["digest"].any(axis=1).all())
 
-    def read(self, number: int) -> Encoded | None:
-        """Return an image; None if it is not stored, or damaged."""
+    def read(self, number: int, source: Callable[[int], int | None] = lambda _: None) -> Encoded | None:
+        """Return an image; None if it is not stored, damaged, or of an original that had other bytes than `source`."""
         row = self._row(number)
         if not row["digest"].any():
             return None
         mode, width, height, place = row["image"].tolist()
         data = os.pread(self._data, int(row["size"]), place)
-        if not self._checked[number] and hashlib.sha256(data).digest() != row["digest"].tobytes():
-            return None
-        self._checked[number] = True
+        if not self._checked[number]:
+            if hashlib.sha256(data).digest() != row["digest"].tobytes() or source(number) not in (None, row["source"]):
+                return None
+            self._checked[number] = True
         return Encoded(Form(mode, width, height, len(data), row["converted"].decode(errors="ignore") or None), data)
 
-    def add(self, number: int, image: Encoded) -> None:
+    def add(self, number: int, image: Encoded, source: int | None = None) -> None:
         """Store an image of a run; a disk that becomes full removes all, with one line."""
         if self._gave_up:
             return
         try:
-            self.place(number, image.form)
+            self.place(number, image.form, source)
             self.store(number, image.data)
         except FileNotFoundError:
             pass
         except OSError as error:
             self._give_up(error)
 
-    def place(self, number: int, form: Form) -> None:
-        """Give an image the next place within one page, unless it has one of its size.
+    def place(self, number: int, form: Form, source: int | None = None) -> None:
+        """Give an image the next place within one page, unless it has one of its size; source: bytes of its original.
 
         Raises FileNotFoundError if another process has finished or removed the file.
         """
@@ -134,7 +133,7 @@ class UnfinishedFile:
                 place = self._next_page(end) if end % self._page + form.size > self._page else end
                 self._set_end(place + form.size)
             image, converted = (form.mode, form.width, form.height, place), (form.converted_from or "").encode()
-            new = np.array((row["digest"], image, form.size, converted), _STORED)
+            new = np.array((row["digest"], image, form.size, -1 if source is None else source, converted), _STORED)
             if new.tobytes() != row.tobytes():
                 new["digest"] = 0
                 os.pwrite(self._table, new.tobytes(), self._offset(number))
@@ -158,11 +157,12 @@ class UnfinishedFile:
             with suppress(OSError):
                 fcntl.flock(self._data, fcntl.LOCK_UN)
 
-    def missing(self, report: Report) -> list[int]:
-        """Return the numbers of the images that are not stored, or damaged; call it `alone`."""
+    def missing(self, sources: Sequence[int | None], report: Report) -> list[int]:
+        """Return the numbers of the images that `read` does not return; call it `alone`."""
         numbers = np.flatnonzero(self._rows()["digest"].any(axis=1)).tolist()
-        read = in_threads(self.read, numbers, _IMAGES_A_TASK, report, f"checksum of {self._paths[0].name}")
-        damaged = [number for number, image in zip(numbers, read, strict=True) if image is None]
+        read = partial(self.read, source=sources.__getitem__)
+        images = in_threads(read, numbers, _IMAGES_A_TASK, report, f"checksum of {self._paths[0].name}")
+        damaged = [number for number, image in zip(numbers, images, strict=True) if image is None]
         for number in damaged:
             os.pwrite(self._table, bytes(32), self._offset(number))
         return sorted({*range(self._samples)}.difference(numbers).union(damaged))

@@ -59,11 +59,12 @@ class AutoLoader(LoaderConfig):
             folder = files.path("train").parent
             from launcher.data.ffcv.inspection import are_of_images
 
-            if self.folder is not None or are_of_images(config):
+            if are_of_images(config):
                 return Chosen(
                     _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
                 )
-            return Chosen(_IMAGES, f"{folder} has other images or rotations; remove it to run train prepare")
+            other = f"{folder} has other images or rotations; remove it to run train prepare"
+            return Chosen(_IMAGES, other, _FILES if self.folder else None)
         return Chosen(_IMAGES if self.folder is None else _FILES)
 
     def _only(self, typed: Collection[str]) -> str | None:
