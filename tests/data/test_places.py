@@ -177,12 +177,22 @@ def link_instead(folder: Path, target: Path) -> None:
     [
         {"dataset.skip_bad": True},
         {"launch.nnodes": 2},
-        {"dataset.path": "s3://mine/pets"},
         {"dataloader.files.small_side": 160},
-        {"dataset.path": None},
     ],
 )
-def test_runs_that_cannot_write_files_have_no_other_place(change: dict[str, object], config: RunConfig) -> None:
+def test_files_that_cannot_be_written_again_are_on_no_disk_of_one_node(
+    change: dict[str, object], config: RunConfig
+) -> None:
+    (place,) = places(with_values(config, change), Node.here())
+    assert folder_of(place).is_relative_to(config.runs)
+    assert not place.dataloader.write_missing  # type: ignore[attr-defined]
+    assert here_again(place) == place
+
+
+@pytest.mark.parametrize(
+    "change", [{"dataset.path": "s3://mine/pets"}, {"dataset.path": None}, {"dataloader.train": "mine.beton"}]
+)
+def test_images_whose_files_are_not_written_have_no_other_place(change: dict[str, object], config: RunConfig) -> None:
     assert list(places(with_values(config, change), Node.here())) == []
 
 

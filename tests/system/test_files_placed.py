@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from launcher.launch import files_first
 from launcher.records.run_folder import RunFolder
 from tests.counted_steps import worthwhile
 from tests.images import write_images
-from tests.runs import Train, same
+from tests.runs import Train, ended, same
 
 pytestmark = pytest.mark.system
 
@@ -36,9 +37,14 @@ def on_a_network() -> None:
     places.Node.here = staticmethod(here)  # type: ignore[method-assign, assignment]
 
 
+def read_only() -> None:
+    """Make the folder of the images read-only."""
+    files_first._may_write = lambda config: False
+
+
 def full_disks() -> None:
     """Make images read-only, and all disks full."""
-    files_first._may_write = lambda config: False
+    read_only()
     files_first.shutil = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(total=10**12, free=0))  # type: ignore[assignment]
 
 
@@ -47,6 +53,20 @@ def test_images_are_read_where_no_disk_has_room(train: Train) -> None:
     gpu = replace(train, around=(worthwhile, on_a_network, full_disks))
     assert "reading the images: FFCV files would save" in (output := gpu("doctor", *RUN).stdout)
     assert "and the disk has 0.0; set dataloader.folder to another" in output
+
+
+def test_two_nodes_write_once_beside_the_run_where_the_images_are_read_only(train: Train) -> None:
+    write_images(train.folder / "images", {"train": 104, "val": 9})
+    gpu = replace(train, around=(worthwhile, on_a_network, read_only))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        words = [*RUN, "launch.nnodes=2", f"launch.rdzv=127.0.0.1:{free.getsockname()[1]}", "run_name=both"]
+    gpu.environment["SLURM_TMPDIR"] = str(train.folder)
+    nodes = [gpu.start(*words) for _ in range(2)]
+    assert all("so they are written first" in ended(one)[0] for one in nodes)
+    loader = read(RunFolder(train.folder / "runs" / "both").config).dataloader
+    assert Path(loader.folder).parents[1] == train.folder / "runs"  # type: ignore[attr-defined]
+    assert len([*Path(loader.folder).glob("*.beton")]) == 2  # type: ignore[attr-defined]
 
 
 def test_files_are_written_on_a_local_disk_and_again_by_a_resume_after_it_is_lost(train: Train) -> None:

@@ -80,18 +80,19 @@ def local_folders(node: Node) -> list[Path]:
 def places(config: RunConfig, node: Node) -> Iterator[RunConfig]:
     """Yield the config with each folder for its files that is not beside the images, best first; the last is in `runs`.
 
-    With them a run also writes files that are missing, as on a disk that is lost with its machine. None for images
-    whose files a run cannot write. Folders that belong to others are omitted.
+    Files on a disk that is lost with its machine are written again while a run trains: those that it cannot write so
+    are only in `runs`, which all nodes share. Folders that belong to others are omitted.
     """
     loader, images = config.dataloader, config.dataset.path
     assert isinstance(loader, FFCVLoader)
-    if images is None or loader.cannot_write(config):
+    if images is None or loader.train or loader.val or not FFCVDataset.of(config).may_be_written():
         return
+    again = not loader.cannot_write(config)
     name = f"ffcv-{hashlib.sha256(os.fsencode(os.path.realpath(images))).hexdigest()[:12]}"
-    for folder in [*local_folders(node), Path(config.runs).absolute()]:
+    for folder in [*(local_folders(node) if again else []), Path(config.runs).absolute()]:
         own = folder / f"{paths.OWN}{os.getuid()}" / name
         if not (os.path.lexists(own.parent) and not paths.is_own(own.parent)):
-            yield replace(config, dataloader=replace(loader, folder=str(own), write_missing=True))
+            yield replace(config, dataloader=replace(loader, folder=str(own), write_missing=again))
 
 
 def here_again(config: RunConfig) -> RunConfig:

@@ -85,7 +85,7 @@ def _elsewhere(config: RunConfig) -> Chosen | None:
     for one in places(config, Node.here()):
         files = FFCVDataset.of(one)
         if files.are_written() and are_of_images(one):
-            folder = files.loader.folder
+            folder, again = files.loader.folder, files.loader.write_missing
             note = f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
-            return Chosen(_FILES, note, values={"folder": folder, "write_missing": True})
+            return Chosen(_FILES, note, values={"folder": folder, "write_missing": again})
     return None
