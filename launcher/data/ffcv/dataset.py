@@ -3,6 +3,7 @@
 import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Self
 
 import numpy as np
@@ -136,10 +137,10 @@ class FFCVDataset:
         """Return the command that writes the files."""
         dataset, folder = self.dataset, self.loader.folder
         source = dataset.path or ("/data/images" if not dataset.is_built_in else None)
-        words = f"train prepare dataset={dataset.name}" + (f" dataset.path={source}" if source else "")
+        words = f"train prepare dataset={dataset.name}" + (f" dataset.path={quote(source)}" if source else "")
         words += f" dataset.val_split={dataset.val_split} seed={self.seed}" if dataset.val_split is not None else ""
         words += "" if dataset.exif_orientation else " dataset.exif_orientation=false"
-        words += f" dataloader.folder={folder}" if folder else ""
+        words += f" dataloader.folder={quote(folder)}" if folder else ""
         usual = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")["files"]
         changed = {name: value for name, value in asdict(self.loader.files).items() if value != usual[name]}
         return words + "".join(f" dataloader.files.{name}={value}" for name, value in changed.items())
