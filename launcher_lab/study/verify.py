@@ -26,9 +26,8 @@ from launcher_lab.study.tracks import Track, p_value, refusals, rules, track
 
 RECORD = "record.json"
 _AGAIN = "copy the whole folder again"
-# Keys in which the runs differ.
+# Keys of configs in which the runs differ, and of environments in which they are equal: the program and the machine.
 _OWN = ("seed", "run_name")
-# Of the environment: the program and the machine.
 _SAME = ("version", "commit", "cpu", "gpus")
 # Seconds, and a fraction, by which two clocks of a run may differ.
 _SECONDS, _FRACTION = 2.0, 0.02
@@ -50,7 +49,7 @@ class SpeedrunResult:
     """What the runs of a folder show: `p` is that of their mean top-1 against the target, both in percent.
 
     Minutes are of training without evaluation and checkpoints, as in `RunSummary.times`. `runs_at_once`: the most runs
-    of the record that trained at the same time on one machine.
+    of the record that trained at the same time on one machine. `index_sha256`: of each run's list of images.
     """
 
     track: str
@@ -68,6 +67,7 @@ class SpeedrunResult:
     p: float
     reached: bool
     runs_at_once: int
+    index_sha256: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class _Run:
     rows: Sequence[Row]
     environment: Mapping[str, Any]
     sha256: Mapping[str, str]
+    index_sha256: str
 
     @property
     def seed(self) -> Any:
@@ -99,8 +100,8 @@ def verified(folder: Path) -> SpeedrunResult:
         raise UserError(f"{folder} has no {RECORD} of a track; pass a folder of train speedrun") from None
     result = result_of(folder, track(name))
     plain = json.loads(json.dumps(asdict(result)))
-    # note: records of older versions lack it
-    stated = {"runs_at_once": result.runs_at_once, **stated}
+    # note: records of older versions lack them
+    stated = {**{name: plain[name] for name in ("runs_at_once", "index_sha256")}, **stated}
     if differ := [key for key in {**plain, **stated} if plain.get(key) != stated.get(key)]:
         raise UserError(f"{folder / RECORD} has other values than the runs: {', '.join(map(repr, differ))}; {_AGAIN}")
     return result
@@ -139,9 +140,11 @@ def _check(place: str, faults: Iterable[str]) -> None:
 
 def _read(path: Path) -> _Run:
     """Read a run as plain data; raises UserError if a file is missing or damaged, or a record has a wrong value."""
-    folder = RunFolder(path)
+    folder, index = RunFolder(path), hashlib.sha256()
     values = dict(leaves(read_mapping(folder.config)))
     try:
+        for file in sorted(folder.index.glob("*")):
+            index.update(file.name.encode() + hashlib.sha256(read_regular(file, 1 << 30)).digest())
         files = {file.name: read_regular(file) for file in (folder.config, folder.environment, folder.dataset)}
         lines = [*read_lines(folder.metrics)]
         environment = json.loads(files[folder.environment.name])
@@ -152,9 +155,9 @@ def _read(path: Path) -> _Run:
         raise UserError(f"{folder.metrics}: no whole records in lines {first_few(wrong)}; {_AGAIN}")
     if not isinstance(environment, dict):
         raise UserError(f"{folder.environment} has no values by name; {_AGAIN}")
+    files[folder.metrics.name] = b"\n".join(lines)
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    digests[folder.metrics.name] = hashlib.sha256(b"\n".join(lines)).hexdigest()
-    return _Run(path, values, [row for row in rows if row], environment, digests)
+    return _Run(path, values, [row for row in rows if row], environment, digests, index.hexdigest())
 
 
 def _disagreements(run: _Run) -> Iterator[str]:
@@ -231,7 +234,7 @@ def _trained_on_evaluated(run: _Run) -> Iterator[str]:
     try:
         index = read_index(RunFolder(run.path).index)
         train, val = (_places(index[split]) if split in index else set() for split in ("train", "val"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError):
         yield "its index cannot be read"
         return
     if both := len(train & val):
@@ -244,10 +247,7 @@ def _places(images: Split) -> set[tuple[str, int, str]]:
 
 
 def _differences(runs: Sequence[_Run], identity: str | None) -> Iterator[str]:
-    """Yield what differs between the runs, besides their seed, and what should differ and does not.
-
-    identity: that of the track's data set, if it has one.
-    """
+    """Yield what differs between runs besides their seed, or from the data set of `identity`, and copies of a run."""
     first = runs[0]
     for run in runs[1:]:
         keys = dict.fromkeys([*first.values, *run.values])
@@ -268,8 +268,8 @@ def _differences(runs: Sequence[_Run], identity: str | None) -> Iterator[str]:
 
 
 def _device(run: _Run) -> str:
-    start = next(row for row in run.rows if row["kind"] == "start")
-    return f"{start['world_size']}x {start['device']}"
+    start = next((row for row in run.rows if row["kind"] == "start"), {})
+    return f"{start.get('world_size')}x {start.get('device')}"
 
 
 def _result(track: Track, runs: Sequence[_Run]) -> SpeedrunResult:
@@ -286,7 +286,7 @@ def _result(track: Track, runs: Sequence[_Run]) -> SpeedrunResult:
         track.name, track.target, str(values.get("recipe")), str(values.get("model.architecture")),
         dilated_epochs(values["epochs"], values["schedule.dilate"]), noted_datasets(RunFolder(runs[0].path))[-1],
         _device(runs[0]) + processor, listed, statistics.fmean(tops), statistics.stdev(tops), statistics.fmean(minutes),
-        statistics.stdev(minutes), p, p < rules().p, _at_once(runs),
+        statistics.stdev(minutes), p, p < rules().p, _at_once(runs), [run.index_sha256 for run in runs],
     )  # fmt: skip
 
 

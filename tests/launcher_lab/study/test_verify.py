@@ -80,9 +80,9 @@ def test_a_record_has_the_most_runs_at_once_of_a_machine(folder: Path) -> None:
     assert result_of(folder, track(TRACK)).runs_at_once == 1
 
 
-def test_an_older_record_without_runs_at_once_is_verified(folder: Path) -> None:
+def test_an_older_record_without_later_values_is_verified(folder: Path) -> None:
     stated = json.loads((folder / RECORD).read_text())
-    del stated["runs_at_once"]
+    del stated["runs_at_once"], stated["index_sha256"]
     (folder / RECORD).write_text(json.dumps(stated))
     assert verified(folder).runs_at_once == 1
 
@@ -172,6 +172,11 @@ def use_weights(folder: Path) -> None:
         replaced(run / "config.yaml", "weights: null", "weights: library")
 
 
+def change_the_index(folder: Path) -> None:
+    labels = folder / "seed2" / "index" / "train.labels.npy"
+    labels.write_bytes(labels.read_bytes()[:-1] + b"\1")
+
+
 def raise_the_result(folder: Path) -> None:
     replaced(folder / RECORD, '"p": ', '"p": 1e-9, "was": ')
 
@@ -189,6 +194,10 @@ def raise_the_result(folder: Path) -> None:
         (change_every_data_set, "its samples as 50, not 51"),
         (train_on_the_evaluation, "seed0: trains on 96 images of the evaluation"),
         (use_weights, "model.weights=library (seed0): must be null"),
+        (change_the_index, "record.json has other values than the runs: 'index_sha256'"),
+        (lambda folder: shutil.rmtree(folder / "seed2" / "index"), "other values than the runs: 'index_sha256'"),
+        (lambda folder: (folder / "seed2" / "index" / "val.files.npy").write_bytes(b""), "index cannot be read"),
+        (lambda folder: (folder / "seed2" / "metrics.jsonl").write_bytes(b""), "seed2: is not one finished run"),
         (raise_the_result, "record.json has other values than the runs: 'p', 'was'"),
         (lambda folder: (folder / RECORD).unlink(), "has no record.json of a track"),
         (lambda folder: (folder / "seed1" / "environment.json").unlink(), "lacks a readable file of a run"),
