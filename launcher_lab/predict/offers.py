@@ -86,7 +86,7 @@ class Offer:
 
 def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
     """Return the offer on demand, and as a spot machine if it has a spot price."""
-    machine, wall, nodes = prediction.machine, prediction.estimate.wall, plan.config.launch.nnodes
+    machine, wall, nodes = prediction.machine, _limited(plan, prediction), plan.config.launch.nnodes
     price = machine.price_per_hour
     cost = None if price is None else _times(wall, nodes * price / 3600)
     fitting = fitting_batch(plan, prediction)
@@ -96,6 +96,13 @@ def offers(plan: Plan, prediction: Prediction, problem: str) -> list[Offer]:
         money = _times(spot, nodes * machine.spot_per_hour / 3600)
         offers.append(Offer(machine, nodes, True, spot, money, prediction, problem, fitting=fitting))
     return offers
+
+
+def _limited(plan: Plan, prediction: Prediction) -> Span:
+    """Return the time of a run, which `stop.minutes` of training, evaluations and checkpoints end."""
+    estimate, minutes = prediction.estimate, plan.config.stop.minutes
+    most = math.inf if minutes is None else 60 * minutes + estimate.start_seconds
+    return Span(*(min(seconds, most) for seconds in (estimate.wall.seconds, estimate.wall.low, estimate.wall.high)))
 
 
 def _times(span: Span, factor: float) -> Span:

@@ -42,6 +42,20 @@ def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bo
     assert offer["made_from"] in text
 
 
+def test_stop_minutes_end_the_predicted_time_and_cost_of_a_job_and_of_a_plan() -> None:
+    def cost(*words: str) -> list[float]:
+        found = TOTAL.search(output_of("submit", "--slurm", *RUN, *words))
+        assert found is not None
+        return [float(part) for part in found.groups()]
+
+    offers = json.loads(output_of("plan", *RUN, "stop.minutes=3", "--json"))["offers"]
+    limited = next(one for one in offers if not one["spot"])
+    # note: the start is not counted
+    assert 3 < limited["minutes"]["value"] == limited["minutes"]["high"] < 5
+    assert cost("stop.minutes=3")[0] == pytest.approx(limited["cost"]["value"], abs=0.01)
+    assert cost("stop.minutes=9999") == cost()
+
+
 @pytest.mark.parametrize(
     "words",
     [
