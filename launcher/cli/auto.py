@@ -1,6 +1,5 @@
 """`recipe=auto`: choose a recipe, its batch and its length for a data set and a machine; imports no torch."""
 
-import math
 import os
 import shlex
 import sys
@@ -13,8 +12,10 @@ from typing import Any
 import numpy as np
 
 from launcher import paths, randomness
-from launcher.cli.within import BUDGET, best_within
+from launcher.cli.recipe_choice import FINETUNE, SMALL, Facts, alternatives, choose, values_of_task
+from launcher.cli.within import best_within
 from launcher.config import recipes
+from launcher.config.budget import BUDGET
 from launcher.config.compose import DATA_FOLDER, Composed, Composition, compose, dataset_at
 from launcher.config.overrides import parse
 from launcher.config.resolved import with_absolute_paths
@@ -29,12 +30,11 @@ from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
 from launcher.data.split import Split
 from launcher.errors import Problem, Problems, UserError, one_line
-from launcher.launch.devices import planned
+from launcher.launch.devices import Devices, planned
 from launcher.launch.prepare_run import planned_here
 from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
-_SMALL, _FINETUNE = "small", "finetune"
 # The verbs of one run that `recipe=auto` works with. The first ones prepare the run, so what they see of its images is
 # not seen again; for these and `show`, images without a recipe mean it too.
 _PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look", "lr-find")
@@ -50,31 +50,6 @@ _OF_IMAGES = {
 # Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. So does `loss`,
 # unless `task` is set too, because recipes fix only the loss of classification.
 _OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a choice depends on: the training images, their labels and median shorter edge in pixels (None: unknown).
-
-    `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
-    is_timed: whether minutes limit the run, so that its epochs need not.
-    """
-
-    task: str
-    images: int
-    labels: str
-    size: int | None
-    processes: int
-    on_gpus: bool
-    weights: bool
-    epochs: int | None
-    is_timed: bool = False
-
-    def __str__(self) -> str:
-        pixels = f" with a median of {self.size} px" if self.size else ""
-        devices = count_of(self.processes, "GPU") if self.on_gpus else "the CPU"
-        weights = "" if self.weights else "no "
-        return f"{count_of(self.images, 'training image')} of {self.labels}{pixels}, {devices}, {weights}model.weights"
 
 
 def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | None]:
@@ -124,8 +99,8 @@ def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choic
 
     Composes the recipe of few images, and adds to its config; only for many on GPUs, it composes another recipe.
     """
-    guess = recipes.load(_FINETUNE if typed.get("model.weights") else _SMALL)
-    of_task = _untyped(_of_task(guess.name, str(typed.get("task", guess.options["task"]))), typed)
+    guess = recipes.load(FINETUNE if typed.get("model.weights") else SMALL)
+    of_task = _untyped(values_of_task(guess.name, str(typed.get("task", guess.options["task"]))), typed)
     composition = Composition([f"recipe={guess.name}", *_words(of_task), *words])
     first = composition.composed()
     inspection, facts = _look(verb, first, typed)
@@ -147,6 +122,24 @@ def _images_of(config: RunConfig) -> tuple[Any, ...]:
     return dataset, config.task, config.dataloader, config.seed if dataset.is_divided else None
 
 
+def choices_on_gpus(words: Sequence[str], gpus: int) -> tuple[list[tuple[str, list[str]]], Composed]:
+    """Return up to three recipes for some images on so many GPUs, each with its words besides the typed, and the data.
+
+    words: without a recipe. The config that is returned is of the first, with what was seen of its images.
+
+    Raises UserError if the images are missing, or their task is not known.
+    """
+    assignments = parse(words, problems := Problems())
+    problems.settle()
+    typed = {one.key: one.value for one in assignments}
+    dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
+    first = compose([f"recipe={FINETUNE if typed.get('model.weights') else SMALL}", *dataset, *words])
+    inspection, facts = _look("plan", first, typed, Devices("cuda", gpus))
+    several = alternatives(facts, typed, first.config.dataset.native_size)
+    choices = [(name, [*dataset, *_words(_untyped(values, typed))]) for name, values in several]
+    return choices, replace(first, inspected=inspection if inspection.splits else None)
+
+
 def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that typed ones do not replace."""
     # note: parts of a typed batch are its own
@@ -160,46 +153,6 @@ def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, A
 
 def _words(values: Mapping[str, Any]) -> list[str]:
     return [f"{key}={value}" for key, value in values.items()]
-
-
-def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
-    """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
-    limits = read_mapping(paths.CONF / "auto.yaml")
-    name = _recipe(facts, limits)
-    values = _of_task(name, facts.task)
-    recipe, of_few = recipes.load(name), name in (_SMALL, _FINETUNE)
-    if of_few:
-        low, high = limits["epochs"]
-        images = limits["images"]["gpu" if facts.on_gpus or facts.is_timed else "cpu"]
-        values["epochs"] = min(max(round(images / facts.images), low), high)
-    most = facts.images // limits["steps_per_epoch"]["few" if of_few else "many"]
-    most = max(most, min(limits["least_batch"], facts.images))
-    batch = min(recipe.get("batch_size"), 1 << (most.bit_length() - 1))
-    micro_batches = math.ceil(batch / facts.processes / limits["rank_batch"])
-    micro_batch = max(1, batch // (facts.processes * micro_batches))
-    values["batch_size"] = micro_batch * micro_batches * facts.processes
-    if micro_batches > 1:
-        values["device_batch_size"] = micro_batch
-    if facts.size is not None and facts.size < limits["small_images"]:
-        values["dataset.native_size"] = max(1, facts.size // limits["size_multiple"]) * limits["size_multiple"]
-    return name, {key: value for key, value in values.items() if value != recipe.get(key)}
-
-
-def _of_task(recipe: str, task: str) -> dict[str, Any]:
-    """Return what a recipe needs for another task than classification."""
-    limits = read_mapping(paths.CONF / "auto.yaml")
-    values: dict[str, Any] = limits["tasks"].get(task, {})
-    return {**values, **(limits["from_scratch"] if values and recipe == _SMALL else {})}
-
-
-def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
-    if facts.weights:
-        return _FINETUNE
-    if not facts.on_gpus or facts.images < limits["large"] or limits["tasks"][facts.task]:
-        return _SMALL
-    banded = [recipes.load(name) for name in recipes.BANDED]
-    length = facts.epochs or banded[0].get("epochs")
-    return next(recipe.name for recipe in banded if recipe.about.covers(length))
 
 
 def _problem(message: str) -> UserError:
@@ -221,8 +174,10 @@ def _dataset(typed: Mapping[str, Any]) -> str:
     raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
 
 
-def _look(verb: str, composed: Composed, typed: Mapping[str, Any]) -> tuple[Inspection, Facts]:
-    """Return what a config's images are, and the facts of these and of its devices."""
+def _look(
+    verb: str, composed: Composed, typed: Mapping[str, Any], devices: Devices | None = None
+) -> tuple[Inspection, Facts]:
+    """Return what a config's images are, and the facts of these and of some devices, else of its own."""
     task, launch = composed.config.task, composed.config.launch
     known = read_mapping(paths.CONF / "auto.yaml")["tasks"]
     if task.name not in known:
@@ -231,7 +186,8 @@ def _look(verb: str, composed: Composed, typed: Mapping[str, Any]) -> tuple[Insp
         skipped = None if verb in _PREPARED else ()
         data = inspect_data(with_absolute_paths(composed.config), must_exist=False, skipped=skipped, report=report)
     config = data.config
-    devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
+    if devices is None:
+        devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
     pixels = _median_size(data.splits[0], config) if data.splits and "dataset.native_size" not in typed else None
     processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
     images, labels = config.dataset.train_samples or 1, task.counted(config.dataset.classes or 1)

@@ -189,7 +189,9 @@ def _run(words: list[str]) -> int:
     arguments = read(verb, with_code(parser_of(verb, module), words), parsers())
     arguments.composed = None
     typed = getattr(arguments, "overrides", ())
-    if any(word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in typed):
+    chooses = getattr(registered(plugins.OPTIONS).get(verb), "chooses", lambda _: False)
+    of_images = any(word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in typed)
+    if of_images and not chooses(arguments):
         from launcher.cli.auto import with_recipe
 
         arguments.overrides, arguments.composed = with_recipe(verb, typed)

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher import plugins
-from launcher.config.budget import Budget
+from launcher.config.budget import BUDGET, Budget
 from launcher.config.compose import compose
 from launcher.config.resolved import with_absolute_paths
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.prepare_run import planned_here
 from launcher.plugins import registered
 
-BUDGET = "budget"
 # What decides which images and devices a run has, and where the finished ones are.
 _OF_IMAGES = ("dataset", "seed", "runs", "launch", "hardware")
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from launcher.errors import Problem, UserError
 
+# The word that has one.
+BUDGET = "budget"
 _FORM = re.compile(r"(?P<sign>\$)?(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}
 

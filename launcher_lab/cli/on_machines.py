@@ -6,7 +6,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.config.budget import BUDGET, Budget
 from launcher.config.compose import Composed, compose
+from launcher.config.fields import target_parts
 from launcher.config.gpus import check_gpu
 from launcher.config.groups import price_age
 from launcher.config.schema import Hardware
@@ -25,7 +27,7 @@ from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
 from launcher_lab.study.in_time import known_choices
 
-__all__ = ["configure", "files_first", "handle", "known_choices", "total"]
+__all__ = ["chooses", "configure", "files_first", "handle", "known_choices", "total"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def handle(arguments: argparse.Namespace) -> int | None:
     """Print the prediction; return None without a machine."""
+    _take_words(arguments)
     if arguments.budget is None and not _has_machine(arguments):
         return None
     priced = sky_prices(rented()) if arguments.prices == "sky" else {}
@@ -50,7 +53,8 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if named is not None and named.nodes > 1:
         arguments.overrides = _on_several(arguments, named.nodes)
     if arguments.budget is not None:
-        return choose(arguments, [*known.values()] if named is None else [known[named.machine]])
+        chosen = known.values() if named is None else [known[named.machine]]
+        return choose(arguments, [*chosen])
     composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)
@@ -90,14 +94,64 @@ def handle(arguments: argparse.Namespace) -> int | None:
     return 0
 
 
+def chooses(arguments: argparse.Namespace) -> bool:
+    """Return whether the command line has a budget for machines: an option, or a word beside one, or of money."""
+    word = _typed(arguments, BUDGET)
+    own = _typed(arguments, "hardware.price_per_hour") is not None and arguments.on is None
+    of_machines = word is not None and not own and (_names_machine(arguments) or Budget.of(word, BUDGET).currency)
+    return arguments.budget is not None or bool(of_machines)
+
+
+def _take_words(arguments: argparse.Namespace) -> None:
+    """Set the options that the words have: a budget for machines, and the top-1 of a target beside it.
+
+    Raises UserError if an option has another value, or is no percentage.
+    """
+    if chooses(arguments):
+        word, target = _typed(arguments, BUDGET), _typed(arguments, "target")
+        if word is not None and arguments.budget is not None:
+            raise UserError(Problem(f"{BUDGET}={word} is set too; omit one", "--budget", arguments.budget))
+        arguments.budget = word or arguments.budget
+        if target is not None and arguments.quality is None:
+            arguments.quality = _quality_of(target)
+        arguments.overrides = [one for one in arguments.overrides if not one.lstrip("+").startswith(f"{BUDGET}=")]
+    quality = arguments.quality
+    if quality is not None and not 1 < quality <= 100:
+        hint = f"; did you mean {100 * quality:g}?" if 0 < quality <= 1 else ""
+        raise UserError(Problem(f"must be a top-1 in percent, above 1 and up to 100{hint}", "--quality", quality))
+
+
+def _quality_of(target: str) -> float:
+    """Return the top-1 of a target in percent.
+
+    Raises UserError if it is another metric.
+    """
+    try:
+        metric, value = target_parts(target)
+    except ValueError as error:
+        raise UserError(Problem(str(error), "target", target)) from None
+    if metric != "top1":
+        raise UserError(Problem("beside a budget must be a top-1, such as top1:0.759", "target", target))
+    return 100 * value
+
+
+def _typed(arguments: argparse.Namespace, key: str) -> str | None:
+    """Return the value of a key's last word."""
+    words = (word.lstrip("+").partition("=") for word in arguments.overrides)
+    return next((value for name, _, value in reversed([*words]) if name == key), None)
+
+
+def _names_machine(arguments: argparse.Namespace) -> bool:
+    """Return whether the command line has a machine, by `--on` or `hardware=`."""
+    return arguments.on is not None or _typed(arguments, "hardware") in rented()
+
+
 def _has_machine(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a machine, by `--on` or `hardware=`.
+    """Return whether the command line has a machine.
 
     Raises UserError if an option needs a machine and there is none.
     """
-    words = (word.partition("=") for word in arguments.overrides)
-    named = any(key == "hardware" and value in rented() for key, _, value in words)
-    if arguments.on is not None or named:
+    if _names_machine(arguments):
         return True
     for name, default in (("quality", None), ("image", None), ("prices", "conf")):
         if (value := getattr(arguments, name)) != default:

@@ -1,4 +1,4 @@
-"""What a budget buys: of each recipe the length that it pays for on a machine, and the quality that this length had."""
+"""What a budget buys: of each recipe the length that it pays for on a machine, and its quality, if that is known."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -22,23 +22,40 @@ def spent(paid: Budget, offer: Offer) -> float:
 
 @dataclass(frozen=True)
 class Length:
-    """A length with a known quality in percent; a recipe's have rising epochs and qualities."""
+    """A length with its quality in percent, if that is known; a recipe's have rising epochs and qualities."""
 
     epochs: int
-    quality: float
+    quality: float | None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A recipe with its shortest and longest length, and all those between them with a known quality.
+
+    words: what it has besides. label: its name beside candidates of the same recipe.
+    """
+
+    recipe: str
+    lengths: Sequence[Length]
+    words: tuple[str, ...] = ()
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.label or self.recipe
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A recipe's length on a machine, with the quality to expect and those of the known lengths around it.
+    """A candidate's length on a machine, with the quality to expect and those of the known lengths around it, if any.
 
-    words: what it needs besides, such as a smaller `device_batch_size`.
+    words: what it needs there besides, such as a smaller `device_batch_size`.
     """
 
-    recipe: str
+    candidate: Candidate
     epochs: int
-    quality: float
-    known: tuple[float, float]
+    quality: float | None
+    known: tuple[float, float] | None
     offer: Offer
     words: tuple[str, ...] = ()
 
@@ -46,8 +63,8 @@ class Choice:
 def rising(lengths: Iterable[Length]) -> list[Length]:
     """Sort lengths, without those that a shorter one equals or surpasses."""
     kept: list[Length] = []
-    for one in sorted(lengths, key=lambda one: (one.epochs, -one.quality)):
-        if not kept or one.quality > kept[-1].quality:
+    for one in sorted(lengths, key=lambda one: (one.epochs, -(one.quality or 0.0))):
+        if not kept or (one.quality or 0.0) > (kept[-1].quality or 0.0):
             kept.append(one)
     return kept
 
@@ -66,16 +83,17 @@ def worthwhile(curves: Sequence[Curve]) -> list[str]:
     return sorted(set(found))
 
 
-def affordable(
-    recipe: str, lengths: Sequence[Length], offers: Sequence[Offer], paid: Budget, quality: float | None
-) -> Choice | None:
+def affordable(candidate: Candidate, offers: Sequence[Offer], paid: Budget, quality: float | None) -> Choice | None:
     """Return the longest run within a budget, or the one of a quality; None if the budget does not pay for it.
 
     offers: of one machine at one price, for each of the lengths; what is between them is interpolated, the quality in
     the logarithm of the epochs.
     """
-    epochs, qualities = [one.epochs for one in lengths], [one.quality for one in lengths]
-    needed = epochs[0] if quality is None else max(epochs[0], cost_at(epochs, qualities, quality))
+    epochs = [one.epochs for one in candidate.lengths]
+    qualities = [one.quality for one in candidate.lengths if one.quality is not None]
+    needed: float = epochs[0]
+    if quality is not None:
+        needed = max(needed, cost_at(epochs, qualities, quality)) if qualities else math.inf
     takes = [spent(paid, offer) for offer in offers]
     if offers[0].problem or not math.isfinite(needed + takes[0]):
         return None
@@ -83,9 +101,12 @@ def affordable(
     chosen = most if quality is None else math.ceil(needed)
     if not epochs[0] <= chosen <= most:
         return None
+    offer = _between(epochs, offers, chosen)
+    if not qualities:
+        return Choice(candidate, chosen, None, None, offer)
     place = int(np.searchsorted(epochs, chosen))
     known = (qualities[place],) * 2 if epochs[place] == chosen else (qualities[place - 1], qualities[place])
-    return Choice(recipe, chosen, quality_at(epochs, qualities, chosen), known, _between(epochs, offers, chosen))
+    return Choice(candidate, chosen, quality_at(epochs, qualities, chosen), known, offer)
 
 
 def _between(epochs: Sequence[int], offers: Sequence[Offer], chosen: int) -> Offer:
@@ -98,13 +119,20 @@ def _between(epochs: Sequence[int], offers: Sequence[Offer], chosen: int) -> Off
 
 
 def best(choices: Iterable[Choice], quality: float | None, count: int = 3) -> list[Choice]:
-    """Return the best choices of different recipes: the cheapest with a quality, or else those of the highest."""
+    """Return the best choices of different candidates: the cheapest with a quality, or else those of the highest.
+
+    Without known qualities, they are the longest of each candidate, in the order of the first choices.
+    """
 
     def order(choice: Choice) -> tuple[float, float, float]:
         money = choice.offer.cost.seconds if choice.offer.cost else math.inf
-        return (0.0 if quality is not None else -round(choice.quality, 1), money, choice.offer.wall.seconds)
+        worth = -choice.epochs if choice.quality is None else -round(choice.quality, 1)
+        return (0.0 if quality is not None else worth, money, choice.offer.wall.seconds)
 
+    choices = [*choices]
     chosen: dict[str, Choice] = {}
     for choice in sorted(choices, key=order):
-        chosen.setdefault(choice.recipe, choice)
+        chosen.setdefault(choice.candidate.name, choice)
+    if all(choice.quality is None for choice in choices):
+        return [chosen[name] for name in dict.fromkeys(choice.candidate.name for choice in choices)][:count]
     return [*chosen.values()][:count]

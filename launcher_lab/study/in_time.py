@@ -51,18 +51,20 @@ def known_choices(config: RunConfig, typed: Mapping[str, Any], processes: int, s
     They are those of the finished runs in the folder of runs that have the images of a config, so many processes and
     the `typed` values. Between the measured lengths of a curve the top-1 is interpolated.
     """
-    runs = [read_run(folder.path) for folder in run_folders(Path(config.runs))]
-    images = identity(config, ())
-    alike = [
-        run for run in runs
-        if run.identity == images and run.world_size == processes and run.metric == TOP1 and _has(run, typed)
-    ]  # fmt: skip
+    alike = [run for run in runs_of(config, typed) if run.world_size == processes]
     by_path = {run.path: run for run in alike}
     known = [one for curve in build_curves(alike) for one in _within(curve, by_path, config, seconds)]
     best: dict[str, KnownChoice] = {}
     for one in sorted(known, key=lambda one: (-one.top1, one.seconds)):
         best.setdefault(" ".join(word for word in one.words if not word.startswith("epochs=")), one)
     return [*best.values()][:3]
+
+
+def runs_of(config: RunConfig, typed: Mapping[str, Any]) -> list[RunSummary]:
+    """Return the runs with a top-1 in the folder of runs that have the images of a config and the `typed` values."""
+    runs = [read_run(folder.path) for folder in run_folders(Path(config.runs))]
+    images = identity(config, ()) if runs else None
+    return [run for run in runs if run.identity == images and run.metric == TOP1 and _has(run, typed)]
 
 
 def _has(run: RunSummary, typed: Mapping[str, Any]) -> bool:
@@ -75,7 +77,7 @@ def _has(run: RunSummary, typed: Mapping[str, Any]) -> bool:
     )
 
 
-def _typed_words(run: RunSummary) -> list[str]:
+def words_of(run: RunSummary) -> list[str]:
     """Return the words that set what a run's command line set, `recipe=auto` included, but the values of one run."""
     typed = [key for key, origin in read_origins(RunFolder(run.path)).items() if origin == COMMAND_LINE]
     words = [] if run.values.get("recipe") is None else [f"recipe={run.values['recipe']}"]
@@ -96,7 +98,7 @@ def _within(curve: Curve, runs: Mapping[Path, RunSummary], config: RunConfig, se
     costs, qualities = [point.cost("wall") or 0.0 for point in points], [point.quality for point in points]
 
     def choice(epochs: int, top1: float, cost: float, *around: CurvePoint) -> KnownChoice:
-        words = _typed_words(runs[around[0].paths[-1]])
+        words = words_of(runs[around[0].paths[-1]])
         values = [value for point in around for value in point.top1]
         price = config.hardware.price_per_hour
         return KnownChoice((*words, f"epochs={epochs}"), top1, min(values), max(values), 60 * cost, price)

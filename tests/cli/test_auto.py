@@ -11,7 +11,7 @@ from PIL import Image
 
 from launcher import paths
 from launcher.cli import within
-from launcher.cli.auto import Facts, choose
+from launcher.cli.recipe_choice import Facts, choose
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, read
 from launcher.config.yaml_file import read_mapping

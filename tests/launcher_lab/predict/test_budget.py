@@ -14,13 +14,18 @@ from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
-from launcher_lab.predict.budget import Length, affordable, best, rising, worthwhile
+from launcher.records.origins import write_origins
+from launcher.records.run_folder import RunFolder
+from launcher_lab.predict.budget import Candidate, Length, affordable, best, rising, worthwhile
 from launcher_lab.predict.machines import gpu_of
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
+from launcher_lab.study import in_time
 from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
+from tests.images import write_images
+from tests.made_runs import MakeRun
 
 LENGTHS = [Length(10, 70.0), Length(20, 75.0), Length(40, 78.0)]
 
@@ -69,7 +74,7 @@ def offers_of_lengths(**changes: Any) -> list[Offer]:
 def test_the_longest_run_or_that_of_a_quality_is_chosen(
     paid: Budget, quality: float | None, epochs: int | None, expected: float | None
 ) -> None:
-    choice = affordable("mild", LENGTHS, offers_of_lengths(), paid, quality)
+    choice = affordable(Candidate("mild", LENGTHS), offers_of_lengths(), paid, quality)
     assert (choice and choice.epochs) == epochs
     if choice:
         assert choice.quality == pytest.approx(expected)
@@ -81,10 +86,10 @@ def test_the_longest_run_or_that_of_a_quality_is_chosen(
 
 def test_what_cannot_run_or_has_no_price_is_not_chosen() -> None:
     paid = Budget(1000, "USD")
-    assert affordable("mild", LENGTHS, offers_of_lengths(problem="too little memory"), paid, None) is None
+    assert affordable(Candidate("mild", LENGTHS), offers_of_lengths(problem="too little memory"), paid, None) is None
     unpriced = offers_of_lengths(cost=None)
-    assert affordable("mild", LENGTHS, unpriced, paid, None) is None
-    in_time = affordable("mild", LENGTHS, unpriced, Budget(1e6, None), None)
+    assert affordable(Candidate("mild", LENGTHS), unpriced, paid, None) is None
+    in_time = affordable(Candidate("mild", LENGTHS), unpriced, Budget(1e6, None), None)
     assert in_time is not None
     assert in_time.offer.cost is None
 
@@ -95,9 +100,9 @@ def test_lengths_rise_and_the_best_choices_are_of_different_recipes() -> None:
         Length(30, 76.0),
     ]
     paid = Budget(1000, "USD")
-    long = affordable("long", LENGTHS, offers_of_lengths(), paid, None)
-    dear = affordable("dear", LENGTHS, offers_of_lengths(cost=Span(900, 900, 900)), paid, None)
-    short = affordable("short", LENGTHS[:1], offers_of_lengths()[:1], paid, None)
+    long = affordable(Candidate("long", LENGTHS), offers_of_lengths(), paid, None)
+    dear = affordable(Candidate("dear", LENGTHS), offers_of_lengths(cost=Span(900, 900, 900)), paid, None)
+    short = affordable(Candidate("short", LENGTHS[:1]), offers_of_lengths()[:1], paid, None)
     assert long
     assert dear
     assert short
@@ -162,4 +167,108 @@ def test_what_a_budget_does_not_pay_for_is_said_with_what_can_be() -> None:
     assert "ffcv_rn50 with 56 epochs on lambda_8x_h100" in error
     assert "the highest known quality is 78.4 %" in refused(*words, "--budget", "9usd", "--quality", "90")
     assert "omit epochs=" in refused(*words, "epochs=3", "--budget", "9usd")
-    assert "measure some with `train curve`" in refused(*words, "dataset=image_folder", "--budget", "9usd")
+    assert "measure some with `train curve`" in refused(*words, "dataset=shapes", "--budget", "9usd")
+    assert "set dataset.path=FOLDER" in refused(*words, "dataset=image_folder", "--budget", "9usd")
+
+
+def test_a_choice_without_a_known_quality_is_the_longest_and_keeps_the_order() -> None:
+    offers, paid = offers_of_lengths(), Budget(30 * 60, None)
+    lengths = [Length(1, None), Length(100, None)]
+    shortest = replace(offers[0], wall=Span(60, 54, 66), cost=Span(2, 1.8, 2.2))
+    ends = [shortest, replace(shortest, wall=Span(6000, 5400, 6600))]
+    usual, cheap = (
+        affordable(Candidate("small", lengths, label=label), ends, paid, None) for label in ("usual", "cheap")
+    )
+    assert usual
+    assert cheap
+    assert (usual.epochs, usual.quality, usual.known) == (30, None, None)
+    assert usual.offer.wall.seconds == pytest.approx(1800)
+    shorter = replace(usual, epochs=29)
+    assert best([shorter, usual, replace(cheap, epochs=31)], None) == [usual, replace(cheap, epochs=31)]
+    assert affordable(Candidate("small", lengths), ends, paid, 70.0) is None
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Write 60 images of 144 pixels, of two classes."""
+    folder = tmp_path / "images"
+    write_images(folder, {"train": 60, "val": 10}, size=(144, 150))
+    return folder
+
+
+@pytest.mark.usefixtures("_by_hand")
+def test_own_images_have_three_choices_of_unknown_quality_that_the_prediction_confirms(images: Path) -> None:
+    words = ("plan", f"dataset.path={images}", "--on", "1xA10G")
+    code, out, errors = execute(*words, "--budget", "1h", "--json")
+    assert code == 0, errors
+    assert "auto:" not in errors
+    choices = json.loads(out)["choices"]
+    assert [choice["recipe"] for choice in choices] == ["small", "finetune", "small"]
+    assert [choice["top1"] for choice in choices] == [None] * 3
+    sizes = [[word for word in choice["words"] if "native_size" in word] for choice in choices]
+    assert sizes == [["dataset.native_size=144"], ["dataset.native_size=144"], ["dataset.native_size=72"]]
+    assert "model.weights=torchvision" in choices[1]["words"]
+    assert max(choice["minutes"]["value"] for choice in choices) <= 60
+    assert "none is known to reach 76 %" in refused(*words, "--budget", "1h", "target=top1:0.76")
+    first = choices[0]
+    confirmed = json.loads(execute("plan", *first["words"], "--on", first["machine"], "--json")[1])["offers"]
+    same = next(offer for offer in confirmed if offer["spot"] == first["spot"])
+    assert same["cost"]["value"] == pytest.approx(first["cost"]["value"], rel=0.02)
+
+
+@pytest.mark.usefixtures("_by_hand")
+def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
+    images: Path, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_time, "identity", lambda *_: f"image_folder at {images}")
+    own = {"name": "image_folder", "path": str(images), "native_size": 64}
+    for name, epochs, top1, dataset in (
+        ("a", 2, 0.5, own), ("b", 9, 0.7, own), ("c", 9, 0.9, {**own, "path": "/other"})
+    ):  # fmt: skip
+        path = make_run(name, (top1,) * epochs, (60.0,) * epochs, recipe="small", dataset=dataset)
+        keys = ("dataset.native_size", "dataset.path", "launch.device", "batch_size")
+        write_origins(RunFolder(path), dict.fromkeys(keys, "command line"))
+    words = ("plan", f"dataset.path={images}", "--on", "1xA10G", f"runs={tmp_path}", "batch_size=32")
+    assert json.loads(execute(*words, "budget=9h", "--json")[1])["choices"][0]["top1"] is None
+    code, out, errors = execute(*words[:-1], "budget=9h", "--json")
+    assert code == 0, errors
+    (choice,) = json.loads(out)["choices"]
+    assert (choice["epochs"], choice["top1"]) == (9, pytest.approx(70))
+    assert choice["words"][:4] == ["recipe=small", "epochs=9", "dataset.native_size=64", "batch_size=64"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--quality", "0.76"], "--quality=0.76: must be a top-1 in percent, above 1 and up to 100; did you mean 76?"),
+        (["--quality", "0"], "above 1 and up to 100"),
+        (["--quality", "nan"], "above 1 and up to 100"),
+        (["budget=3min"], "--budget=25usd: budget=3min is set too; omit one"),
+        (["stop.minutes=3"], "limits the time as stop.minutes does; omit one"),
+        (["schedule.dilate=0.5"], "omit schedule.dilate="),
+        (["target=loss:3"], "target=loss:3: beside a budget must be a top-1, such as top1:0.759"),
+        (["target=0.76"], "must be a metric and the value to stop at"),
+    ],
+)
+def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: str) -> None:
+    assert message in refused("plan", "--budget", "25usd", "--on", "8xH100", *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "budget", "quality"),
+    [
+        (["recipe=auto", "budget=1h", "--on", "1xA10G"], "1h", None),
+        (["budget=1h", "hardware=p4d_24xlarge"], "1h", None),
+        (["budget=25usd"], "25usd", None),
+        (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0),
+        (["budget=25usd", "target=top1:0.78", "--quality", "70"], "25usd", 70.0),
+    ],
+)
+def test_budget_and_target_are_words_too(
+    words: list[str], budget: str, quality: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[Any] = []
+    monkeypatch.setattr("launcher_lab.cli.on_machines.choose", lambda arguments, _: chosen.append(arguments) or 0)
+    assert execute("plan", "dataset.path=/nowhere", *words) == (0, "", "")
+    assert (chosen[0].budget, chosen[0].quality) == (budget, quality)
+    assert not [word for word in chosen[0].overrides if word.startswith("budget=")]

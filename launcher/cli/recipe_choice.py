@@ -1,0 +1,102 @@
+"""Which recipe, batch, length and image size `recipe=auto` chooses for some images; imports no torch."""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from launcher import paths
+from launcher.config import recipes
+from launcher.config.yaml_file import read_mapping
+from launcher.counts import count_of
+
+SMALL, FINETUNE = "small", "finetune"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a choice depends on: the training images, their labels and median shorter edge in pixels (None: unknown).
+
+    `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
+    is_timed: whether minutes limit the run, so that its epochs need not.
+    """
+
+    task: str
+    images: int
+    labels: str
+    size: int | None
+    processes: int
+    on_gpus: bool
+    weights: bool
+    epochs: int | None
+    is_timed: bool = False
+
+    def __str__(self) -> str:
+        pixels = f" with a median of {self.size} px" if self.size else ""
+        devices = count_of(self.processes, "GPU") if self.on_gpus else "the CPU"
+        weights = "" if self.weights else "no "
+        return f"{count_of(self.images, 'training image')} of {self.labels}{pixels}, {devices}, {weights}model.weights"
+
+
+def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
+    """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
+    limits = read_mapping(paths.CONF / "auto.yaml")
+    name = _recipe(facts, limits)
+    values = values_of_task(name, facts.task)
+    recipe, of_few = recipes.load(name), name in (SMALL, FINETUNE)
+    if of_few:
+        low, high = limits["epochs"]
+        images = limits["images"]["gpu" if facts.on_gpus or facts.is_timed else "cpu"]
+        values["epochs"] = min(max(round(images / facts.images), low), high)
+    most = facts.images // limits["steps_per_epoch"]["few" if of_few else "many"]
+    most = max(most, min(limits["least_batch"], facts.images))
+    batch = min(recipe.get("batch_size"), 1 << (most.bit_length() - 1))
+    micro_batches = math.ceil(batch / facts.processes / limits["rank_batch"])
+    micro_batch = max(1, batch // (facts.processes * micro_batches))
+    values["batch_size"] = micro_batch * micro_batches * facts.processes
+    if micro_batches > 1:
+        values["device_batch_size"] = micro_batch
+    if facts.size is not None and facts.size < limits["small_images"]:
+        values["dataset.native_size"] = max(1, facts.size // limits["size_multiple"]) * limits["size_multiple"]
+    return name, {key: value for key, value in values.items() if value != recipe.get(key)}
+
+
+def alternatives(facts: Facts, typed: Collection[str], size: int) -> list[tuple[str, dict[str, Any]]]:
+    """Return up to three recipes with their values: the choice, pretrained weights, and images of half the size.
+
+    typed: keys that have values already. size: of the images, if no value sets it. Nothing is known of their quality.
+    """
+    name, values = choose(facts)
+    several = [(name, values)]
+    if not facts.weights and facts.task == "classification" and not {"model", "dataset.channels"} & {*typed}:
+        finetune, of_weights = choose(replace(facts, weights=True))
+        several.append((finetune, {"model.weights": "torchvision", **of_weights}))
+    sizes = sizes_below(int(values.get("dataset.native_size", size)))
+    if "dataset.native_size" not in typed and sizes:
+        several.append((name, {**values, "dataset.native_size": sizes[:2][-1]}))
+    return several
+
+
+def sizes_below(size: int) -> list[int]:
+    """Return sizes below one of images, in pixels, each with about half the pixels of the one before."""
+    limits = read_mapping(paths.CONF / "auto.yaml")
+    multiple, least = limits["size_multiple"], limits["least_size"]
+    halves = int(2 * math.log2(max(1.0, size / least)))
+    return [round(size / 2 ** (half / 2) / multiple) * multiple for half in range(1, halves + 1)]
+
+
+def values_of_task(recipe: str, task: str) -> dict[str, Any]:
+    """Return what a recipe needs for another task than classification."""
+    limits = read_mapping(paths.CONF / "auto.yaml")
+    values: dict[str, Any] = limits["tasks"].get(task, {})
+    return {**values, **(limits["from_scratch"] if values and recipe == SMALL else {})}
+
+
+def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
+    if facts.weights:
+        return FINETUNE
+    if not facts.on_gpus or facts.images < limits["large"] or limits["tasks"][facts.task]:
+        return SMALL
+    banded = [recipes.load(name) for name in recipes.BANDED]
+    length = facts.epochs or banded[0].get("epochs")
+    return next(recipe.name for recipe in banded if recipe.about.covers(length))
