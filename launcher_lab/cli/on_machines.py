@@ -53,8 +53,8 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if named is not None and named.nodes > 1:
         arguments.overrides = _on_several(arguments, named.nodes)
     if arguments.budget is not None:
-        chosen = known.values() if named is None else [known[named.machine]]
-        return choose(arguments, [*chosen])
+        name = _typed(arguments, "hardware") if named is None and arguments.on is None else named and named.machine
+        return choose(arguments, [known[name]] if name in known else [*known.values()])
     composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)

@@ -17,7 +17,7 @@ from launcher.plan.plan import plan_for
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
 from launcher_lab.predict.budget import Candidate, Length, affordable, best, rising, worthwhile
-from launcher_lab.predict.machines import gpu_of
+from launcher_lab.predict.machines import gpu_of, rented
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
 from launcher_lab.study import in_time
@@ -255,20 +255,21 @@ def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: 
 
 
 @pytest.mark.parametrize(
-    ("words", "budget", "quality"),
+    ("words", "budget", "quality", "machine"),
     [
-        (["recipe=auto", "budget=1h", "--on", "1xA10G"], "1h", None),
-        (["budget=1h", "hardware=p4d_24xlarge"], "1h", None),
-        (["budget=25usd"], "25usd", None),
-        (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0),
-        (["budget=25usd", "target=top1:0.78", "--quality", "70"], "25usd", 70.0),
+        (["recipe=auto", "budget=1h", "--on", "1xA10G"], "1h", None, "g5_xlarge"),
+        (["budget=1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
+        (["budget=25usd"], "25usd", None, None),
+        (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0, None),
+        (["budget=25usd", "target=top1:0.78", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
     ],
 )
 def test_budget_and_target_are_words_too(
-    words: list[str], budget: str, quality: float | None, monkeypatch: pytest.MonkeyPatch
+    words: list[str], budget: str, quality: float | None, machine: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[Any] = []
-    monkeypatch.setattr("launcher_lab.cli.on_machines.choose", lambda arguments, _: chosen.append(arguments) or 0)
+    monkeypatch.setattr("launcher_lab.cli.on_machines.choose", lambda *of: chosen.extend(of) or 0)
     assert execute("plan", "dataset.path=/nowhere", *words) == (0, "", "")
     assert (chosen[0].budget, chosen[0].quality) == (budget, quality)
     assert not [word for word in chosen[0].overrides if word.startswith("budget=")]
+    assert {one.name for one in chosen[1]} == ({machine} if machine else rented().keys())
