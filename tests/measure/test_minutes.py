@@ -63,6 +63,11 @@ def test_the_most_epochs_fit_whose_steps_evaluations_and_checkpoints_end_in_time
 def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"stop.minutes=0.05: is too short for an epoch; set at least 0.1"):
         epochs_in(0.05, monkeypatch)
+    # note: an epoch has 6 s, and 3 s are half of its pixels
+    with pytest.raises(UserError, match=r"set at least 0.1, or smaller images, such as dataset.native_size=44$"):
+        epochs_in(0.05, monkeypatch)
+    with pytest.raises(UserError, match=r"set at least 0.1$"):
+        epochs_in(0.01, monkeypatch)
 
 
 @pytest.mark.parametrize(("seconds", "epochs"), [(24.02, 10), (10.99, 3)])
