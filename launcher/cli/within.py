@@ -29,8 +29,7 @@ def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) ->
     started, text = time.monotonic(), str(typed[BUDGET])
     paid = Budget.of(text, BUDGET)
     if paid.currency is not None:
-        message = "this machine has no price; set a time such as 2h; for rented machines: train plan --budget 25usd"
-        raise UserError(Problem(message, BUDGET, text))
+        paid = _time_for(paid, words, text)
     if typed.get("stop.minutes") is not None:
         raise UserError(Problem("limits the time as stop.minutes does; omit one", BUDGET, text))
     rest = [word for word in words if _key(word) != BUDGET]
@@ -47,6 +46,19 @@ def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) ->
         return limited, ends
     own = [word for word in choices[0].words if _key(word) == "recipe" or _key(word) not in typed]
     return [*own, *(word for word in limited if word.lstrip("+") not in ("auto", "recipe=auto"))], ends
+
+
+def _time_for(paid: Budget, words: Sequence[str], text: str) -> Budget:
+    """Return the time that an amount of money pays for on the machine of some words.
+
+    Raises UserError if that has no price in the currency.
+    """
+    config = compose([word for word in words if _key(word).partition(".")[0] in ("hardware", "launch")]).config
+    price, currency = config.hardware.price_per_hour, config.hardware.currency
+    if not price or currency != paid.currency:
+        message = "this machine has no price; set a time such as 2h; for rented machines: train plan --budget 25usd"
+        raise UserError(Problem(message if not price else f"its price is in {currency}", BUDGET, text))
+    return Budget(3600 * paid.amount / (price * config.launch.nnodes), None)
 
 
 def _known(words: Sequence[str], typed: Mapping[str, Any], seconds: float) -> list[Any]:

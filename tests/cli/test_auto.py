@@ -210,6 +210,14 @@ def test_a_budget_is_the_time_of_the_longest_run_that_the_images_are_worth(image
     assert re.search(r"minutes: 1\.5\b", shown)
 
 
+def test_money_is_the_time_that_it_pays_for_on_a_machine_with_a_price() -> None:
+    words = ["show", "auto", "dataset=shapes", "launch=cpu", "hardware.price_per_hour=2.5"]
+    code, shown, errors = execute(*words, "budget=1usd")
+    assert code == 0, errors
+    assert re.search(r"minutes: 24\b", shown)
+    assert "budget=1eur: its price is in USD" in refused(*words, "budget=1eur")
+
+
 @pytest.mark.system
 def test_a_budget_shows_the_finished_runs_that_ended_in_it(images: Path, here: Any) -> None:
     words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
