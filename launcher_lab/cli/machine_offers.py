@@ -91,7 +91,7 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
 
 
 def _faster_loader(chosen: FilesFirst, gpu: Gpu, correction: float) -> list[str]:
-    """Return notes on files that are written, and on what files or their values would change."""
+    """Return notes on what files or their values would change, and on files that are written or not."""
     predictor, prediction = chosen.predictor, chosen.prediction
     of_files = [chosen.line] if chosen.line else []
     seconds = [(phase.steps * phase.seconds, phase.bound == "loader") for phase in prediction.phases]
@@ -111,10 +111,10 @@ def _faster_loader(chosen: FilesFirst, gpu: Gpu, correction: float) -> list[str]
         return of_files
     with_words = "" if words is _FILES else "with these words "
     return [
-        *of_files,
         f"{waits:.0%} of training waits for the loader; {' '.join(words)} would take {duration(after)} instead of "
         f"{duration(before)}, {before / after:.1f} times as fast; {with_words}train prepare dataset.path=FOLDER "
         f"writes its files ({page('data')})",
+        *of_files,
     ]
 
 
