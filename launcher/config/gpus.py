@@ -17,16 +17,17 @@ from launcher.errors import Problem, UserError
 class Gpu:
     """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
-    `product_rate` is the measured throughput of large matrix products, in TFLOP/s; `link` is to the other GPUs of the
-    machine, in GB/s per direction. `jpegs` are the images/s that it decodes. Without `bf16` it trains in fp16.
-    `capability` is CUDA's compute capability. `product_factor` and `bandwidth_factor` multiply the efficiencies of
-    products and of memory, where this GPU's differ.
+    `product_rate` is the measured throughput of large matrix products, `vector_rate` that of fp32 without matrix units,
+    both in TFLOP/s; `link` is to the other GPUs of the machine, in GB/s per direction. `jpegs` are the images/s that it
+    decodes. Without `bf16` it trains in fp16. `capability` is CUDA's compute capability. `product_factor` and
+    `bandwidth_factor` multiply the efficiencies of products and of memory, where this GPU's differ.
     """
 
     memory: Positive
     bandwidth: Positive
     matrix_rate: Positive
     product_rate: Positive
+    vector_rate: Positive
     link: Positive
     source: str
     jpegs: Positive = math.inf

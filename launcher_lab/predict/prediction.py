@@ -141,7 +141,9 @@ class Rates:
         # note: a depthwise convolution with channels first has its own kernels, which need no copies
         copied = {"convolution": not (channels_last and work.aligned), "depthwise": channels_last and not work.aligned}
         copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
-        rate = self.gpu.product_factor * self.gpu.product_rate * 1e12
+        # note: the kernels of depthwise convolutions use no matrix units
+        peak = self.gpu.vector_rate if work.kind == "depthwise" else self.gpu.product_rate
+        rate = self.gpu.product_factor * peak * 1e12
         return work.operations / (efficiency * rate), moves, copies
 
     def _all_reduce(self, device: float, gradient_bytes: int, ranks: float) -> float:

@@ -6,7 +6,7 @@ from launcher_lab.predict.fusion import Kernel
 from launcher_lab.predict.trace import Gradient
 
 # 1 GB/s of memory bandwidth, 1 TFLOP/s, 1 GB/s between GPUs
-GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, product_rate=1, link=1, source="")
+GPU = Gpu(memory=1, bandwidth=1, matrix_rate=1, product_rate=1, vector_rate=0.5, link=1, source="")
 MB = 10**6
 
 

@@ -22,7 +22,7 @@ from launcher_lab.predict.trace import Call
 from tests.counted_steps import made_up
 
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
-GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="")
+GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, vector_rate=0.5, link=1, source="")
 PRODUCTS = {"convolution": 0.5, "depthwise": 0.1, "matrix": 0.8, "unaligned": 0.25, "group_width": 16}
 MEMORY = {"memory": {"other": 0.5, "pool": 0.25}, "bf16": {"pool": 0.125}}
 STACK = {"products": PRODUCTS, **MEMORY, "call": 1e-3, "kernel": 0.0, "ranks": 0.5}
@@ -50,7 +50,7 @@ def launched(channels_last: bool, captured: bool, precision: str) -> RunConfig:
 
 def test_kernels_have_their_own_efficiency_in_bf16() -> None:
     pool = Work("pool", 10**6, 0, 1)
-    without = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, link=1, source="", bf16=False)
+    without = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, vector_rate=0.5, link=1, source="", bf16=False)
     assert parts(pool).memory == pytest.approx(10**6 / 0.25e9)
     assert parts(pool, precision="bf16").memory == pytest.approx(10**6 / 0.125e9)
     assert parts(pool, precision="auto").memory == parts(pool, precision="bf16").memory
@@ -79,7 +79,7 @@ def test_only_convolutions_copy_tensors_that_are_not_channels_last() -> None:
         (Work("matrix", 0, 10**9, 1, aligned=False), 10**9 / 0.2e12),
         (Work("convolution", 0, 10**9, 1, group_width=4), 10**9 / 0.125e12),
         (Work("convolution", 0, 10**9, 1, group_width=32), 10**9 / 0.5e12),
-        (Work("depthwise", 0, 10**9, 1, group_width=1), 10**9 / 0.1e12),
+        (Work("depthwise", 0, 10**9, 1, group_width=1), 10**9 / (0.1 * 0.5e12)),
         (Work("depthwise", 10**6, 10**8, 1, group_width=1, aligned=False), 3 * 10**6 / 0.5e9),
         (Work("matrix", 0, 10**9, 1, fill=0.5), 10**9 / 0.4e12),
         (Work("convolution", 10**6, 10**8, 1, aligned=False), 3 * 10**6 / 0.5e9),
