@@ -20,6 +20,7 @@ from launcher.launch.devices import decide, with_precision
 from launcher.plan.plan import plan_for
 from launcher.stopping import StopRequested
 
+_MOST_CROPS = 1000  # note: FKD has 500
 EXAMPLES = [
     "train relabel runs/large recipe=mild dataset=imagenet dataset.path=/data/imagenet -o labels",
     "train relabel convnext_base recipe=hot dataset=imagenet dataset.path=/data/imagenet --crops 200",
@@ -42,6 +43,9 @@ def main(arguments: argparse.Namespace) -> int:
     for name in ("crops", "top"):
         if (number := getattr(arguments, name)) < 1:
             raise UserError(Problem("must be at least 1", f"--{name}", number))
+    if arguments.crops > _MOST_CROPS:
+        message = f"must be at most {_MOST_CROPS}: all crops of an image are in memory at once"
+        raise UserError(Problem(message, "--crops", arguments.crops))
     config = with_absolute_paths(compose(arguments.overrides).config)
     _check(config)
     try:
@@ -79,13 +83,14 @@ def _write(config: RunConfig, arguments: argparse.Namespace) -> dict[str, object
         data = inspect_data(config, must_exist=True, report=report)
         for note in data.notes:
             out.print(verbatim(f"note: {note}"), style="yellow")
-        devices = decide(replace(config.launch, nproc=1))
+        devices = decide(config.launch)
         plan = with_precision(plan_for(with_decoder(data.config, on_cpu=devices.kind != "cuda"), 1), devices)
         if config.dataset.is_built_in:
             ensure_folder(config.dataset)
         images = (data.splits or loader_of(plan.config).images(plan.config, data.skipped))[0]
         of = describe(plan.config, images, images.classes, arguments.teacher, arguments.crops, arguments.top)
-        Relabelling(plan, images, *of, path).run(devices.kind, lambda done, total: report("labels", done, total))
+        count = 1 if devices.kind == "cpu" else devices.processes
+        Relabelling(plan, images, *of, path).run(devices.kind, count, lambda done, total: report("labels", done, total))
         described = of[0]
         counts = f"{count_of(described.samples, 'image')}, {count_of(described.crops, 'crop')} each"
         out.print(verbatim(f"{path}: {counts}, {path.stat().st_size / 1e6:,.1f} MB"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -96,22 +98,20 @@ class Relabelling:
     teacher: Teacher
     path: Path
 
-    def run(self, kind: str, report: Callable[[int, int], None]) -> None:
-        """Write the rows that are missing, on `cpu` or the first GPU; calls `report` with images done and all.
+    def run(self, kind: str, count: int, report: Callable[[int, int], None]) -> None:
+        """Write the rows that are missing, on the CPU or `count` GPUs; calls `report` with images done and all.
 
         Raises UserError if the file has other labels, cannot be written, or another process writes it.
         """
         if self.path.exists():
-            if open_labels(str(self.path)).described != self.described:
-                message = "has labels of other images, crops or another teacher; remove it, or write another file"
-                raise UserError(Problem(message, OUTPUT, self.path))
-            return
+            return self._check_existing()
         partial_path = self.path.with_name(f".{self.path.name}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with partial_path.open("a+b") as file:
                 unlock = lock(file.fileno(), partial_path)
-                for done, rows in self._rows(kind, self._done(file)):
+                devices = [use_device(kind, number) for number in range(count)]
+                for done, rows in self._rows(devices, self._done(file)):
                     file.write(rows.tobytes())
                     file.flush()
                     os.fsync(file.fileno())
@@ -123,6 +123,15 @@ class Relabelling:
         except OSError as error:
             message = f"cannot be written ({error.strerror}); rows are kept, so run the same command to resume"
             raise UserError(Problem(message, OUTPUT, self.path)) from None
+
+    def _check_existing(self) -> None:
+        try:
+            differs = open_labels(str(self.path)).described != self.described
+        except UserError:
+            raise UserError(Problem("is no whole file of stored labels; set another", OUTPUT, self.path)) from None
+        if differs:
+            message = "has labels of other images, crops or another teacher; remove it, or write another file"
+            raise UserError(Problem(message, OUTPUT, self.path))
 
     @property
     def _at_once(self) -> int:
@@ -143,23 +152,36 @@ class Relabelling:
         return int(done)
 
     @torch.inference_mode()
-    def _rows(self, kind: str, first: int) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield how many images are done, and the rows of the last ones, from the image `first` on."""
-        config, device = self.plan.config, use_device(kind, 0)
+    def _rows(self, devices: Sequence[torch.device], first: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield how many images are done, and the rows of the last ones, from the image `first` on.
+
+        The devices compute whole batches in turn, so that their number changes no bit.
+        """
+        config = self.plan.config
         set_backend(config)
-        precision, network = choose_precision(config, device), self.teacher.network.to(device)
-        shard = Shard(0, 1, loader_of(config).worker_count(rank_cores(1)), 2, device)
+        precision = choose_precision(config, devices[0])
+        networks = [deepcopy(self.teacher.network).to(device) for device in devices]
+        shard = Shard(0, 1, loader_of(config).worker_count(rank_cores(1)), 2, devices[0])
         records = config.task.records(self.images, ManyCrops(config, self.described.crops))
         indices = np.arange(first, self.described.samples)
         requests = (
             Request(START, indices[start : start + self._at_once], self.described.view)
             for start in range(0, len(indices), self._at_once)
         )
+        # note: GPUs compute while the host launches the next one's batch; reading the oldest result waits for it
+        pending = deque[tuple[int, Tensor, Tensor]]()
         with closing(WorkerProcesses(records, shard)) as reader:
             for pixels, boxes, numbers in reader.batches(requests) if len(indices) else ():
+                device, network = devices[0], networks[0]
                 crops = pixels.flatten(0, 1).permute(0, 3, 1, 2).to(device)
                 outputs = torch.cat([self._outputs(network, part, precision) for part in crops.split(_BATCH)])
-                yield int(numbers[-1]) + 1, self._filled(boxes, outputs.softmax(1))
+                pending.append((int(numbers[-1]) + 1, boxes, outputs.softmax(1)))
+                devices, networks = [*devices[1:], device], [*networks[1:], network]
+                if len(pending) == len(devices):
+                    done, *result = pending.popleft()
+                    yield done, self._filled(*result)
+        for done, *result in pending:
+            yield done, self._filled(*result)
 
     def _outputs(self, network: torch.nn.Module, crops: Tensor, precision: Precision) -> Tensor:
         images = normalize(crops, self.teacher.mean, self.teacher.std, precision.dtype)

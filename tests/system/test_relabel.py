@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
@@ -21,7 +22,7 @@ from launcher.errors import TERMINATED
 from launcher.plan.plan import plan_for
 from launcher.rank.group import single_rank
 from launcher.training.networks import teacher_of
-from launcher.weights.relabel import Relabelling
+from launcher.weights.relabel import Relabelling, describe
 from launcher.weights.teacher import find_named
 from tests import trainers
 from tests.images import write_images
@@ -76,6 +77,30 @@ def test_a_killed_command_resumes_to_the_same_bytes(folder: Path) -> None:
     assert not part.exists()
     assert (folder / "other").read_bytes() == (folder / "labels").read_bytes()
     assert written["images"] == 72
+
+
+def test_several_devices_write_the_bytes_of_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices compute whole batches in turn: here nine of eight images on three copies of the teacher."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("launcher.models.resnet.library_network", tiny)
+    prepared = inspect_data(compose(WORDS).config, must_exist=True)
+    assert prepared.splits
+    plan = plan_for(prepared.config, 1)
+    images = prepared.splits[0]
+    described = describe(plan.config, images, images.classes, "runs/teacher", 30, 3)
+    used, outputs = list[nn.Module](), Relabelling._outputs
+
+    def noted(self: Relabelling, network: nn.Module, *others: Any) -> torch.Tensor:
+        used.append(network)
+        return outputs(self, network, *others)
+
+    monkeypatch.setattr(Relabelling, "_outputs", noted)
+    done: list[int] = []
+    relabelling = Relabelling(plan, images, *described, folder / "three")
+    relabelling.run("cpu", 3, lambda images, _: done.append(images))
+    assert (folder / "three").read_bytes() == (folder / "labels").read_bytes()
+    assert done == [8, 16, 24, 32, 40, 48, 56, 64, 72]
+    assert len({*map(id, used)}) == 3
 
 
 @torch.no_grad()
@@ -182,6 +207,11 @@ def test_other_images_classes_and_teachers_are_refused_in_one_line(folder: Path)
     fewer = train("relabel", "runs/teacher", *WORDS, "dataset.path=others", code=2).stderr
     assert "TEACHER=runs/teacher: has 6 outputs of task=classification, and the run 5" in fewer
     assert "has labels of other images" in train(*RELABEL, "--crops", "4", code=2).stderr
+    assert "--crops=1001: must be at most 1000: all crops" in train(*RELABEL, "--crops", "1001", code=2).stderr
+    for taken in ("images", "empty"):
+        (folder / "empty").touch()
+        errors = train(*RELABEL, "-o", taken, code=2).stderr
+        assert errors == f"error: --output={folder / taken}: is no whole file of stored labels; set another\n"
     assert "--crops=0: must be at least 1" in train(*RELABEL, "--crops", "0", code=2).stderr
     assert "did you mean stored_labels?" in train("plan", "algorithms.fkd=on", code=2).stderr
     assert "algorithms.stored_labels" in train("fkd=on", code=2).stderr
