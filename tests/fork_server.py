@@ -121,6 +121,8 @@ def _run_code(code: str, *words: str) -> None:
     sys.argv, sys.path[0] = ["-c", *words], ""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "launcher_lab", "tests")]:
         del sys.modules[name]
+    # note: Hydra keeps the first class of a scheme, which is this project's
+    importlib.import_module("hydra._internal.sources_registry").SourcesRegistry.instance().types.pop("train", None)
     sys.modules["__main__"] = ModuleType("__main__")
     exec(code, vars(sys.modules["__main__"]))
 
