@@ -73,7 +73,16 @@ def write_all(folder: Path, files: FFCVFiles) -> Files:
 
 def repeated(folder: Path, copies: int) -> Path:
     """Write a data set with `copies` copies of each image, and its FFCV files."""
-    root = folder / "copies"
+    root = copied(folder, copies, folder / "copies")
+    composed = compose(["dataloader=ffcv"]).config.dataloader
+    assert isinstance(composed, FFCVLoader)
+    (root / "ffcv").mkdir()
+    (root / "ffcv" / file_name("val", composed.files)).symlink_to(_write(root, composed.files))
+    return root
+
+
+def copied(folder: Path, copies: int, root: Path) -> Path:
+    """Write a data set with `copies` copies of each image into a folder, and return it."""
     # note: a run needs two classes
     for name in _CLASSES:
         (root / "train" / name).mkdir(parents=True)
@@ -81,10 +90,6 @@ def repeated(folder: Path, copies: int) -> Path:
     for number, path in enumerate(originals(folder)):
         for copy in range(copies):
             (root / "train" / _CLASSES[number % 2] / f"{copy}-{path.name}").hardlink_to(path)
-    composed = compose(["dataloader=ffcv"]).config.dataloader
-    assert isinstance(composed, FFCVLoader)
-    (root / "ffcv").mkdir()
-    (root / "ffcv" / file_name("val", composed.files)).symlink_to(_write(root, composed.files))
     return root
 
 

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from benchmarks.loader import __main__ as command
-from benchmarks.loader import memory, process, timing
+from benchmarks.loader import first_epoch, memory, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
-from benchmarks.loader.files import Files, originals, unpacked, write_all
+from benchmarks.loader.files import Files, copied, originals, unpacked, write_all
 from launcher.config.compose import compose
 from launcher.data.loaders.ffcv import FFCVLoader
 from tests.forked import Command
@@ -71,6 +71,36 @@ def test_the_whole_benchmark_runs_without_the_peers_that_are_missing(
     out = capsys.readouterr().out
     assert PLAIN in out
     assert (f"not installed here, so not measured: {PLAIN}" in out) != is_there
+
+
+def _ended(command: list[str], **_: object) -> SimpleNamespace:
+    done = Command(command[2:], Path.cwd(), os.environ)
+    output, errors = done.communicate()
+    assert done.returncode == 0, errors
+    return SimpleNamespace(stdout=output)
+
+
+def test_the_first_epoch_of_each_loader_is_timed_with_and_without_files(
+    tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(first_epoch, "subprocess", SimpleNamespace(run=_ended, PIPE=-1, DEVNULL=-1))
+    monkeypatch.setattr(first_epoch, "find_spec", lambda name: None if name == "ffcv" else find_spec(name))
+    words = f"--images {tar} --copies 40 --workers 1 --repeats 1 --json {tmp_path}/out.json"
+    assert first_epoch.main(words.split()) == 0
+    assert capsys.readouterr().out.startswith("not installed here, so not measured: FFCV's loader\n")
+    rows = {row["contender"]: row for row in json.loads((tmp_path / "out.json").read_text())["results"]}
+    assert [*rows] == [name for name in first_epoch.LOADERS if name != "FFCV's loader"]
+    assert [name for name, row in rows.items() if row["written"]] == ["dataloader=ffcv"]
+    assert all(row["second"] > 0 for row in rows.values())
+
+
+def test_the_first_epoch_stores_images_for_the_second(tar: Path, tmp_path: Path) -> None:
+    with unpacked(tar) as folder:
+        images = copied(folder, 40, tmp_path / "images")
+        epoch = first_epoch.LOADERS["the same, files written while it trains"].opened(images, 1)
+        batches = [len(batch[0]) for batch in epoch(0)]
+    assert batches == [64, 64]
+    assert sum(path.stat().st_size for path in (images / "ffcv").glob("train-*")) > 128 * 1000
 
 
 @pytest.mark.parametrize("name", [name for name in OPENERS if not name.startswith("plain")])
