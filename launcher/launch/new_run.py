@@ -1,11 +1,14 @@
 """Prepare a new run for `train`, `train plan` and `train submit`, which refuse the same things."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from launcher import paths
 from launcher.config.compose import Composed
 from launcher.config.schema import RunConfig
+from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems, UserError
@@ -90,8 +93,28 @@ def _in_time(prepared: Prepared, origins: Mapping[str, str], config: RunConfig) 
     check(plan, origins, prepared.devices.kind)
     fit = f"{plan.epochs} of {count_of(requested.epochs, 'epoch')} fit by the time of measured steps"
     note = f"stop.minutes={config.stop.minutes:g}: {fit}; to repeat: schedule.dilate={plan.config.schedule.dilate}"
+    if choices := [*_of_more_epochs(prepared, plan.epochs)]:
+        note += f"; {' or '.join(choices)} would take as long, by its pixels, and may have a higher top-1"
     others = [one for one in prepared.notes if one not in {*notes(requested)}]
     return replace(prepared, plan=plan, notes=[*others, note, *notes(plan)])
+
+
+def _of_more_epochs(prepared: Prepared, fitting: int) -> Iterator[str]:
+    """Yield smaller image sizes of which more epochs fit, up to the fewest that `recipe=auto` trains."""
+    fewest = read_mapping(paths.CONF / "auto.yaml")["epochs"][0]
+    for epochs in (fewest // 2, fewest):
+        size = smaller_size(prepared, fitting / epochs) if fitting < epochs <= prepared.plan.epochs else None
+        if size:
+            yield f"{epochs} epochs of dataset.native_size={size}"
+
+
+def smaller_size(prepared: Prepared, part: float) -> int | None:
+    """Return the image size of which an epoch takes a part of its time on a CPU; None if it is too small."""
+    dataset, least = prepared.plan.config.dataset, read_mapping(paths.CONF / "auto.yaml")["least_size"]
+    # note: a step on a CPU takes as long as it has pixels
+    size = int(dataset.native_size * math.sqrt(max(0.0, part)) / 4) * 4
+    is_known = prepared.devices.kind == "cpu" and "image" in prepared.plan.config.task.needs
+    return size if is_known and size >= least else None
 
 
 def left_to_the_start(prepared: Prepared, *, packages: bool = True, files: bool = False) -> Iterator[str]:

@@ -12,16 +12,15 @@ from typing import TypeVar
 
 from pydantic import TypeAdapter
 
-from launcher import paths
 from launcher.config.compose import Composed
 from launcher.config.resolved import write
 from launcher.config.schema import RunConfig
-from launcher.config.yaml_file import read_mapping
 from launcher.console import console, progress_bars
 from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
+from launcher.launch.new_run import smaller_size
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
 from launcher.measure.estimate import REQUEST, RESULT, Measurement, estimate, occasions
 from launcher.plan.plan import plan_for
@@ -111,20 +110,11 @@ def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
     if not fitting:
         least = math.ceil(round(10 * (minutes_of(1) + minutes - left), 6)) / 10
         key, form = ("stop.minutes", "{:g}".format) if ends is None else ("budget", _as_budget)
-        smaller = _smaller_images(prepared, left / minutes_of(1))
+        size = smaller_size(prepared, left / minutes_of(1))
+        smaller = f", or smaller images, such as dataset.native_size={size}" if size else ""
         raise UserError(Problem(f"is too short for an epoch; set at least {form(least)}{smaller}", key, form(minutes)))
     stop, schedule = replace(config.stop, minutes=round(left, 3)), replace(config.schedule, dilate=dilate(fitting))
     return replace(config, stop=stop if ends is not None else config.stop, schedule=schedule)
-
-
-def _smaller_images(prepared: Prepared, part: float) -> str:
-    """Return the image size of which an epoch fits in a part of its time on a CPU; empty if it is too small."""
-    dataset, least = prepared.plan.config.dataset, read_mapping(paths.CONF / "auto.yaml")["least_size"]
-    # note: a step on a CPU takes as long as it has pixels
-    size = int(dataset.native_size * math.sqrt(max(0.0, part)) / 4) * 4
-    if prepared.devices.kind != "cpu" or "image" not in prepared.plan.config.task.needs or size < least:
-        return ""
-    return f", or smaller images, such as dataset.native_size={size}"
 
 
 def _as_budget(minutes: float) -> str:

@@ -1,5 +1,6 @@
 """`stop.minutes` before a run: the most epochs that fit by a measurement, and what is refused."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -8,7 +9,9 @@ import pytest
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
+from launcher.launch import new_run
 from launcher.launch.devices import Devices
+from launcher.launch.new_run import _in_time
 from launcher.launch.prepare_run import Prepared
 from launcher.launch.start import _check_same
 from launcher.measure import launch
@@ -68,6 +71,27 @@ def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: p
         epochs_in(0.05, monkeypatch)
     with pytest.raises(UserError, match=r"set at least 0.1$"):
         epochs_in(0.01, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("fitting", "sizes"),
+    [
+        (2, "; 5 epochs of dataset.native_size=40 or 10 epochs of dataset.native_size=28 would"),
+        (7, "; 10 epochs of dataset.native_size=52 would"),
+        (10, ""),
+    ],
+)
+def test_smaller_images_of_which_more_epochs_fit_are_named(
+    fitting: int, sizes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = with_values(TEN, {"stop.minutes": 1.0, "schedule.dilate": fitting / 10})
+    whole = Prepared(plan_for(TEN, 1), Devices("cpu", 1))
+    monkeypatch.setattr(new_run, "read_mapping", lambda _: {"epochs": [10, 200], "least_size": 28})
+    (note,) = [note for note in _in_time(whole, {}, config).notes if note.startswith("stop.minutes")]
+    assert sizes in note
+    assert ("may have a higher top-1" in note) == bool(sizes)
+    on_gpus = replace(whole, devices=Devices("cuda", 1))
+    assert not any("native_size" in note for note in _in_time(on_gpus, {}, config).notes)
 
 
 @pytest.mark.parametrize(("seconds", "epochs"), [(24.02, 10), (10.99, 3)])
