@@ -105,7 +105,7 @@ def _of_more_epochs(prepared: Prepared, fitting: int) -> Iterator[str]:
     for epochs in (fewest // 2, fewest):
         size = smaller_size(prepared, fitting / epochs) if fitting < epochs <= prepared.plan.epochs else None
         if size:
-            yield f"{epochs} epochs of dataset.native_size={size}"
+            yield f"{count_of(epochs, 'epoch')} of dataset.native_size={size}"
 
 
 def smaller_size(prepared: Prepared, part: float) -> int | None:
