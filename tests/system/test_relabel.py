@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tarfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,36 @@ def test_ffcv_files_of_the_same_images_train_too(folder: Path) -> None:
     train(*words, *ON, "dataloader=ffcv", "run_name=ffcv", *ONE_EPOCH)
     own = train("relabel", "runs/teacher", *words, "dataloader=ffcv", code=2).stderr
     assert own == "error: dataloader=ffcv: labels are of the data set's own files; set torchvision\n"
+
+
+def write_table(images: Path, to: Path) -> None:
+    """Write tables of the splits with the paths of the images, in another order than the folders."""
+    for split in ("train", "val"):
+        rows = [f"{path},{path.parent.name}" for path in sorted((images / split).glob("*/*"), reverse=True)]
+        (to / f"{split}.csv").write_text("\n".join(["path,label", *rows]) + "\n")
+
+
+def write_tars(images: Path, to: Path) -> None:
+    for split in ("train", "val"):
+        with tarfile.open(to / f"{split}-000.tar", "w") as tar:
+            for path in sorted((images / split).glob("*/*")):
+                tar.add(path, path.relative_to(images / split))
+
+
+@pytest.mark.parametrize("write", [write_table, write_tars])
+def test_labels_of_a_folder_are_those_of_its_images_in_tables_and_archives(
+    write: Any, folder: Path, tmp_path: Path
+) -> None:
+    write(folder / "images", tmp_path)
+    train, runs = Here(folder), (f"{write.__name__}_folder", write.__name__)
+    for name, words in zip(runs, (WORDS, [*WORDS, f"dataset.path={tmp_path}"]), strict=True):
+        train(*words, *ON, f"run_name={name}", *ONE_EPOCH)
+    losses = [[row[2] for row in results(folder / "runs" / name) if row[0] == "train"] for name in runs]
+    assert len(losses[0]) == 6
+    assert losses[0] == losses[1]
+    output = train("relabel", "runs/teacher", *words, "--crops", "30", "--top", "3", "-o", f"{tmp_path}/labels").stdout
+    assert "72 images, 30 crops each" in output
+    assert (tmp_path / "labels").read_bytes() == (folder / "labels").read_bytes()
 
 
 def test_other_images_classes_and_teachers_are_refused_in_one_line(folder: Path) -> None:
