@@ -177,7 +177,7 @@ def _dataset(typed: Mapping[str, Any]) -> str:
 def _look(
     verb: str, composed: Composed, typed: Mapping[str, Any], devices: Devices | None = None
 ) -> tuple[Inspection, Facts]:
-    """Return what a config's images are, and the facts of these and of some devices, else of its own."""
+    """Return what a config's images are, and its facts; devices: those to choose for, by default the config's."""
     task, launch = composed.config.task, composed.config.launch
     known = read_mapping(paths.CONF / "auto.yaml")["tasks"]
     if task.name not in known:

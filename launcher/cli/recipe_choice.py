@@ -71,18 +71,11 @@ def alternatives(facts: Facts, typed: Collection[str], size: int) -> list[tuple[
     if not facts.weights and facts.task == "classification" and not {"model", "dataset.channels"} & {*typed}:
         finetune, of_weights = choose(replace(facts, weights=True))
         several.append((finetune, {"model.weights": "torchvision", **of_weights}))
-    sizes = sizes_below(int(values.get("dataset.native_size", size)))
-    if "dataset.native_size" not in typed and sizes:
-        several.append((name, {**values, "dataset.native_size": sizes[:2][-1]}))
+    limits, size = read_mapping(paths.CONF / "auto.yaml"), int(values.get("dataset.native_size", size))
+    half = max(size // 2 // limits["size_multiple"] * limits["size_multiple"], limits["least_size"])
+    if "dataset.native_size" not in typed and half < size:
+        several.append((name, {**values, "dataset.native_size": half}))
     return several
-
-
-def sizes_below(size: int) -> list[int]:
-    """Return sizes below one of images, in pixels, each with about half the pixels of the one before."""
-    limits = read_mapping(paths.CONF / "auto.yaml")
-    multiple, least = limits["size_multiple"], limits["least_size"]
-    halves = int(2 * math.log2(max(1.0, size / least)))
-    return [round(size / 2 ** (half / 2) / multiple) * multiple for half in range(1, halves + 1)]
 
 
 def values_of_task(recipe: str, task: str) -> dict[str, Any]:

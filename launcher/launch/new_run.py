@@ -110,11 +110,13 @@ def _of_more_epochs(prepared: Prepared, fitting: int) -> Iterator[str]:
 
 def smaller_size(prepared: Prepared, part: float) -> int | None:
     """Return the image size of which an epoch takes a part of its time on a CPU; None if it is too small."""
-    dataset, least = prepared.plan.config.dataset, read_mapping(paths.CONF / "auto.yaml")["least_size"]
+    config, limits = prepared.plan.config, read_mapping(paths.CONF / "auto.yaml")
     # note: a step on a CPU takes as long as it has pixels
-    size = int(dataset.native_size * math.sqrt(max(0.0, part)) / 4) * 4
-    is_known = prepared.devices.kind == "cpu" and "image" in prepared.plan.config.task.needs
-    return size if is_known and size >= least else None
+    size = (
+        int(config.dataset.native_size * math.sqrt(max(0.0, part))) // limits["size_multiple"] * limits["size_multiple"]
+    )
+    is_known = prepared.devices.kind == "cpu" and "image" in config.task.needs
+    return size if is_known and size >= limits["least_size"] else None
 
 
 def left_to_the_start(prepared: Prepared, *, packages: bool = True, files: bool = False) -> Iterator[str]:

@@ -86,7 +86,7 @@ def test_smaller_images_of_which_more_epochs_fit_are_named(
 ) -> None:
     config = with_values(TEN, {"stop.minutes": 1.0, "schedule.dilate": fitting / 10})
     whole = Prepared(plan_for(TEN, 1), Devices("cpu", 1))
-    monkeypatch.setattr(new_run, "read_mapping", lambda _: {"epochs": [10, 200], "least_size": 28})
+    monkeypatch.setattr(new_run, "read_mapping", lambda _: {"epochs": [10, 200], "least_size": 28, "size_multiple": 4})
     (note,) = [note for note in _in_time(whole, {}, config).notes if note.startswith("stop.minutes")]
     assert sizes in note
     assert ("may have a higher top-1" in note) == bool(sizes)
