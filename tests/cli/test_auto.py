@@ -143,6 +143,7 @@ def test_a_table_and_a_task_are_enough_for_a_plan(words: list[str], expected: di
     assert code == 0, errors
     config = compose(shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))[2:]).config
     assert {group: getattr(config, group).name for group in expected} == expected
+    assert (config.algorithms.get("whitening") is not None) == ("task=multilabel" in words)
     if "lamb" in expected.values():
         assert config.optimizer.lr != OTHER_TASKS["optimizer.lr"]
 
