@@ -6,11 +6,12 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from tests.data.sources.web import Server
 from tests.forked import Command, fork_checks
 from tests.runs import draw_nothing, ended
 
@@ -57,7 +58,7 @@ class Hub:
 
 @contextmanager
 def local_hub() -> Iterator[Hub]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server = Server(("127.0.0.1", 0), _Handler)
     hub = Hub(f"http://127.0.0.1:{server.server_address[1]}")
     server.hub = hub  # type: ignore[attr-defined]
     Thread(target=server.serve_forever, daemon=True).start()

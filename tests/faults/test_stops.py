@@ -1,6 +1,5 @@
 """Stop signals while a command or its ranks wait for a server that sends no data, or cuts what it sends."""
 
-import http.server
 import signal
 import threading
 import time
@@ -13,8 +12,8 @@ from typing import Any, ClassVar
 import pytest
 
 from launcher.errors import TERMINATED
+from tests.data.sources import web
 from tests.data.sources.downloads import webdataset
-from tests.data.sources.web import Handler
 from tests.images import write_images
 from tests.runs import SMALL, Train, ended
 
@@ -25,18 +24,18 @@ SECONDS = 20
 RUN = [*(word for word in SMALL if not word.startswith("dataset")), "run_name=run"]
 
 
-class Server(http.server.ThreadingHTTPServer):
+class Server(web.Server):
     """Serve a folder until `fault` is set: `silent` sends nothing of an archive, `cut` only its first bytes."""
 
-    request_queue_size = 128
     fault = ""
 
     def __init__(self, folder: Path):
         super().__init__(("127.0.0.1", 0), partial(_Faulty, directory=str(folder)))
         self.url, self.reached = f"http://127.0.0.1:{self.server_port}", threading.Event()
+        self.closed = threading.Event()
 
 
-class _Faulty(Handler):
+class _Faulty(web.Handler):
     server: Server
     failures: ClassVar[dict[str, int]] = {}
 
@@ -46,7 +45,7 @@ class _Faulty(Handler):
             return super().send_head()
         self.server.reached.set()
         if fault == "silent":
-            time.sleep(600)
+            self.server.closed.wait(600)
         self.send_response(206)
         self.send_header("Content-Length", "1000000")
         self.end_headers()
@@ -59,8 +58,11 @@ def serving(folder: Path, fault: str = "") -> Iterator[Server]:
     with Server(folder) as server:
         server.fault = fault
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
+        try:
+            yield server
+        finally:
+            server.closed.set()
+            server.shutdown()
 
 
 @pytest.fixture(scope="module")

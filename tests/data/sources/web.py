@@ -3,10 +3,12 @@
 import contextlib
 import http.server
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -48,6 +50,11 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 class Server(http.server.ThreadingHTTPServer):
     # note: with room for five, Python's choice, the kernel drops connections
     request_queue_size = 128
+
+    def handle_error(self, *address: Any) -> None:
+        """Print no traceback, which would be among the errors of a later test, if a client is gone."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(*address)
 
 
 @contextlib.contextmanager
