@@ -71,17 +71,17 @@ def in_steps(text: str, *, steps_per_epoch: int, total_steps: int) -> int:
     return round(number * {"ep": steps_per_epoch, "ba": 1, "dur": total_steps}[unit])
 
 
-_TARGET = re.compile(r"(\w+):(-?\d{0,18}\.?\d{1,18})")
+_TARGET = re.compile(r"(?:(\w+):)?(-?\d{0,18}\.?\d{1,18})")
 
 
-def target_parts(text: str) -> tuple[str, float]:
-    """Split `top1:0.759` into ("top1", 0.759).
+def target_parts(text: str) -> tuple[str | None, float]:
+    """Split `top1:0.759` into ("top1", 0.759), and `0.759` into (None, 0.759).
 
-    Raises ValueError if the text is not a name and a number.
+    Raises ValueError if the text is no number, alone or after a name.
     """
     match = _TARGET.fullmatch(text.strip())
     if match is None:
-        raise ValueError("must be a metric and the value to stop at, such as top1:0.759")
+        raise ValueError("must be the value to stop at, such as 0.759, or a metric with it, such as top1:0.759")
     return match[1], float(match[2])
 
 

@@ -147,14 +147,14 @@ class TaskConfig(Complete, Declaration, ABC):
         return None
 
     def goal(self, target: str) -> Goal:
-        """Parse a target.
+        """Parse a target, whose metric is the primary one if it has none.
 
         Raises UserError if the task has no such metric, or the value is out of range.
         """
         name, value = target_parts(target)
-        metric = self._metric(name, "target", target, f":{value:g}")
+        metric = self.primary if name is None else self._metric(name, "target", target, f":{value:g}")
         if metric.is_share and not 0 < value <= 1:
-            message = f"{name} must be above 0 and at most 1, such as {name}:0.759"
+            message = f"{metric.name} must be above 0 and at most 1, such as {metric.name}:0.759"
             raise UserError(Problem(message, "target", target))
         return Goal(metric, value)
 

@@ -130,8 +130,8 @@ def _quality_of(target: str) -> float:
         metric, value = target_parts(target)
     except ValueError as error:
         raise UserError(Problem(str(error), "target", target)) from None
-    if metric != "top1":
-        raise UserError(Problem("beside a budget must be a top-1, such as top1:0.759", "target", target))
+    if metric not in (None, "top1"):
+        raise UserError(Problem("beside a budget must be a top-1, such as 0.759", "target", target))
     return 100 * value
 
 

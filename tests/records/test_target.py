@@ -25,6 +25,13 @@ def test_the_first_evaluation_that_reaches_the_target_counts() -> None:
     assert reached(ROWS, task.goal("top5:0.9")) == ROWS[0]
 
 
+@pytest.mark.parametrize(("words", "metric"), [((), "top1:0.5"), (("task=regression",), "mae:0.5")])
+def test_a_number_alone_is_of_the_primary_metric(words: tuple[str, ...], metric: str) -> None:
+    for text in ("0.5", ".5"):
+        config = compose([*words, f"target={text}"]).config
+        assert config.task.goal(str(config.target)) == config.task.goal(metric)
+
+
 def test_lower_values_are_better_for_a_metric_such_as_an_error() -> None:
     goal = Goal(Metric("error", "error", "lower", is_share=False), 2.5)
     assert [goal.is_reached({"error": value}) for value in (3.0, 2.5, 2.0, None, float("nan"))] == [0, 1, 1, 0, 0]
@@ -73,7 +80,8 @@ def test_early_stopping_has_a_metric_of_the_task() -> None:
 
 
 WRONG = {
-    "0.759": "such as top1:0.759",
+    "75.9": "top1 must be above 0 and at most 1",
+    "75.9%": "such as top1:0.759",
     "top1": "such as top1:0.759",
     "top1:75.9": "must be above 0 and at most 1",
     "top1:0": "must be above 0 and at most 1",

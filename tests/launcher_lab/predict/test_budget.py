@@ -246,8 +246,8 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         (["budget=3min"], "--budget=25usd: budget=3min is set too; omit one"),
         (["stop.minutes=3"], "limits the time as stop.minutes does; omit one"),
         (["schedule.dilate=0.5"], "omit schedule.dilate="),
-        (["target=loss:3"], "target=loss:3: beside a budget must be a top-1, such as top1:0.759"),
-        (["target=0.76"], "must be a metric and the value to stop at"),
+        (["target=loss:3"], "target=loss:3: beside a budget must be a top-1, such as 0.759"),
+        (["target=76%"], "must be the value to stop at, such as 0.759, or a metric with it, such as top1:0.759"),
     ],
 )
 def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: str) -> None:
@@ -261,6 +261,7 @@ def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: 
         (["budget=1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
         (["budget=25usd"], "25usd", None, None),
         (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0, None),
+        (["budget=25usd", "target=0.78"], "25usd", 78.0, None),
         (["budget=25usd", "target=top1:0.78", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
     ],
 )
