@@ -17,11 +17,11 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.measure.estimate import RESULT
 from launcher.measure.launch import FEWEST_IMAGES, LEAST_STEPS
-from launcher.measure.probes import StepTimer
+from launcher.measure.step_timer import StepTimer, capture
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks, join_ranks
 from launcher.records.run_folder import RunFolder
-from launcher.training.captured import WARMUP_STEPS, CapturedSteps, Capturer, why_not_captured
+from launcher.training.captured import Capturer
 from launcher.training.networks import read_teacher
 from launcher.training.trainer import build_trainer
 
@@ -84,13 +84,8 @@ def _take_steps(config: RunConfig, ranks: Ranks, teacher: Teacher | None) -> Non
 
     With CUDA graphs the memory of one kind's graph stays in use while the next kind warms up.
     """
-    run, steps = build_trainer(config, ranks, teacher=teacher), 2
-    if (
-        config.cuda_graphs != "off"
-        and why_not_captured(ranks.device, run.train_step.engine, run.train_step.optimizer) is None
-    ):
-        run.train_step.capture(CapturedSteps(_Capturer(ranks.device), config.cuda_graphs))
-        steps += WARMUP_STEPS
+    run = build_trainer(config, ranks, teacher=teacher)
+    steps = 2 + capture(run, _Capturer)
     timer = StepTimer(run)
     batch = next(iter(run.loaders.train.epoch(0)))
     samples = sorted(step_samples(step_kinds(run.plan)), key=operator.attrgetter("kind.view"))

@@ -5,25 +5,22 @@ The parts take turns, round by round, so that a temporary slowdown of the machin
 
 import json
 import math
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
-from launcher.accelerator import synchronize
 from launcher.config.resolved import read
 from launcher.data.batch import Loaded
 from launcher.data.loaders.base import loader_of
 from launcher.data.unreadable import read_skipped
 from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
+from launcher.measure.step_timer import StepTimer, agreed_count, capture
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
 from launcher.rank.group import any_rank, join_ranks
-from launcher.rank.signs import STOP, Requests
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
 from launcher.training.checkpoint import read_initial
@@ -54,6 +51,7 @@ class StepProfiler:
     def __init__(self, run: Trainer, seconds: float, requested_at: float):
         self.run, self._seconds, self._timer = run, seconds, StepTimer(run)
         compile_run(run)
+        self._first_steps = 1 + capture(run)
         # note: the monotonic clock is the same in all processes
         self._start_seconds = time.monotonic() - requested_at
         # note: rounds may take a third of the minutes of a run
@@ -80,9 +78,12 @@ class StepProfiler:
             if self.run.ranks.is_first:
                 print(f"measuring, round {number} of {ROUNDS}", flush=True)
             for sample, seconds in self._steps.items():
+                if self._first_steps > 1:
+                    # note: only graphs of the last view exist
+                    self._step_alone(sample, self._first_steps)
                 seconds.append(self._step_alone(sample))
-            for sample, seconds in self._both.items():
-                seconds.append(self._with_loading(sample, seconds or self._steps[sample], self._timer.step))
+                if (both := self._both.get(sample)) is not None:
+                    both.append(self._with_loading(sample, both or seconds, self._timer.step))
             self._judge_ranks()
             for sample, seconds in self._loads.items():
                 seconds.append(self._with_loading(sample, seconds or self._both[sample], lambda *_: None))
@@ -131,11 +132,11 @@ class StepProfiler:
         return min(ahead, self.run.plan.epoch_steps.shortest // 2)
 
     def _warm_up(self) -> list[float]:
-        """Take a few steps of every kind; return the extra seconds of the first step at each new size."""
+        """Take a few steps of every kind; return the extra seconds of the first steps at each new size."""
         sizes: dict[int, float] = {}
         for sample in self._steps:
-            first, later = self._step_alone(sample, 1), self._step_alone(sample, WARMUP_STEPS)
-            sizes.setdefault(sample.kind.view, max(0.0, first - later))
+            first, later = self._step_alone(sample, self._first_steps), self._step_alone(sample, WARMUP_STEPS)
+            sizes.setdefault(sample.kind.view, max(0.0, self._first_steps * (first - later)))
         return list(sizes.values())
 
     def _step_alone(self, sample: StepSample, count: int | None = None) -> float:
@@ -255,45 +256,8 @@ def write_result(scratch: Path, measure: Callable[[Trainer, float, float], objec
             return
         finally:
             run.loaders.close()
+            if run.train_step.captured:
+                # note: NCCL ends only once no graph has its collectives
+                run.train_step.captured.forget()
         if ranks.is_first:
             (scratch / RESULT).write_text(json.dumps(result))
-
-
-class StepTimer:
-    """Time the steps of a run, including the work on the device; all ranks take the same number."""
-
-    def __init__(self, run: Trainer):
-        self.run = run
-        self._last: StepOutcome | None = None
-
-    def step(self, batch: Loaded, sample: StepSample, number: int) -> StepOutcome:
-        """Take a step on a batch, at step `number` of a sample; raise StopRequested after a stop request."""
-        images, targets, indices = batch
-        # note: a change of the trainable parameters rebuilds DDP, which is not part of a step
-        chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
-        moment = self.run.moment(sample.steps[chosen])
-        before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.requested))
-        if before is not None and before.report().requests.stop:
-            raise StopRequested(signal.SIGTERM)
-        return self._last
-
-    def mean(self, count: int, run: Callable[[int], object]) -> float:
-        """Return the mean seconds of `count` calls with the numbers from 0."""
-        self.synchronize()
-        start = time.perf_counter()
-        for number in range(count):
-            run(number)
-        self.synchronize()
-        return (time.perf_counter() - start) / count
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished."""
-        synchronize(self.run.ranks.device)
-
-
-def agreed_count(seconds: float, each: float) -> int:
-    """Return how many calls of `each` seconds fill a time: at least one, and the maximum over all ranks."""
-    count = torch.tensor(max(1, round(seconds / max(each, 1e-9))))
-    if dist.is_initialized():
-        dist.all_reduce(count, dist.ReduceOp.MAX)
-    return int(count)

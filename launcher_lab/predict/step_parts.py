@@ -11,7 +11,8 @@ from typing import Any
 
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.measure.estimate import Measurement, mean_sizes, sizes_by_round
-from launcher.measure.probes import WARMUP_STEPS, StepTimer, agreed_count, write_result
+from launcher.measure.probes import WARMUP_STEPS, write_result
+from launcher.measure.step_timer import StepTimer, agreed_count
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, StepSample, step_kinds, step_samples
 from launcher.training.trainer import Trainer

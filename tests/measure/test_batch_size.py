@@ -85,13 +85,13 @@ def test_a_step_fits_that_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None
 
 def captured_on_a_stand_in(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> StandIn:
     """Take the steps of the search, each of which captures on one stand-in for CUDA graphs."""
-    from launcher.measure import batch_size
+    from launcher.measure import batch_size, step_timer
     from launcher.rank.group import single_rank
     from launcher.training import trainer
 
     device = StandIn()
     monkeypatch.setattr(trainer, "build_model", tiny)
-    monkeypatch.setattr(batch_size, "why_not_captured", lambda *_: None)
+    monkeypatch.setattr(step_timer, "why_not_captured", lambda *_: None)
     monkeypatch.setattr(batch_size, "_Capturer", lambda _: device)
     small = ["dataset=shapes", "dataset.train_samples=64", "dataset.native_size=16", "dataloader=synthetic"]
     config = composed(*small, "batch_size=8", "epochs=2", "precision=fp32", *words)

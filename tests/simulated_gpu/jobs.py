@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import compose
-from launcher.rank.group import Ranks, join_ranks
+from launcher.rank.group import Ranks, gather, join_ranks
 from tests.simulated_gpu.cases import Case
 from tests.simulated_gpu.torch_sim import native, register_collectives
 
@@ -103,6 +103,17 @@ def train_as_mps(cases: Sequence[dict[str, Any]], images: str) -> dict[str, Any]
             # note: averages and metrics sum in float32 there
             outcomes[case.name] = wrong or runs.differences(*results, parts=("model", "optimizer"))
     return outcomes
+
+
+def resume_in_time(words: Sequence[str]) -> dict[str, Any]:
+    """Kill and resume a captured run whose epochs its measured steps fix; return what differs from a whole run."""
+    from tests.simulated_gpu import runs, timed
+
+    register_collectives()
+    runs.prepare()
+    with join_ranks(compose([]).config) as ranks, tempfile.TemporaryDirectory() as folder:
+        # note: rank 0 saves the checkpoints that all resume
+        return timed.differences(tuple(words), ranks, Path(gather(folder)[0]))
 
 
 def hazards() -> dict[str, bool]:

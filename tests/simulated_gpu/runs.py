@@ -173,9 +173,9 @@ def config_of(case: Case, folder: Path) -> RunConfig:
 def train_case(case: Case, ranks: Ranks, folder: Path, images: Path, order: str, stop_after: int | None) -> Result:
     """Train a case by an order of execution; with `stop_after`, stop it after that step and resume it."""
     run_folder = RunFolder(folder)
-    folder.mkdir()
-    first = _start(case, ranks, run_folder, images, order, stop_after)
-    run, watched = first if stop_after is None else _start(case, ranks, run_folder, images, order, None)
+    folder.mkdir(exist_ok=True)
+    first = start(case, ranks, run_folder, images, order, stop_after)
+    run, watched = first if stop_after is None else start(case, ranks, run_folder, images, order, None)
     native.order("eager", 0)
     state = run.state_dict()
     saved = checkpoint.newest_valid(run_folder.checkpoints) if ranks.is_first else None
@@ -195,7 +195,7 @@ def _of(state: dict[str, Any], part: str) -> list[Tensor]:
     return [torch.tensor(list(state[part].values()))] if part == "scaler" else tensors(state[part])
 
 
-def _start(
+def start(
     case: Case, ranks: Ranks, folder: RunFolder, images: Path, order: str, stop_after: int | None
 ) -> tuple[Trainer, Watched]:
     """Train from the newest checkpoint, if there is one, to the end or until it is stopped."""
