@@ -24,7 +24,7 @@ _CHECKPOINT = re.compile(r"(step|replay|void|averages)-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
 _OF_A_START = {
     *("logs", "checkpoints", "lock", ".lock.lease", "run.json", "dataset.json", "skipped.json"),
-    *("initial.safetensors", "index"),
+    *("initial.safetensors", "index", "origins.json", "code"),
 }
 # The kind of checkpoints from which a run has gone back: nothing reads them.
 VOID = "void"
@@ -191,9 +191,10 @@ def _is_left_over(folder: RunFolder) -> bool:
 
 def clear(folder: RunFolder) -> None:
     """Delete what an earlier start of another config may have left in a folder without a run."""
-    for path in (folder.dataset, folder.skipped, folder.initial):
+    for path in (folder.dataset, folder.skipped, folder.initial, folder.origins):
         path.unlink(missing_ok=True)
-    shutil.rmtree(folder.index, ignore_errors=True)
+    for of_start in (folder.index, folder.code):
+        shutil.rmtree(of_start, ignore_errors=True)
 
 
 def create(runs: Path, name: str, *, unique: bool = False, join: bool = False) -> RunFolder:
