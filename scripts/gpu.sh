@@ -112,9 +112,9 @@ if [ -n "$dry" ]; then
     export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}" GPU_TESTS=dry
     toy=(--model resnet18 --batch 4 --repeats 1 --device cpu --precision fp32)
     measured=(--sizes 32 --seconds 0 "${toy[@]}") algorithms=(--size 32 --steps 1 "${toy[@]}" --algorithms blurpool sam)
-    whole=(dataset=shapes dataset.native_size=32 model=resnet18 launch=cpu batch_size=16 schedule.warmup=1ba epochs=1)
     train=(dataset=shapes dataset.native_size=32 dataset.train_samples=64 dataset.val_samples=10 model=resnet18
         launch=cpu batch_size=16 eval_batch_size=10 epochs=1 schedule.warmup=1ba dataloader.workers=0)
+    whole=("${train[@]}")
 else
     measured=(--sizes 176 88 128 --repeats 3 --build-seconds 60) algorithms=(--steps 10 --repeats 3)
     whole=(dataset=imagenet dataset.path=/ dataloader=synthetic batch_size="$((256 * gpus))")

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -47,9 +47,13 @@ class Command:
         before: Sequence[Callable[[], object]] = (),
         stdin: int = subprocess.DEVNULL,
         preload: str = "",
+        site: Path | None = None,
     ):
-        """Start the command in a folder, and call the functions `before` in it first; preload: a library."""
-        self._preload = preload
+        """Start the command in a folder, and call the functions `before` in it first.
+
+        preload: a library; site: a folder with an installed wheel, whose project is used instead of the checkout's.
+        """
+        self._server = _server(preload, site)
         self.returncode: int | None = None
         files, ends, self._readers = [], [], []
         for file in (stdin, stdout, stderr):
@@ -61,7 +65,7 @@ class Command:
                 ends.append(file)
                 self._readers.append(_Reader(end))
             files.append(file if isinstance(file, int) else file.fileno())
-        self.pid = _send((tuple(words), str(folder), dict(environment), tuple(before)), files, preload)
+        self.pid = self._send((tuple(words), str(folder), dict(environment), tuple(before)), files)
         for file in ends:
             os.close(file)
         for reader in self._readers:
@@ -69,7 +73,7 @@ class Command:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            self.returncode = _send(self.pid, preload=self._preload)
+            self.returncode = self._send(self.pid)
         return self.returncode
 
     def wait(self, timeout: float = 900) -> int:
@@ -100,6 +104,10 @@ class Command:
         self.wait(max(0.0, end - time.monotonic()))
         texts = [reader.text for reader in self._readers]
         return texts[0] if len(texts) > 1 else "", texts[-1] if texts else ""
+
+    def _send(self, request: Any, files: Sequence[int] = ()) -> Any:
+        socket.send_fds(self._server, [pickle.dumps(request)], files)
+        return pickle.loads(self._server.recv(MOST_BYTES))
 
 
 class Piped(Command):
@@ -159,10 +167,11 @@ class _Reader(threading.Thread):
             self.text = pipe.read()
 
 
-@cache
-def _server(preload: str) -> socket.socket:
+# note: that of the checkout and one other, because each occupies hundreds of MB until its connections close
+@lru_cache(maxsize=2)
+def _server(preload: str, site: Path | None) -> socket.socket:
     root = Path(__file__).parents[1]
-    name = hashlib.sha256(f"{root} {_RUN} {preload}".encode()).hexdigest()
+    name = hashlib.sha256(f"{root} {_RUN} {preload} {site}".encode()).hexdigest()
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     # note: commands set these before they import torch
     environment = {**os.environ, "PYTHONPATH": path, "OMP_WAIT_POLICY": "passive", "OPENBLAS_NUM_THREADS": "1"}
@@ -170,15 +179,9 @@ def _server(preload: str) -> socket.socket:
         environment["LD_PRELOAD"] = preload
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if connection.connect_ex(address(name)):
-        server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment, cwd=root)
+        server = subprocess.Popen([sys.executable, "-m", "tests.fork_server", name], env=environment, cwd=site or root)
         while connection.connect_ex(address(name)):
             # note: it exits with 0 if another one has the socket
             assert not server.poll()
             time.sleep(_SECONDS)
     return connection
-
-
-def _send(request: Any, files: Sequence[int] = (), preload: str = "") -> Any:
-    server = _server(preload)
-    socket.send_fds(server, [pickle.dumps(request)], files)
-    return pickle.loads(server.recv(MOST_BYTES))

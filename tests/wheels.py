@@ -1,18 +1,15 @@
 """Build and install wheels, without an index."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from tests.forked import Command
+
 ROOT = Path(__file__).resolve().parents[1]
-# Run the command of the wheel in a process without the checkout's modules.
-TRAIN = """
-import sys
-import launcher
-from launcher.__main__ import main
-assert launcher.__file__.startswith(sys.argv.pop(1))
-sys.exit(main())
-"""
 
 
 def build(folder: Path) -> Path:
@@ -28,3 +25,21 @@ def install(source: Path, site: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
     subprocess.run([*pip, "--target", str(site), str(source)], check=True, capture_output=True)
     return site
+
+
+def command(
+    site: Path, folder: Path, *words: str, more: Sequence[Path] = (), before: Sequence[Callable[[], object]] = ()
+) -> Command:
+    """Start `train` of a wheel, as a fork of a process that has imported it; more: folders of other packages."""
+    path = os.pathsep.join(map(str, [*more, site]))
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
+    return Command(["launcher", *words], folder, environment, before=[partial(_use, site), *before], site=site)
+
+
+def _use(site: Path) -> None:
+    """Check that the modules are those of the wheel, and let the packages installed since then add their verbs."""
+    for name in ("launcher", "launcher_lab"):
+        file = sys.modules[name].__file__
+        assert file is not None
+        assert Path(file).is_relative_to(site), file
+    del sys.modules["launcher.cli.main"]

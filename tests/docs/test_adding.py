@@ -1,13 +1,14 @@
 """The files and commands of docs/adding.md, in an empty folder with the wheel and no checkout."""
 
-import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.forked import Command
-from tests.wheels import TRAIN, build, install
+from tests.runs import draw_nothing, use_tiny
+from tests.wheels import build, command, install
 
 from .pages import ROOT, blocks
 
@@ -19,6 +20,12 @@ PAGE = ROOT / "docs" / "adding.md"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with the installed wheel."""
     return install(build(tmp_path_factory.mktemp("wheel")), tmp_path_factory.mktemp("site"))
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for packages beside the wheel."""
+    return tmp_path_factory.mktemp("packages")
 
 
 @pytest.fixture(scope="module")
@@ -55,19 +62,20 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("command", commands())
-def test_each_command_of_the_page_works(site: Path, folder: Path, command: str) -> None:
-    program, *words = shlex.split(command)
+@pytest.mark.parametrize("line", commands())
+def test_each_command_of_the_page_works(site: Path, packages: Path, folder: Path, line: str) -> None:
+    program, *words = shlex.split(line)
     if program == "pip":
-        # note: into the folder of the wheel, with the packages installed here
-        install(folder / words[1], site)
+        # note: with the packages installed here
+        install(folder / words[1], packages)
         return
-    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder)}
-    call = ["-c", TRAIN, str(site), *words] if program == "train" else ["-c", (folder / words[0]).read_text()]
-    done = Command(call, folder, environment)
+    if program == "python":
+        subprocess.run([sys.executable, *words], cwd=folder, check=True)
+        return
+    done = command(site, folder, *words, more=[packages], before=[use_tiny, draw_nothing])
     output, errors = done.communicate()
     assert done.returncode == 0, errors
-    expected = next((text for start, text in EXPECTED.items() if command.startswith(start)), "")
+    expected = next((text for start, text in EXPECTED.items() if line.startswith(start)), "")
     assert any(text in output for text in expected.split("|")), output
     if "run_name=mine" in words:
         assert len((folder / "runs" / "mine" / "norms.txt").read_text().splitlines()) == 2

@@ -1,6 +1,5 @@
 """README has the address of pyproject.toml, and its first commands work in an empty folder with the wheel."""
 
-import os
 import re
 import shlex
 from pathlib import Path
@@ -8,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.installation import project
-from tests.forked import Command
 from tests.images import write_images
-from tests.wheels import TRAIN, build, install
+from tests.wheels import build, command, install
 
 from .pages import ROOT, blocks
 
@@ -28,13 +26,12 @@ def test_the_first_commands_work_in_an_empty_folder_with_the_wheel(tmp_path: Pat
     site = install(build(tmp_path), tmp_path / "site")
     images = write_images(tmp_path / "imagenet", {"train": 32, "val": 16})
     (empty := tmp_path / "empty").mkdir()
-    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path)}
     first = next(block for block in blocks(README) if block.lines[0].startswith("train "))
     assert [line.split()[0] for line in first.lines] == ["train", "train"]
     for number, line in enumerate(first.lines, 1):
         words = [word.replace("/data/imagenet", str(images)) for word in shlex.split(line)[1:]]
         changed = SMALL if "dataset=shapes" in words else [*SMALL[:3], *SMALL[5:], "dataset=image_folder"]
-        done = Command(["-c", TRAIN, str(site), *words, *changed], empty, environment)
+        done = command(site, empty, *words, *changed)
         output, errors = done.communicate()
         assert done.returncode == 0, (output, errors)
         assert len([*(empty / "runs").iterdir()]) == number
