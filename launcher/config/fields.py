@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from launcher.counts import count_of
 
@@ -85,7 +85,14 @@ def target_parts(text: str) -> tuple[str | None, float]:
     return match[1], float(match[2])
 
 
-Target = Annotated[str, AfterValidator(lambda text: text if target_parts(text) else "")]
+def _number_as_text(value: Any) -> Any:
+    return str(value) if type(value) in (int, float) else value
+
+
+# note: a recipe's file has a number alone as a number
+Target = Annotated[
+    str, BeforeValidator(_number_as_text), AfterValidator(lambda text: text if target_parts(text) else "")
+]
 
 
 def _url(text: str) -> str:

@@ -1,5 +1,6 @@
 """Time to target on the training clock, and valid targets."""
 
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -30,6 +31,23 @@ def test_a_number_alone_is_of_the_primary_metric(words: tuple[str, ...], metric:
     for text in ("0.5", ".5"):
         config = compose([*words, f"target={text}"]).config
         assert config.task.goal(str(config.target)) == config.task.goal(metric)
+
+
+@pytest.mark.parametrize("value", ["0.5", "5e-1", "'0.5'", "top1:0.5"])
+def test_a_recipe_has_a_target_as_a_number(value: str, tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"defaults: [train, _self_]\ntarget: {value}\n")
+    config = compose([f"recipe={recipe}"]).config
+    assert config.task.goal(str(config.target)).value == 0.5
+    assert compose(["target=1"]).config.target == "1"
+
+
+def test_a_target_that_is_no_number_is_refused_in_a_recipe(tmp_path: Path) -> None:
+    recipe = tmp_path / "mine.yaml"
+    for value in ("true", "[0.5]", ".nan"):
+        recipe.write_text(f"defaults: [train, _self_]\ntarget: {value}\n")
+        with pytest.raises(UserError, match="target="):
+            compose([f"recipe={recipe}"])
 
 
 def test_lower_values_are_better_for_a_metric_such_as_an_error() -> None:
