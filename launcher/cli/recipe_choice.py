@@ -79,9 +79,11 @@ def alternatives(facts: Facts, typed: Collection[str], size: int) -> list[tuple[
 
 
 def values_of_task(recipe: str, task: str) -> dict[str, Any]:
-    """Return what a recipe needs for another task than classification."""
+    """Return what a recipe needs for another task than classification; off are only algorithms that it has."""
     limits = read_mapping(paths.CONF / "auto.yaml")
-    values: dict[str, Any] = limits["tasks"].get(task, {})
+    has = [f"algorithms.{name}" for name in recipes.load(recipe).options["algorithms"]]
+    of_task: dict[str, Any] = limits["tasks"].get(task, {})
+    values = {key: value for key, value in of_task.items() if value != "off" or key in has}
     return {**values, **(limits["from_scratch"] if values and recipe == SMALL else {})}
 
 

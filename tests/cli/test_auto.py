@@ -60,6 +60,11 @@ def facts(**changes: Any) -> Facts:
         ({"on_gpus": True, "processes": 8, "epochs": 240, **IMAGENET}, "hot", {}),
         ({"task": "multilabel", "on_gpus": True, **IMAGENET}, "small", {"epochs": 10, "loss": "bce", **OTHER_TASKS}),
         ({"task": "multilabel", "weights": True}, "finetune", {"loss": "bce"}),
+        (
+            {"task": "regression", "weights": True},
+            "finetune",
+            {"loss": "mse", "algorithms.label_smoothing": "off"},  # which has no whitening to turn off
+        ),
     ],
 )
 def test_a_recipe_is_chosen_by_images_devices_weights_and_length(
