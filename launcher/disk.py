@@ -1,6 +1,7 @@
-"""Errors of disks and file servers: one line with path, meaning and remedy, and retries while an error may pass."""
+"""Whole writes, and errors of disks and file servers: one line with path, meaning and remedy, and retries."""
 
 import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,11 @@ def is_there(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+def write_all(file: int, data: bytes, offset: int) -> None:
+    """Write all data; one call of the system may write less, and at most 2 GiB."""
+    view = memoryview(data)
+    while view:
+        done = os.pwrite(file, view, offset)
+        view, offset = view[done:], offset + done

@@ -60,6 +60,20 @@ def test_a_full_disk_removes_all_with_one_line(
     assert opened(target).read(0) is None
 
 
+def test_a_full_disk_removes_nothing_that_train_prepare_has_begun(
+    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(opened(target, shared=False)) as prepared, prepared.alone():
+        prepared.place(0, IMAGE.form)
+        prepared.store(0, IMAGE.data)
+    run = opened(target)
+    monkeypatch.setattr(unfinished, "write_all", full)
+    for number in (1, 2):
+        run.add(number, IMAGE)
+    assert capsys.readouterr().out.count("what is stored stays for train prepare\n") == 1
+    assert (opened(target).read(0), run.read(1)) == (IMAGE, None)
+
+
 def test_a_full_disk_removes_nothing_that_another_process_finishes(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,12 +21,13 @@ import numpy as np
 
 from launcher.data.ffcv.beton import ROW, ROWS_START, checksum, metadata, page_size
 from launcher.data.workers import Report, in_threads
-from launcher.disk import line
+from launcher.disk import line, write_all
 from launcher.errors import UserError
 from launcher.locks import UNSUPPORTED, Held, lock
 
 _IMAGES_A_TASK = 16
-_HEAD = np.dtype([("end", "<u8"), ("identity", "S64")])
+# prepared: whether `train prepare` has opened the file, which no run removes then
+_HEAD = np.dtype([("end", "<u8"), ("identity", "S64"), ("prepared", "?")])
 # digest: zeros of what is not stored; size: 0 without a place; source: bytes of the original, -1 if unknown
 _STORED = np.dtype(
     [("digest", "u1", 32), ("image", ROW["f0"]), ("size", "<u8"), ("source", "<i8"), ("converted", "S64")]
@@ -80,8 +81,10 @@ class UnfinishedFile:
         self._checked = np.zeros(samples, bool)
         target.parent.mkdir(parents=True, exist_ok=True)
         # note: other versions have tables of another form
-        while not self._open(hashlib.sha256(f"{identity} {_STORED}".encode()).hexdigest().encode()):
+        while not self._open(hashlib.sha256(f"{identity} {_HEAD} {_STORED}".encode()).hexdigest().encode()):
             pass
+        if not shared:
+            os.pwrite(self._table, b"\1", _HEAD.fields["prepared"][1])
 
     def __reduce__(self) -> Any:
         return UnfinishedFile, self._arguments
@@ -108,7 +111,7 @@ class UnfinishedFile:
         return Encoded(Form(mode, width, height, len(data), row["converted"].decode(errors="ignore") or None), data)
 
     def add(self, number: int, image: Encoded, source: int | None = None) -> None:
-        """Store an image of a run; a disk that becomes full removes all, with one line."""
+        """Store an image of a run; if the disk is full, remove all but what is prepared, with one line."""
         if self._gave_up:
             return
         try:
@@ -215,7 +218,7 @@ class UnfinishedFile:
         with self.alone():
             if is_new and not os.fstat(self._data).st_size:
                 os.ftruncate(self._table, self._offset(self._samples))
-                os.pwrite(self._table, np.array((self._first, identity), _HEAD).tobytes(), 0)
+                os.pwrite(self._table, np.array((self._first, identity, False), _HEAD).tobytes(), 0)
                 os.ftruncate(self._data, self._first)
                 return True
             # note: processes that have them open would store other images in them
@@ -238,10 +241,12 @@ class UnfinishedFile:
         # note: a process that finishes the file keeps it, and fails too
         with suppress(UserError), self.alone(), self._locked():
             if self._is_current():
-                # note: other processes hold the file open, and the run needs the disk
-                os.ftruncate(self._data, 0)
-                self._remove()
-                print(not_stored(error, self._paths[0]), flush=True)
+                if not (stays := self._head()["prepared"]):
+                    # note: other processes hold the file open, and the run needs the disk
+                    os.ftruncate(self._data, 0)
+                    self._remove()
+                kept = "; what is stored stays for train prepare" if stays else ""
+                print(f"{not_stored(error, self._paths[0])}{kept}", flush=True)
 
     def _remove(self) -> None:
         for path in self._paths:
@@ -283,14 +288,6 @@ class UnfinishedFile:
             # note: one process, which is `alone` by a lease, needs no locks
             if self._shared or error.errno not in UNSUPPORTED:
                 raise
-
-
-def write_all(file: int, data: bytes, offset: int) -> None:
-    """Write all data; one call of the system may write less, and at most 2 GiB."""
-    view = memoryview(data)
-    while view:
-        done = os.pwrite(file, view, offset)
-        view, offset = view[done:], offset + done
 
 
 def not_stored(error: OSError | UserError, path: Path) -> str:
