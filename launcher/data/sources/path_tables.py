@@ -31,6 +31,7 @@ from launcher.errors import Problem, UserError, first_few
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 TABLES = (*_DELIMITERS, ".jsonl")
 _SPLIT = "split"
+_METADATA = "metadata"
 _NO_SPLIT = "tables of no split that is read"
 _REPEATED = "rows with the image and label of an earlier one"
 
@@ -115,6 +116,8 @@ def _group(table: Path, entry: str, row: Mapping[str, object], column: str) -> s
 def tables_in(path: str) -> dict[str, str]:
     """Return the tables of a data set by path, with their splits: itself, or files in its folder named after a split.
 
+    So are Hugging Face's `train/metadata.jsonl`, beside images without class folders.
+
     Raises UserError if the path is that of a table that does not exist.
     """
     if format_of(path) in TABLES:
@@ -122,7 +125,9 @@ def tables_in(path: str) -> dict[str, str]:
             raise problem(path, "no such file; set a table of images, an archive or a folder")
         return {path: ""}
     tables = {str(Path(path, f"{name}{one}")): name for name in ("train", *VAL) for one in TABLES}
-    return {file: name for file, name in tables.items() if is_file(Path(file))}
+    within = {str(Path(path, name, f"{_METADATA}{one}")): name for name in ("train", *VAL) for one in TABLES}
+    beside = {file: name for file, name in within.items() if is_file(Path(file)) and lone_table(str(Path(file).parent))}
+    return beside | {file: name for file, name in tables.items() if is_file(Path(file))}
 
 
 def lone_table(path: str) -> str | None:

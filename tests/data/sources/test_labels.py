@@ -209,3 +209,25 @@ def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Pat
 def test_each_label_of_an_image_counts() -> None:
     labels = np.array(list(CLASSES.values()), np.uint8)
     assert class_counts(labels, 3).tolist() == [4, 8, 8]
+
+
+def test_hugging_faces_image_folder_has_a_table_in_each_split(tmp_path: Path) -> None:
+    for split, name, count in (("train", "metadata.jsonl", 6), ("validation", "metadata.csv", 4)):
+        (tmp_path / split).mkdir()
+        made = [{"file_name": f"{number}.png", "label": "ab"[number % 2]} for number in range(count)]
+        for number, row in enumerate(made):
+            Image.new("RGB", (40, 32), (9 * number, count, 7)).save(tmp_path / split / row["file_name"])
+        lines = ["file_name,label", *(",".join(row.values()) for row in made)]
+        (tmp_path / split / name).write_text("\n".join(lines if name.endswith("csv") else map(json.dumps, made)))
+    config = compose(["dataset=image_folder", f"dataset.path={tmp_path}", "batch_size=2"]).config
+    train, val = inspect_data(config, must_exist=True).splits
+    assert (train.classes, len(train.files), len(val.files)) == (["a", "b"], 6, 4)
+    # note: images in class folders may have metadata of another kind beside them
+    for split in ("train", "validation"):
+        (tmp_path / split / "a").mkdir()
+        for number in (0, 2):
+            (tmp_path / split / f"{number}.png").rename(tmp_path / split / "a" / f"{number}.png")
+        (tmp_path / split / "b").mkdir()
+        for number in (1, 3):
+            (tmp_path / split / f"{number}.png").rename(tmp_path / split / "b" / f"{number}.png")
+    assert len(inspect_data(config, must_exist=True).splits[0].files) == 4
