@@ -52,11 +52,12 @@ _OF_IMAGES = {
 _OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
 
 
-def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | None]:
+def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[str], Composed | None]:
     """Return a verb's words with the recipe and values that `recipe=auto` chooses, and their config; typed values stay.
 
     Without a choice, the words are as typed, and the config is None. Prints what is chosen and why, and the command
-    that sets the same, to standard error. `budget=5min` chooses the best of the runs here that ends in time, if any.
+    that sets the same, to standard error, with the options that the verb needs. `budget=5min` chooses the best of the
+    runs here that ends in time, if any.
 
     Raises UserError if the verb has several runs, the images are missing, or it does not know the task.
     """
@@ -69,15 +70,15 @@ def with_recipe(verb: str, words: Sequence[str]) -> tuple[list[str], Composed | 
         raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")
     problems.settle()
     if BUDGET in typed:
-        within, ends = best_within(words, typed, str(typed.get("dataset") or _dataset(typed)))
-        explicit, composed = with_recipe(verb, within)
+        within, ends = best_within(verb, words, typed, str(typed.get("dataset") or _dataset(typed)))
+        explicit, composed = with_recipe(verb, within, *options)
         return explicit, replace(composed or compose(explicit), ends=ends if verb == "run" else None)
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
     choice = _choice(verb, typed, [*dataset, *(word for word in rest if word not in of_the_job)])
     explicit = [f"recipe={choice.recipe}", *dataset, *_words(choice.values), *rest]
     because = "; ".join(_reasons(choice)) or "its own values and those of the command line"
-    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *explicit])
+    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *options, *explicit])
     hint = _weights_hint(choice.composed.config, choice.facts)
     for line in (f"recipe={choice.recipe}: {choice.facts}{hint}", because, f"the same: {command}"):
         print(one_line(f"auto: {line}"), file=sys.stderr)

@@ -194,7 +194,8 @@ def _run(words: list[str]) -> int:
     if of_images and not chooses(arguments):
         from launcher.cli.auto import with_recipe
 
-        arguments.overrides, arguments.composed = with_recipe(verb, typed)
+        options = [f"--{arguments.kind}"] if verb == "submit" else []
+        arguments.overrides, arguments.composed = with_recipe(verb, typed, *options)
     return int(module.main(arguments))
 
 

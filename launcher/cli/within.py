@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launcher import plugins
+from launcher import paths, plugins
 from launcher.config.budget import BUDGET, Budget
 from launcher.config.compose import compose
 from launcher.config.resolved import with_absolute_paths
+from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError, one_line
 from launcher.launch.prepare_run import planned_here
 from launcher.plugins import registered
@@ -18,11 +19,12 @@ from launcher.plugins import registered
 _OF_IMAGES = ("dataset", "seed", "runs", "launch", "hardware")
 
 
-def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) -> tuple[list[str], float]:
+def best_within(verb: str, words: Sequence[str], typed: Mapping[str, Any], dataset: str) -> tuple[list[str], float]:
     """Return the words without `budget` that fit it best, and when the command must end, of time.monotonic().
 
     Those of a finished run of the same images replace `recipe=auto` where they promise most; otherwise the length is
-    what fits by a measurement. Prints the three best runs to standard error. dataset: the option of typed images.
+    what fits by a measurement. Prints the three best runs to standard error. dataset: the option of typed images. A job
+    has what is left after the assumed time of its start.
 
     Raises UserError if the budget is no time, or the words limit the time too.
     """
@@ -32,6 +34,8 @@ def best_within(words: Sequence[str], typed: Mapping[str, Any], dataset: str) ->
         paid = _time_for(paid, words, text)
     if typed.get("stop.minutes") is not None:
         raise UserError(Problem("limits the time as stop.minutes does; omit one", BUDGET, text))
+    if verb == "submit":
+        paid = _after_start(paid, text)
     rest = [word for word in words if _key(word) != BUDGET]
     limited, ends = [*rest, f"stop.minutes={paid.amount / 60:.6g}"], started + paid.amount
     choices = _known([f"dataset={dataset}", *rest], typed, paid.amount)
@@ -59,6 +63,19 @@ def _time_for(paid: Budget, words: Sequence[str], text: str) -> Budget:
         message = "this machine has no price; set a time such as 2h; for rented machines: train plan --budget 25usd"
         raise UserError(Problem(message if not price else f"its price is in {currency}", BUDGET, text))
     return Budget(3600 * paid.amount / (price * config.launch.nnodes), None)
+
+
+def _after_start(paid: Budget, text: str) -> Budget:
+    """Return the time of a job's budget without its start, which `stop.minutes` do not count.
+
+    Raises UserError if none is left.
+    """
+    start = float(read_mapping(paths.CONF / "auto.yaml")["minutes_of_start"])
+    if (minutes := paid.amount / 60) <= start:
+        raise UserError(Problem(f"is {minutes:.3g} min, and a job starts for {start:g}; set more", BUDGET, text))
+    _show(f"{BUDGET}={text}: {minutes:.6g} min, {start:g} of them assumed for the job's start; what its machine takes "
+          "before is paid besides")  # fmt: skip
+    return Budget(paid.amount - 60 * start, None)
 
 
 def _known(words: Sequence[str], typed: Mapping[str, Any], seconds: float) -> list[Any]:

@@ -225,6 +225,16 @@ def test_money_is_the_time_that_it_pays_for_on_a_machine_with_a_price() -> None:
 
 
 @pytest.mark.system
+def test_a_budget_of_a_job_pays_its_start_too_and_the_printed_command_submits(images: Path) -> None:
+    words = ["submit", "--slurm", f"dataset.path={images}", "launch=cpu", "hardware.price_per_hour=2.5"]
+    code, job, errors = execute(*words, "budget=1usd")
+    assert (code, "stop.minutes=22.5 " in job) == (0, True), errors
+    assert "budget=1usd: 24 min, 1.5 of them assumed for the job's start" in errors
+    command = next(line.partition("the same: ")[2] for line in errors.splitlines() if "the same: " in line)
+    assert execute(*shlex.split(command)[1:])[:2] == (0, job)
+    assert "budget=5s: is 0.0833 min, and a job starts for 1.5; set more" in refused(*words, "budget=5s")
+
+
 def test_a_budget_shows_the_finished_runs_that_ended_in_it(images: Path, here: Any) -> None:
     words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
     words += ["launch.nproc=1", "dataloader.workers=0", "budget=10min"]
