@@ -15,11 +15,11 @@ from launcher.config.compose import compose
 from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, UserError, first_few
 from launcher.records.progress import duration
 from launcher_lab.cli.candidates import Candidates, candidates
 from launcher_lab.cli.machine_offers import offers_on, span_values
-from launcher_lab.predict.budget import Candidate, Choice, affordable, best, spent
+from launcher_lab.predict.budget import Candidate, Choice, affordable, around, best, spent
 from launcher_lab.predict.offers import Offer
 
 
@@ -30,11 +30,16 @@ def choose(arguments: argparse.Namespace, machines: Sequence[Hardware]) -> int:
     """
     words, quality, paid = list(arguments.overrides), arguments.quality, Budget.of(arguments.budget, "--budget")
     _check(words, arguments.budget)
+    currencies = sorted({one.currency for one in machines})
+    if paid.currency is not None and paid.currency not in currencies:
+        message = f"the prices are in {first_few(currencies)}; set an amount in it"
+        raise UserError(Problem(message, "--budget", arguments.budget))
     choices, least = list[Choice](), list[Choice]()
     with progress_bars(console(sys.stderr)) as (_, report):
         data = candidates(words, max(one.gpus or 1 for one in machines))
-        for number, candidate in enumerate(data.several):
-            report(f"predicting {candidate.name}", number, len(data.several))
+        able = [replace(one, lengths=lengths) for one in data.several if (lengths := around(one.lengths, quality))]
+        for number, candidate in enumerate(able):
+            report(f"predicting {candidate.name}", number, len(able))
             for offers, more in _by_price(candidate, data, machines):
                 count = 1 if quality is None else len(offers)
                 shortest = replace(candidate, lengths=candidate.lengths[:count])
@@ -102,7 +107,7 @@ def _why_none(data: Candidates, least: Sequence[Choice], paid: Budget, quality: 
         return f"no known length reaches {quality:g} %; the highest known quality is {max(qualities):g} %"
     able = [choice for choice in least if math.isfinite(spent(paid, choice.offer))]
     if not able:
-        return "no machine can run it, or has a price in this currency"
+        return "no machine can run it, or has a price"
     choice = min(able, key=lambda one: spent(paid, one.offer))
     least_amount = spent(paid, choice.offer)
     amount = duration(least_amount) if paid.currency is None else f"{least_amount:,.2f} {paid.currency}"

@@ -69,6 +69,14 @@ def rising(lengths: Iterable[Length]) -> list[Length]:
     return kept
 
 
+def around(lengths: Sequence[Length], quality: float | None) -> Sequence[Length]:
+    """Return the lengths that `affordable` needs for a quality, all without one; none if none reaches it."""
+    if quality is None or lengths[0].quality is None:
+        return lengths
+    reaching = next((number for number, one in enumerate(lengths) if (one.quality or 0.0) >= quality), None)
+    return [] if reaching is None else lengths[max(0, reaching - 1) : reaching + 1]
+
+
 def worthwhile(curves: Sequence[Curve]) -> list[str]:
     """Return the recipes with a point that no other beats in time and quality in its setting, or with own runs."""
     found = [curve.recipe for curve in curves if curve.source is None]

@@ -16,7 +16,7 @@ from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
-from launcher_lab.predict.budget import Candidate, Length, affordable, best, rising, worthwhile
+from launcher_lab.predict.budget import Candidate, Length, affordable, around, best, rising, worthwhile
 from launcher_lab.predict.machines import gpu_of, rented
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
@@ -82,6 +82,16 @@ def test_the_longest_run_or_that_of_a_quality_is_chosen(
         assert (wall.seconds, wall.low, wall.high) == pytest.approx([60 * choice.epochs * f for f in (1, 0.9, 1.1)])
         around = {one.quality for one in LENGTHS if one.epochs == choice.epochs} or {75.0, 78.0}
         assert set(choice.known) == around
+
+
+@pytest.mark.parametrize("quality", [69.0, 70.0, 72.0, 75.0, 77.0, 78.0, 79.0])
+def test_the_lengths_around_a_quality_give_the_same_choice_as_all(quality: float) -> None:
+    needed, paid = around(LENGTHS, quality), Budget(1000, "USD")
+    assert len(needed) <= 2
+    every = affordable(Candidate("mild", LENGTHS), offers_of_lengths(), paid, quality)
+    few = [offer for offer, one in zip(offers_of_lengths(), LENGTHS, strict=True) if one in needed]
+    choice = affordable(Candidate("mild", needed), few, paid, quality) if needed else None
+    assert (choice and replace(choice, candidate=Candidate("mild", LENGTHS))) == every
 
 
 def test_what_cannot_run_or_has_no_price_is_not_chosen() -> None:
@@ -244,6 +254,7 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         (["--quality", "0"], "above 1 and up to 100"),
         (["--quality", "nan"], "above 1 and up to 100"),
         (["budget=3min"], "--budget=25usd: budget=3min is set too; omit one"),
+        (["--budget", "25eur"], "--budget=25eur: the prices are in USD; set an amount in it"),
         (["stop.minutes=3"], "limits the time as stop.minutes does; omit one"),
         (["schedule.dilate=0.5"], "omit schedule.dilate="),
         (["target=loss:3"], "target=loss:3: beside a budget must be a top-1, such as 0.759"),
