@@ -84,7 +84,8 @@ class UnfinishedFile:
         while not self._open(hashlib.sha256(f"{identity} {_HEAD} {_STORED}".encode()).hexdigest().encode()):
             pass
         if not shared:
-            os.pwrite(self._table, b"\1", _HEAD.fields["prepared"][1])
+            # note: `prepared`, the last byte of the head
+            os.pwrite(self._table, b"\1", _HEAD.itemsize - 1)
 
     def __reduce__(self) -> Any:
         return UnfinishedFile, self._arguments
