@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from rich.console import Console
@@ -164,7 +165,8 @@ def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
         ended_by = next(row["ended_by"] for row in reversed(rows) if row["kind"] == "end" and row["finished"])
         word, note = f"{ended_by}=null", ""
     where = one_line(str(folder.path))
-    return f"{where} is finished after {count_of(done, 'epoch')}; to train longer: train resume {where} {word}{note}"
+    longer = f"train resume {quote(where)} {word}"
+    return f"{where} is finished after {count_of(done, 'epoch')}; to train longer: {longer}{note}"
 
 
 def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
@@ -280,7 +282,7 @@ def _train(
 def _how_to_continue(folder: RunFolder, nodes: int) -> str:
     if nodes > 1:
         return "to resume, type the same command on each node"
-    where = one_line(str(folder.path))
+    where = quote(one_line(str(folder.path)))
     if folder.newest_step() is not None:
         return f"to resume from the newest checkpoint, type: train resume {where}"
     if folder.metrics.exists():

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
@@ -174,7 +175,8 @@ def check_new(runs: Path, name: str) -> None:
     """
     folder = RunFolder(path := runs / name)
     if folder.exists():
-        raise UserError(Problem(f"{path} exists; type train resume {path}, or set another run_name", "run_name", name))
+        message = f"{path} exists; type train resume {quote(str(path))}, or set another run_name"
+        raise UserError(Problem(message, "run_name", name))
     if is_there(path) and not _is_left_over(folder):
         message = f"{path} exists and has no config.yaml; restore it, or set another run_name"
         raise UserError(Problem(message, "run_name", name))
@@ -238,7 +240,7 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
             if not (S_ISREG(mode) or (S_ISDIR(mode) and file not in files)):
                 raise UserError(f"{file} is not a regular file; replace it by the file, or remove it")
     if saved and folder.newest_step() is None:
-        raise UserError(f"{path} has no checkpoint yet; type train resume {path}")
+        raise UserError(f"{path} has no checkpoint yet; type train resume {quote(str(path))}")
     return folder
 
 

@@ -90,14 +90,14 @@ SHORT = [*SMALL, "epochs=1", "schedule.warmup=0ba"]
 
 
 def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    here(*SHORT, "run_name=run")
+    here(*SHORT, "run_name=a run")
     monkeypatch.setattr("launcher.launch.start.prepare_run", None)
-    output = here("resume", "runs/run").stdout
+    output = here("resume", "runs/a run").stdout
     assert (
-        "runs/run is finished after 1 epoch; to train longer: train resume runs/run epochs=2; train compare" in output
+        "runs/a run is finished after 1 epoch; to train longer: train resume 'runs/a run' epochs=2; train com" in output
     )
     assert "top-1" in output
-    assert "runs/run is finished" in here("resume", "runs/run", "epochs=1").stdout
+    assert "runs/a run is finished" in here("resume", "runs/a run", "epochs=1").stdout
 
 
 def test_a_run_that_became_longer_is_not_compared_and_prints_a_note(here: Here) -> None:
