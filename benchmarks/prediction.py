@@ -41,7 +41,7 @@ _FITTED: dict[str, dict[tuple[str, str], float]] = {
         ("", "kernel"): 5e-6,
     },
     "fused": {("products", "convolution"): 0.75, ("memory", "other"): 0.8},
-    "compiled": {("memory", "other"): 0.8},
+    "compiled": {("bf16", "other"): 10.0},
 }
 
 
@@ -59,7 +59,7 @@ def fit(values: Mapping[str, Any]) -> dict[str, Any]:
         stack = fitted["stacks"][name]
         places = [(stack[table] if table else stack, key, start) for (table, key), start in usual.items()]
         _fit_group(fitted, fitted_to(name), places)
-        for later in ("fused", "compiled"):
+        for later in ("fused", "compiled") if name == "eager" else ():
             _copy(fitted["stacks"], name, later)
     _fit_group(fitted, fitted_to("call"), [(fitted["stacks"]["eager"], "call", 3e-5)], prior=np.inf)
     for stack in fitted["stacks"].values():
@@ -103,7 +103,8 @@ def _fit_group(
         return np.array([*errors, *((logs - usual) / prior)])
 
     # note: the bound keeps fractions below 1 where published kernels fuse more than the model counts
-    fitted = least_squares(residuals, usual, bounds=(-np.inf, np.log(0.98)), diff_step=1e-3).x
+    most = [np.inf if start > 1 else np.log(0.98) for _, _, start in places]
+    fitted = least_squares(residuals, usual, bounds=(-np.inf, most), diff_step=1e-3).x
     for (table, name, _), value in zip(places, np.exp(fitted), strict=True):
         table[name] = float(f"{value:.3g}")
 

@@ -19,8 +19,8 @@ class Gpu:
 
     `product_rate` is the measured throughput of large matrix products, `vector_rate` that of fp32 without matrix units,
     both in TFLOP/s; `link` is to the other GPUs of the machine, in GB/s per direction. `jpegs` are the images/s that it
-    decodes. Without `bf16` it trains in fp16. `capability` is CUDA's compute capability. `product_factor` and
-    `bandwidth_factor` multiply the efficiencies of products and of memory, where this GPU's differ.
+    decodes. Without `bf16` it trains in fp16. `capability` is CUDA's compute capability. `bandwidth_factor` multiplies
+    the efficiency of memory, where this GPU's differs.
     """
 
     memory: Positive
@@ -33,8 +33,13 @@ class Gpu:
     jpegs: Positive = math.inf
     bf16: bool = True
     capability: Positive = math.inf
-    product_factor: Positive = 1.0
     bandwidth_factor: Positive = 1.0
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of all multiprocessors per second: each has 64 units of fp32 up to capability 8.0, 128 above."""
+        units = 64 if self.capability <= 8 else 128
+        return 1e12 * self.vector_rate / (2 * units)
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -111,8 +111,8 @@ class Rates:
         compiled = config.compile != "off"
         channels_last = any(one.in_channels_last for one in config.algorithms.values())
         stack = self.values["stacks"]["compiled" if compiled else "eager"]
-        if config.precision == "bf16" or (config.precision == "auto" and self.gpu.bf16):
-            stack = {**stack, "memory": {**stack["memory"], **stack["bf16"]}}
+        if config.precision != "bf16" and not (config.precision == "auto" and self.gpu.bf16):
+            stack = {**stack, "bf16": {}}
         works = counted.fused if compiled else counted.eager
         arithmetic = memory = 0.0
         for work in works:
@@ -132,6 +132,9 @@ class Rates:
         memory, products = stack["memory"], stack["products"]
         bandwidth = self.gpu.bandwidth_factor * self.gpu.bandwidth * 1e9
         moves = work.moved / (memory.get(work.kind, memory["other"]) * bandwidth)
+        # note: products have kernels of their own
+        per_cycle = stack["bf16"].get(work.kind, math.inf if work.operations else stack["bf16"].get("other", math.inf))
+        moves = max(moves, work.moved / (per_cycle * self.gpu.cycles))
         if not work.operations:
             return 0.0, moves, 0.0
         efficiency = products[work.kind] * work.fill
@@ -143,8 +146,7 @@ class Rates:
         copies = 2 * work.moved / (memory["other"] * bandwidth) if copied.get(work.kind) else 0.0
         # note: the kernels of depthwise convolutions use no matrix units
         peak = self.gpu.vector_rate if work.kind == "depthwise" else self.gpu.product_rate
-        rate = self.gpu.product_factor * peak * 1e12
-        return work.operations / (efficiency * rate), moves, copies
+        return work.operations / (efficiency * peak * 1e12), moves, copies
 
     def _all_reduce(self, device: float, gradient_bytes: int, ranks: float) -> float:
         """Return the seconds that several GPUs add: `ranks` is the throughput of each relative to one GPU alone."""

@@ -32,6 +32,9 @@ def test_newer_gpus_are_faster() -> None:
     assert known["A100 80GB"].bandwidth / known["A100 40GB"].bandwidth == pytest.approx(1.31, abs=0.01)
     assert known["H200 141GB"].bandwidth / known["H100 80GB"].bandwidth == pytest.approx(1.43, abs=0.01)
     assert known["H200 141GB"].matrix_rate == known["H100 80GB"].matrix_rate
+    # note: multiprocessors and clocks of NVIDIA's white papers
+    assert known["A100 80GB"].cycles == pytest.approx(108 * 1.41e9, rel=0.01)
+    assert known["H100 80GB"].cycles == pytest.approx(132 * 1.98e9, rel=0.01)
     # note: L4's clock falls at 72 W; consumer cards run above the clock of their specification
     assert all(0.45 < gpu.product_rate / gpu.matrix_rate < 1.15 for gpu in known.values())
 

@@ -161,9 +161,9 @@ def test_measurements_have_tokens_and_no_advice_on_images(train: Train) -> None:
         assert not any(word in printed for word in ("images", "image px", "channels_last", "progressive", "workers"))
 
 
-def test_predictions_have_tokens_and_state_that_no_language_model_was_compared(train: Train) -> None:
+def test_predictions_have_tokens_and_state_what_they_were_fitted_to(train: Train) -> None:
     done = train("plan", *GPT2, "--on", "p4d_24xlarge")
-    for part in ("tokens/s", "tokens  steps", "no measured step of a language model has been compared"):
+    for part in ("tokens/s", "tokens  steps", "fitted to steps on images"):
         assert part in done.stdout + done.stderr
     error = train("plan", *GPT2, "--on", "p4d_24xlarge", "--quality", "70", code=2).stderr
     assert error == "error: --quality=70.0: is a top-1, and task=language has perplexity; set epochs= instead\n"

@@ -6,10 +6,15 @@ import torch
 from torch import nn
 
 from benchmarks.roofline import traced
+from launcher.config.compose import compose
+from launcher.config.gpus import gpus
+from launcher_lab.predict.counted import CountedStep, Work
 from launcher_lab.predict.fusion import compiled_kernels, eager_kernels
+from launcher_lab.predict.prediction import Rates, efficiencies
 from launcher_lab.predict.trace import Call
 
 a, b, c, d, e = range(5)
+OF_COMPILED = efficiencies()["stacks"]["compiled"]
 
 
 def moved(*calls: Call) -> list[int]:
@@ -96,3 +101,19 @@ def test_bytes_and_kernels_match_inductors_count(monkeypatch: pytest.MonkeyPatch
     moved, kernels = map(sum, zip(*counted, strict=True))
     assert sum(kernel.moved for kernel in ours) == pytest.approx(moved, rel=0.05)
     assert len(ours) == pytest.approx(kernels, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "work", "seconds"),
+    [
+        ("B200 180GB", Work("other", 10**9, 0, 1), 1 / (OF_COMPILED["bf16"]["other"] * 293)),
+        ("A100 80GB", Work("other", 10**9, 0, 1), 1 / (OF_COMPILED["memory"]["other"] * 2039)),
+        ("B200 180GB", Work("matrix", 10**9, 10**9, 1), 1 / (OF_COMPILED["memory"]["other"] * 8000)),
+    ],
+)
+def test_fused_kernels_but_products_are_bound_by_cycles_where_memory_is_fast(
+    gpu: str, work: Work, seconds: float
+) -> None:
+    step = CountedStep(64, (), [], [work], 0, 0)
+    memory = Rates(gpus()[gpu], 1).parts(step, compose(["compile=on", "precision=bf16"]).config).memory
+    assert memory - OF_COMPILED["kernel"] == pytest.approx(seconds, rel=0.01)

@@ -24,7 +24,10 @@ from tests.counted_steps import made_up
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
 GPU = Gpu(memory=1, bandwidth=1, matrix_rate=2, product_rate=1, vector_rate=0.5, link=1, source="")
 PRODUCTS = {"convolution": 0.5, "depthwise": 0.1, "matrix": 0.8, "unaligned": 0.25, "group_width": 16}
-MEMORY = {"memory": {"other": 0.5, "pool": 0.25}, "bf16": {"pool": 0.125}}
+MEMORY = {
+    "memory": {"other": 0.5, "pool": 0.25},
+    "bf16": {"pool": 0.064, "batch norm": 1.0},
+}  # bytes of 1.95e9 cycles: 0.125 GB/s
 STACK = {"products": PRODUCTS, **MEMORY, "call": 1e-3, "kernel": 0.0, "ranks": 0.5}
 VALUES = {"stacks": {"eager": STACK, "compiled": STACK}, "captured_call": 0.0, "overlap": 1.0,
           "nodes": {"doubling": 1.0, "network": 1.0}, "row": {"eigenvectors": 2e-3, "qr": 1e-3}}  # fmt: skip
@@ -56,6 +59,8 @@ def test_kernels_have_their_own_efficiency_in_bf16() -> None:
     assert parts(pool, precision="auto").memory == parts(pool, precision="bf16").memory
     assert parts(pool, precision="auto", gpu=without).memory == parts(pool).memory
     assert parts(MOVE, precision="bf16").memory == parts(MOVE).memory
+    norm = Work("batch norm", 10**6, 0, 1)
+    assert parts(norm, precision="bf16").memory == parts(norm).memory, "the bandwidth is less"
 
 
 def test_a_kernel_takes_its_operations_or_its_bytes_each_at_its_efficiency() -> None:
