@@ -47,6 +47,8 @@ _OF_IMAGES = {
     "device_batch_size": "a GPU's images at once, as published on eight",
     "dataset.native_size": "the size of the images",
 }
+# Keys with a value that fixes the image size, or was chosen for one.
+_WITH_A_SIZE = ("epochs", "dataset.native_size", "image", "model")
 # Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. So does `loss`,
 # unless `task` is set too, because recipes fix only the loss of classification.
 _OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
@@ -72,7 +74,11 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
     if BUDGET in typed:
         within, ends = best_within(verb, words, typed, str(typed.get("dataset") or _dataset(typed)))
         explicit, composed = with_recipe(verb, within, *options)
-        return explicit, replace(composed or compose(explicit), ends=ends if verb == "run" else None)
+        # note: a known run has its own size and length
+        keys = [word.lstrip("+").partition("=")[0] for word in within]
+        may_shrink = not any(key.startswith(_WITH_A_SIZE) for key in keys)
+        composed = replace(composed or compose(explicit), may_shrink=may_shrink)
+        return explicit, replace(composed, ends=ends if verb == "run" else None)
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
     choice = _choice(verb, typed, [*dataset, *(word for word in rest if word not in of_the_job)])

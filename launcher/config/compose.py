@@ -37,7 +37,8 @@ class Composed:
 
     inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
     files: the data loader that reads the files which a new run may write first.
-    ends: when the command must end, of time.monotonic(); None: any time.
+    ends: when the command must end, of time.monotonic(); None: any time. may_shrink: its images may become smaller, so
+    that more epochs fit in that time.
     """
 
     config: RunConfig
@@ -46,6 +47,7 @@ class Composed:
     inspected: Any = None
     files: LoaderConfig | None = None
     ends: float | None = None
+    may_shrink: bool = False
 
 
 def compose(words: Sequence[str]) -> Composed:

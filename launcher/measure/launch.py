@@ -6,9 +6,9 @@ import sys
 import tempfile
 import time
 from bisect import bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -20,9 +20,9 @@ from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.new_run import smaller_size
+from launcher.launch.new_run import fewest_epochs, size_in
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
-from launcher.measure.estimate import REQUEST, RESULT, Measurement, estimate, occasions
+from launcher.measure.estimate import REQUEST, RESULT, Estimate, Measurement, estimate, occasions
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
 from launcher.records.run_folder import RunFolder
@@ -79,42 +79,80 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
     return images * devices.processes
 
 
-def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
-    """Return the config with the most epochs, up to those of the plan, that end within `stop.minutes`.
+@dataclass(frozen=True)
+class _Lengths:
+    """The minutes of a run by its epochs, at the upper end of their intervals, and how many are left for it.
 
-    The time of measured steps, evaluations and checkpoints decides, at the upper end of its interval, up to half more
-    than the mean. ends: when the command must end, of time.monotonic(); `stop.minutes` becomes what is left by then.
-
-    Raises UserError if an epoch takes longer.
+    The time of measured steps, evaluations and checkpoints decides, up to half more than the mean. ends: when the
+    command must end, of time.monotonic().
     """
-    config, most = prepared.plan.config, prepared.plan.epochs
-    minutes = config.stop.minutes
-    assert minutes is not None
-    whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
-    # note: the pages at the end take about as long as the start
-    left = minutes if ends is None else min(minutes, (ends - time.monotonic() - 2 * whole.start_seconds) / 60)
 
-    def dilate(epochs: int) -> float:
-        return config.schedule.dilate if epochs == most else float(f"{epochs / config.epochs:.6g}")
+    prepared: Prepared
+    whole: Estimate
+    left: float
 
-    def minutes_of(epochs: int) -> float:
-        plan = replace(prepared.plan, config=replace(config, schedule=replace(config.schedule, dilate=dilate(epochs))))
+    @classmethod
+    def measured(cls, prepared: Prepared, ends: float | None) -> Self:
+        minutes = prepared.plan.config.stop.minutes
+        assert minutes is not None
+        whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
+        # note: the pages at the end take about as long as the start
+        left = minutes if ends is None else min(minutes, (ends - time.monotonic() - 2 * whole.start_seconds) / 60)
+        return cls(prepared, whole, left)
+
+    def dilate(self, epochs: int) -> float:
+        """Return the `schedule.dilate` of so many epochs."""
+        config = self.prepared.plan.config
+        return config.schedule.dilate if epochs == self.most else float(f"{epochs / config.epochs:.6g}")
+
+    def minutes(self, epochs: int) -> float:
+        """Return the minutes of so many epochs."""
+        plan, whole = self.prepared.plan, self.whole
+        config = replace(plan.config, schedule=replace(plan.config.schedule, dilate=self.dilate(epochs)))
+        plan = replace(plan, config=config)
         parts = (
-            (whole.training, epochs / most),
+            (whole.training, epochs / self.most),
             (whole.evaluation, occasions(plan, config.eval_every) / whole.evaluations),
             (whole.saving, occasions(plan, config.checkpoint.every) / whole.checkpoints),
         )
         return sum(min(span.high, _MOST_OF_MEAN * span.seconds) * part for span, part in parts) / 60
 
-    fitting = bisect_right(range(1, most + 1), left, key=minutes_of)
+    @property
+    def most(self) -> int:
+        return self.prepared.plan.epochs
+
+
+def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
+    """Return the config with the most epochs, up to those of the plan, that end within `stop.minutes`.
+
+    ends: when the command must end, of time.monotonic(); `stop.minutes` becomes what is left by then.
+
+    Raises UserError if an epoch takes longer.
+    """
+    config, lengths = prepared.plan.config, _Lengths.measured(prepared, ends)
+    minutes, left = config.stop.minutes or 0.0, lengths.left
+    fitting = bisect_right(range(1, lengths.most + 1), left, key=lengths.minutes)
     if not fitting:
-        least = math.ceil(round(10 * (minutes_of(1) + minutes - left), 6)) / 10
+        least = math.ceil(round(10 * (lengths.minutes(1) + minutes - left), 6)) / 10
         key, form = ("stop.minutes", "{:g}".format) if ends is None else ("budget", _as_budget)
-        size = smaller_size(prepared, left / minutes_of(1))
+        size = size_in(prepared, left / lengths.minutes(1))
         smaller = f", or smaller images, such as dataset.native_size={size}" if size else ""
         raise UserError(Problem(f"is too short for an epoch; set at least {form(least)}{smaller}", key, form(minutes)))
-    stop, schedule = replace(config.stop, minutes=round(left, 3)), replace(config.schedule, dilate=dilate(fitting))
+    stop, schedule = (
+        replace(config.stop, minutes=round(left, 3)),
+        replace(config.schedule, dilate=lengths.dilate(fitting)),
+    )
     return replace(config, stop=stop if ends is not None else config.stop, schedule=schedule)
+
+
+def size_in_time(prepared: Prepared, ends: float | None) -> int:
+    """Return the image size, at least that of the config, of which the fewest epochs of `recipe=auto` end in time."""
+    started, lengths = time.monotonic(), _Lengths.measured(prepared, ends)
+    # note: the steps of that size are measured too
+    left = lengths.left - (time.monotonic() - started) / 60
+    fewest = min(lengths.most, fewest_epochs())
+    native = prepared.plan.config.dataset.native_size
+    return max(native, size_in(prepared, left / lengths.minutes(fewest)) or native)
 
 
 def _as_budget(minutes: float) -> str:
@@ -122,7 +160,7 @@ def _as_budget(minutes: float) -> str:
     return f"{minutes:g}min" if minutes >= 1 else f"{60 * minutes:g}s"
 
 
-MEASURES = Measures(measure_batch, config_in_time)
+MEASURES = Measures(measure_batch, config_in_time, size_in_time)
 
 
 def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from launcher import paths
 from launcher.cli import within
+from launcher.cli.auto import with_recipe
 from launcher.cli.recipe_choice import Facts, choose
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping, read
@@ -267,3 +268,25 @@ def test_a_folder_alone_trains(images: Path, here: Any) -> None:
     done = here(*words)
     assert "auto: recipe=small: 120 training images" in done.stderr
     assert "recipe: small" in (here.folder / "runs" / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "may_shrink"),
+    [
+        ([], True),
+        (["dataset.native_size=64"], False),
+        (["epochs=3"], False),
+        (["model=resnet18", "recipe=auto"], False),
+    ],
+)
+def test_images_become_smaller_for_a_budget_unless_their_size_or_length_is_typed(
+    words: list[str], may_shrink: bool, images: Path, here: Any
+) -> None:
+    plan = ["plan", f"dataset.path={images}", "launch=cpu", "budget=5min", f"runs={here.folder}", *words]
+    assert ("stop.minutes=5 and their image size" in output_of(*plan)) == may_shrink
+    submit = with_recipe("submit", plan[1:])[1]
+    run = with_recipe("run", plan[1:])[1]
+    assert submit is not None
+    assert run is not None
+    assert (submit.config, submit.may_shrink) == (run.config, run.may_shrink) == (run.config, may_shrink)
+    assert submit.ends is None is not run.ends

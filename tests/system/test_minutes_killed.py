@@ -28,7 +28,8 @@ def take_five_minutes_an_epoch() -> None:
     inner = launch.estimate
 
     def estimate(plan: Plan, measured: Measurement) -> Estimate:
-        return replace(inner(plan, measured), training=Span(*[300.0 * plan.epochs] * 3))
+        training, rest = Span(*[300.0 * plan.epochs] * 3), Span(1.0, 1.0, 1.0)
+        return replace(inner(plan, measured), training=training, evaluation=rest, saving=rest)
 
     launch.estimate, launch._MOST_SECONDS = estimate, 0.04
 
@@ -89,18 +90,20 @@ def test_a_timed_run_that_was_killed_has_the_bits_of_a_whole_one(train: Train, r
     run, on_ranks = train.folder / "runs" / "killed", f"launch.nproc={ranks}"
     train = replace(train, around=(take_five_minutes_an_epoch,))
 
-    def killed(*words: str, code: int, around: Callable[[], None] | None = None, rank: Any = None) -> None:
+    def killed(*words: str, code: int, around: Callable[[], None] | None = None, rank: Any = None) -> str:
         before = (*train.before, *([rank] if rank else []))
         one = replace(train, before=before, around=(*train.around, *([around] if around else [])))
-        ended(one.start(*words), code)
+        output = ended(one.start(*words), code)
         wait_for(lambda: not processes_of(run))
+        return "".join(output)
 
     if ranks == 2:
         killed_while_measuring(train, run, on_ranks)
         killed(*TIMED, on_ranks, code=-9, around=die_once_the_epochs_are_fixed)
         killed(*TIMED, on_ranks, code=-9, around=die_before_the_config_is_written)
         assert not RunFolder(run).config.exists()
-    killed(*TIMED, on_ranks, code=1, rank=die_in_an_evaluation)
+    output = killed(*TIMED, on_ranks, code=1, rank=die_in_an_evaluation)
+    assert RunFolder(run).config.exists(), output
     fixed = read(RunFolder(run).config).schedule.dilate
     assert fixed == pytest.approx(2 / 3, abs=1e-5)
     assert {(run.parent / f"epochs-{rank}").read_text() for rank in range(ranks)} == {"2"}
