@@ -1,10 +1,14 @@
 """The lock files: complete, exact, and each package in one of them."""
 
+import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, distribution
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -21,6 +25,17 @@ def packages(lock: str) -> list[str]:
 @pytest.mark.parametrize("lock", LOCKS)
 def test_each_line_is_one_package_at_one_version(lock: str) -> None:
     assert len(packages(lock)) == len(set(packages(lock))) > 0
+
+
+def test_each_installed_package_supports_the_oldest_python() -> None:
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
+    oldest, pythons = supported.removeprefix(">=") + ".0", {}
+    for name in (name for lock in LOCKS for name in packages(lock)):
+        # note: a lock has packages of other systems too
+        with suppress(PackageNotFoundError):
+            pythons[name] = distribution(name).metadata.get("Requires-Python") or supported
+    assert len(pythons) > len(packages(LOCKS[0])) / 2
+    assert [name for name, needed in pythons.items() if oldest not in SpecifierSet(needed)] == []
 
 
 def test_each_package_of_an_installation_has_hashes() -> None:
