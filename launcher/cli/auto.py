@@ -40,6 +40,7 @@ from launcher.submit.job import PREFIX, gpus_of_node
 _PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look", "lr-find")
 _BARE = (*_PREPARED, "show")
 _ONE_RUN = (*_BARE, "doctor", "prepare", "relabel")
+_SEVERAL = ("curve", "ablate", "tune")
 # What the number and size of the images set besides the recipe, and why.
 _OF_IMAGES = {
     "epochs": "",
@@ -67,6 +68,10 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
     assignments = parse([word for word in words if word not in of_the_job], problems := Problems())
     typed = {one.key: one.value for one in assignments}
     if typed.get("recipe") != recipes.AUTO and (problems or verb not in _BARE or not _is_bare(typed)):
+        if verb in _SEVERAL and _is_bare(typed):
+            images = shlex.quote(f"dataset.path={typed['dataset.path']}")
+            note = f"no recipe, so the defaults of every key; `train plan {images}` prints one for these images to add"
+            print(one_line(f"note: {note}"), file=sys.stderr)
         return [*words], None
     if verb not in _ONE_RUN:
         raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")

@@ -208,6 +208,13 @@ def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
     assert message in refused(*words)
 
 
+def test_several_runs_of_images_without_a_recipe_get_a_note(tmp_path: Path) -> None:
+    for words, count in ((["epochs=1,2"], 1), (["epochs=1,2", "recipe=small"], 0)):
+        _, _, errors = execute("curve", f"dataset.path={tmp_path / 'my images'}", *words)
+        assert errors.count("no recipe, so the defaults of every key") == count
+        assert errors.count(f"`train plan 'dataset.path={tmp_path / 'my images'}'` prints one") == count
+
+
 def test_auto_chooses_for_the_built_in_images_only_if_they_are_typed() -> None:
     assert "recipe=small: 4,000 training images of 10 classes" in execute("plan", "auto", "dataset=shapes")[2]
 
