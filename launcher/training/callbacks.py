@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -112,7 +113,7 @@ class Callbacks:
             return called()
         # note: the user's code may raise anything
         except Exception as error:
-            remedy = f"train resume {self._folder} callbacks.{name}=off continues without it"
+            remedy = f"train resume {quote(str(self._folder))} callbacks.{name}=off continues without it"
             message = f"{what} fails: {reason(error)}; {remedy}"
             self._error = UserError(Problem(message, f"callbacks.{name}", self._values[name].target))
 

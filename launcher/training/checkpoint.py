@@ -10,6 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import torch
@@ -103,7 +104,8 @@ def newest_valid(folder: Path, *, accept_loss: bool = True) -> dict[str, Any] | 
     if not accept_loss and (damaged > 1 or (damaged and path not in files)):
         intact = f"the newest intact one is {path}" if state else "none is intact"
         message = f"{damaged} of the newest checkpoints in {folder} are damaged, and {intact}; to accept the loss, type"
-        raise UserError(f"{message} train resume {run.path} from_step={state['step'] if state else 0}")
+        step = state["step"] if state else 0
+        raise UserError(f"{message} train resume {quote(str(run.path))} from_step={step}")
     if state and path == run.best:
         print(f"{path} is used: it is intact, at step {state.get('step')}, and no newer checkpoint is", flush=True)
     return state

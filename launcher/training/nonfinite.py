@@ -1,6 +1,7 @@
 """Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
 
 from dataclasses import dataclass, replace
+from shlex import quote
 
 from launcher.accelerator import has_streams
 from launcher.counts import count_of
@@ -112,7 +113,7 @@ class NonFiniteGuard:
         samples = gather(outcome.indices.tolist())
         self._logger.record(NonFiniteRecord(step, now(), loss, settings.policy, samples))
         event = f"step {step}: non-finite loss or gradients (loss {loss:.4g})"
-        replay = f"inspect it with: train replay {self._folder.path} step={step - skipped + 1}"
+        replay = f"inspect it with: train replay {quote(str(self._folder.path))} step={step - skipped + 1}"
         if settings.policy == "stop":
             raise UserError(f"{event} (nonfinite.policy=stop); {replay}")
         if settings.policy == "skip":

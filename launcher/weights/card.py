@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from launcher.config.choices import HUB
@@ -29,7 +30,7 @@ def find_weights(weights: str) -> tuple[Path, RunConfig | None]:
     run = RunFolder(path.parent.parent if path.is_file() and path.parent.name == "checkpoints" else path)
     if run.exists():
         if run.path == path and run.newest_step() is None:
-            raise problem(weights, f"has no checkpoint yet; type train resume {path}")
+            raise problem(weights, f"has no checkpoint yet; type train resume {quote(str(path))}")
         return path, read(run.config)
     path = path / WEIGHTS if (path / WEIGHTS).is_file() else path
     if not path.is_file():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,6 @@ from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task
 from launcher.training import checkpoint
-from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import Evaluation, evaluate, outside_steps
 from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
@@ -83,7 +83,7 @@ def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
     """
     config, device = plan.config, use_device(kind, 0)
     set_backend(config)
-    with matching_run(state, config):
+    with checkpoint.matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     precision = choose_precision(config, device)
     task = build_task(config, precision.dtype, state.get("task"))
@@ -153,7 +153,7 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     """
     state = checkpoint.load(folder.best) if best else checkpoint.newest_valid(folder.checkpoints)
     if state is None:
-        raise UserError(f"{folder.path} has no valid checkpoint yet; type train resume {folder.path}")
+        raise UserError(f"{folder.path} has no valid checkpoint yet; type train resume {quote(str(folder.path))}")
     if not {"step", "weights"} <= state.keys():
         raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
     return state

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 
 from launcher.config.compose import compose
 from launcher.config.layers import COMMAND_LINE, leaves
@@ -74,7 +75,7 @@ def main(arguments: argparse.Namespace) -> int:
             out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
             if _ALL_FOLDS in arguments.overrides and not counts["failed"]:
                 _print_out_of_fold(cells)
-            out.print(verbatim(f"to compare the runs: train compare {cells[0].composed.config.runs}"))
+            out.print(verbatim(f"to compare the runs: train compare {quote(str(cells[0].composed.config.runs))}"))
             code = 1 if counts["failed"] else 0
     if arguments.json:
         runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]

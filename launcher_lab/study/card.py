@@ -50,7 +50,8 @@ def card(
     if step is not None and not evaluations:
         raise UserError(f"{folder.path} has no evaluation of its checkpoint of step {step:,}; add --best")
     if not evaluations:
-        raise UserError(f"{folder.path} has no evaluation yet; type train resume {folder.path}")
+        raise UserError(f"{folder.path} has no evaluation yet; type train resume {shlex.quote(str(folder.path))}")
+    name = shlex.quote(folder.path.name)
     parts = [
         f"# {config.model.architecture} on {config.dataset.name}",
         _section(
@@ -60,7 +61,7 @@ def card(
         _section("Data", _table(("", ""), [*_data(config, run)])),
         _section("Versions", _table(("", ""), [*_versions(folder)])),
         _section("Repeat", _code(_command(run))),
-        _section("Use", _code(use or (f"train predict {folder.path.name} IMAGES", f"train export {folder.path.name}"))),
+        _section("Use", _code(use or (f"train predict {name} IMAGES", f"train export {name}"))),
     ]
     return _metadata(config, folder.path.name, evaluations, library), "\n\n".join(parts) + "\n"
 

@@ -266,7 +266,7 @@ def test_a_known_run_is_repeated_if_it_took_half_of_the_time(
     known = SimpleNamespace(words=("recipe=hot", "epochs=3", "seed=1"), line="", seconds=seconds)
     monkeypatch.setattr(within, "_known", lambda *_: [known])
     typed = {"recipe": "auto", "seed": 2, "budget": "2min"}
-    chosen, _ = within.best_within(["recipe=auto", "seed=2", "budget=2min"], typed, "shapes")
+    chosen, _ = within.best_within("run", ["recipe=auto", "seed=2", "budget=2min"], typed, "shapes")
     assert chosen == [*(words or ["recipe=auto"]), "seed=2", "stop.minutes=2"]
 
 
