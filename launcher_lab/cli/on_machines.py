@@ -76,9 +76,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
     candidates, more, remedies = offers_on(composed, chosen)
     notes += more
     if config.task.axes == 1:
-        notes.append(
-            "fitted to steps on images; 11 of 14 published steps of language models are within its first range"
-        )
+        notes.append("fitted to steps on images; docs/prediction.md compares it with published ones of language models")
     if arguments.on != ALL and (problem := candidates[0].problem):
         of_network = problem == network_problem(config, config.hardware)
         key, value = ("hardware.network", None) if of_network else ("device_batch_size", config.device_batch_size)
