@@ -110,8 +110,8 @@ def test_a_job_continues_after_a_killed_launcher_and_after_a_lost_node(
     assert "error: rank 0: another rank has ended, or its node is lost (Connection" in run.log
     assert "exit code 137: job 1 is requeued and continues from runs/pair/checkpoints/step-000000" in run.log
     cluster.lose("node2")
+    # note: srun may be killed before it prints the failure of the node
     wait_for(lambda: cluster.job(run.number)["Restarts"] == "2", interval=SECONDS)
-    assert "Node failure on node2" in run.log
     cluster.start_node("node2")
     run.wait_for_end()
     whole = Train(tmp_path, before=(use_tiny, draw_nothing))
