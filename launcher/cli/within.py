@@ -72,7 +72,8 @@ def _after_start(paid: Budget, text: str) -> Budget:
     """
     start = float(read_mapping(paths.CONF / "auto.yaml")["minutes_of_start"])
     if (minutes := paid.amount / 60) <= start:
-        raise UserError(Problem(f"is {minutes:.3g} min, and a job starts for {start:g}; set more", BUDGET, text))
+        message = f"a job takes {start:g} min to start; set more, such as {2 * start:g}min"
+        raise UserError(Problem(message, BUDGET, text))
     _show(f"{BUDGET}={text}: {minutes:.6g} min, {start:g} of them assumed for the job's start; what its machine takes "
           "before is paid besides")  # fmt: skip
     return Budget(paid.amount - 60 * start, None)

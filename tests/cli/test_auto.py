@@ -62,11 +62,8 @@ def facts(**changes: Any) -> Facts:
         ({"on_gpus": True, "processes": 8, "epochs": 240, **IMAGENET}, "hot", {}),
         ({"task": "multilabel", "on_gpus": True, **IMAGENET}, "small", {"epochs": 10, "loss": "bce", **OTHER_TASKS}),
         ({"task": "multilabel", "weights": True}, "finetune", {"loss": "bce"}),
-        (
-            {"task": "regression", "weights": True},
-            "finetune",
-            {"loss": "mse", "algorithms.label_smoothing": "off"},  # which has no whitening to turn off
-        ),
+        # note: which has no whitening to turn off
+        ({"task": "regression", "weights": True}, "finetune", {"loss": "mse", "algorithms.label_smoothing": "off"}),
     ],
 )
 def test_a_recipe_is_chosen_by_images_devices_weights_and_length(
@@ -241,9 +238,10 @@ def test_a_budget_of_a_job_pays_its_start_too_and_the_printed_command_submits(im
     assert "budget=1usd: 24 min, 1.5 of them assumed for the job's start" in errors
     command = next(line.partition("the same: ")[2] for line in errors.splitlines() if "the same: " in line)
     assert execute(*shlex.split(command)[1:])[:2] == (0, job)
-    assert "budget=5s: is 0.0833 min, and a job starts for 1.5; set more" in refused(*words, "budget=5s")
+    assert "budget=5s: a job takes 1.5 min to start; set more, such as 3min" in refused(*words, "budget=5s")
 
 
+@pytest.mark.system
 def test_a_budget_shows_the_finished_runs_that_ended_in_it(images: Path, here: Any) -> None:
     words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
     words += ["launch.nproc=1", "dataloader.workers=0", "budget=10min"]

@@ -36,10 +36,7 @@ TEN = with_values(
 
 
 def in_time(
-    minutes: float,
-    monkeypatch: pytest.MonkeyPatch,
-    config: RunConfig = TEN,
-    ends: float | None = None,
+    minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN, ends: float | None = None
 ) -> RunConfig:
     """Return the config for steps of 0.1 s, evaluations of 2 s, checkpoints of 3 s and a start of 5 s."""
     config = with_values(config, {"stop.minutes": minutes})
