@@ -16,6 +16,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
+from launcher.installation import page
 from launcher.records.progress import duration
 from launcher_lab.cli.budget import choose
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
@@ -76,17 +77,15 @@ def handle(arguments: argparse.Namespace) -> int | None:
     candidates, more, remedies = offers_on(composed, chosen)
     notes += more
     if config.task.axes == 1:
-        notes.append("fitted to steps on images; docs/prediction.md compares it with published ones of language models")
+        compared = f"{page('prediction')} compares it with published ones of language models"
+        notes.append(f"fitted to steps on images; {compared}")
     if arguments.on != ALL and (problem := candidates[0].problem):
         of_network = problem == network_problem(config, config.hardware)
         key, value = ("hardware.network", None) if of_network else ("device_batch_size", config.device_batch_size)
         raise UserError(Problem(problem, key, value))
     if arguments.image:
-        draw_offers(
-            candidates,
-            Path(arguments.image),
-            title=f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}",
-        )
+        title = f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}"
+        draw_offers(candidates, Path(arguments.image), title=title)
     if arguments.json:
         print_json({"notes": [*remedies, *notes], "offers": list(map(_values, candidates))})
         return 0

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import sys
+import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -98,9 +100,12 @@ def test_numbers_that_json_lacks_become_null(folder: RunFolder) -> None:
     assert json.loads(folder.metrics.read_text())["loss"] is None
 
 
-def test_tensorboard_holds_the_same_numbers(folder: RunFolder) -> None:
+def test_tensorboard_holds_the_same_numbers(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+    # note: TensorBoard reads files in the order of their names, which hold seconds; a resume takes longer
+    seconds = count(1e9)
+    monkeypatch.setattr(time, "time", lambda: next(seconds))
     records = training(1, 3.0), evaluation(1, 0.25), training(2, 9.0), ResumeRecord(1, 1e9, 1), training(2, 2.0)
     log(folder, compose(["logger=tensorboard"]).config, *records)
     events = EventAccumulator(str(folder.tensorboard)).Reload()
