@@ -17,7 +17,7 @@ from launcher.errors import Problem, UserError
 from launcher.plan.epochs import dilated_epochs
 from launcher_lab.study.curves import Curve, CurvePoint, build_curves, changed_with_length
 from launcher_lab.study.runs import RunSummary
-from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected
+from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected, estimate
 
 # Keys that may differ between runs of one variant, besides those that may change on resume.
 _IGNORED = (
@@ -183,13 +183,14 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
         base_point = next((one for one in base.points if one.epochs == row.epochs), None)
         if base_point is None:
             continue
-        change = at_equal_cost(base, replace(base, points=(point,)), "epochs", point).value
+        # note: at one length, though runs may have ended before it
+        used = [(base_point, 0.0, 1.0), (point, 0.0, -1.0)]
+        change, sign = estimate(base_point.quality - point.quality, used, "epochs"), base.metric.sign
         with_it, without = base_point.cost("time") or 0.0, point.cost("time") or 0.0
         if row.variant.kind != "without":
-            with_it, without, change = without, with_it, _inverted(change, lambda points: -points)
-        assert change is not None
+            with_it, without, sign = without, with_it, -sign
         assert row.variant.algorithm is not None
-        change = change.times(base.metric.sign)
+        change = change.times(sign)
         listed.append(Effect(row.variant.algorithm, row.variant.kind, row.epochs, change, with_it / without - 1))
     tests = corrected([one.top1 for one in listed])
     return [replace(one, top1=test) for one, test in zip(listed, tests, strict=True) if test is not None]

@@ -21,8 +21,9 @@ from launcher_lab.study.ablation import (
     tradeoffs,
     variant_result,
 )
+from launcher_lab.study.curves import Curve, CurvePoint
 from launcher_lab.study.runs import read_run
-from tests.curves import Values, curve
+from tests.curves import SETTING, Values, curve
 from tests.made_runs import MakeRun
 
 
@@ -65,6 +66,19 @@ def test_effects_by_hand() -> None:
         ("sam", "only", 1, 0.5, pytest.approx(0.2)),
         ("ema", "with", 1, -1.0, pytest.approx(0.1)),
     ]
+
+
+def test_effects_of_runs_that_end_early_are_those_at_their_length() -> None:
+    """A patience or a target ends runs of one length at different epochs."""
+    listed = []
+    for name, epochs, top1 in (("all", 3.0, 70.0), ("without ema", 2.0, 40.0), ("only ema", 4.0, 75.0)):
+        point = CurvePoint(5, (top1,), {"time": (epochs,), "epochs": (epochs,)})
+        own = Curve(name, "mild", SETTING, (point,))
+        listed.append(Row(Variant(name, name.partition(" ")[2] or None, ()), 5, (own, point)))
+        if name == "all":
+            listed.append(Row(Variant("none", None, ()), 5, (own, point)))
+    measured = [(effect.epochs, effect.top1.value, effect.time) for effect in effects(listed)]
+    assert measured == [(5, 30.0, pytest.approx(0.5)), (5, 5.0, pytest.approx(1 / 3))]
 
 
 def test_amdahls_limits_by_hand() -> None:
