@@ -9,6 +9,7 @@ import argparse
 import csv
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -93,6 +94,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError("no images; pass files, folders, or --list FILE")
     if not any(is_file(Path(file)) for file in files):
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
+    masks = _masks(files, Path(arguments.masks or _MASKS)) if by_pixel else []
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
     from launcher.weights import fitted
     from launcher.weights.masks import write_masks
@@ -104,7 +106,7 @@ def main(arguments: argparse.Namespace) -> int:
     titles = trained.task.values.predicted
     if arguments.csv:
         print("file,rank", *titles, "error", sep=",")
-    results = write_masks(trained, files, Path(arguments.masks or _MASKS), arguments.top or _TOP) if by_pixel else None
+    results = write_masks(trained, files, masks, arguments.top or _TOP) if by_pixel else None
     for prediction in results or predictions(trained, files, arguments.top or _TOP):
         if prediction.unreadable:
             failed += 1
@@ -116,6 +118,18 @@ def main(arguments: argparse.Namespace) -> int:
     if by_pixel:
         print(f"masks are in {arguments.masks or _MASKS}", file=sys.stderr)
     return FAILED if failed else DONE
+
+
+def _masks(files: Sequence[str], folder: Path) -> list[Path]:
+    """Return the file of each image's mask; raises UserError if two have one, or a file would be overwritten."""
+    masks = [folder / f"{Path(file).stem}.png" for file in files]
+    if len({*masks}) < len(masks):
+        twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
+        raise UserError(Problem(f"two images have masks {twice.name}; predict them one by one", "--masks", folder))
+    # note: they may be the images, or masks that were drawn by hand
+    if present := [str(mask) for mask in masks if os.path.lexists(mask)]:
+        raise UserError(Problem(f"would overwrite {first_few(present, 1)}; set another folder", "--masks", folder))
+    return masks
 
 
 def _check_counts(arguments: argparse.Namespace) -> None:

@@ -28,24 +28,20 @@ class MaskedImage(PredictedImage):
 
 
 @torch.inference_mode()
-def write_masks(model: TrainedModel, files: Sequence[str], folder: Path, top: int) -> Iterator[MaskedImage]:
+def write_masks(model: TrainedModel, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[MaskedImage]:
     """Write the predicted mask of each file, a PNG of indices with a palette; yield the classes with most pixels.
 
     The shorter edge of an image is resized as for an evaluation; scores are resized to the image's own size.
 
-    Raises UserError if two files have one name, or the folder cannot be written.
+    Raises UserError if a folder cannot be written.
     """
-    masks = [folder / f"{Path(file).stem}.png" for file in files]
-    if len({*masks}) < len(masks):
-        twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
-        raise UserError(Problem(f"two images have masks {twice.name}; predict them one by one", "--masks", folder))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for file, mask in zip(files, masks, strict=True):
+            mask.parent.mkdir(parents=True, exist_ok=True)
             yield _written(model, file, mask, top)
     except OSError as error:
         raise UserError(
-            Problem(f"cannot be written ({error.strerror}); set another folder", "--masks", folder)
+            Problem(f"cannot be written ({error.strerror}); set another folder", "--masks", mask.parent)
         ) from None
 
 

@@ -53,6 +53,12 @@ def test_a_run_is_evaluated_exported_and_writes_masks(tmp_path: Path) -> None:
     assert train("predict", "export", *map(str, files), "--masks", "again", "--csv", "--top", "11").stdout == ours
     masks = [Image.open(tmp_path / "masks" / f"{file.stem}.png") for file in files]
     assert [(mask.mode, mask.size) for mask in masks] == [("P", (32, 32)), ("P", (70, 48))]
+    for folder, number in (("masks", 2), (".", 1)):
+        before = files[1].read_bytes()
+        refused = train("predict", "runs/figures", *map(str, files), "--masks", folder, code=2).stderr
+        assert "would overwrite" in refused
+        assert refused.count("and 1 more") == number - 1
+        assert files[1].read_bytes() == before
     shares = {
         row["class"]: float(row["share"]) for row in csv.DictReader(ours.splitlines()) if row["file"] == str(files[0])
     }
