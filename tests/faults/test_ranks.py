@@ -101,7 +101,7 @@ def test_a_stopped_rank_is_reported_and_recovered_by_a_restart(train: Train, uni
     ranks, start_time = ranks_of(run), time.monotonic()
     ranks[1].send_signal(signal.SIGSTOP)
     wait_for(lambda: not any(map(is_alive, ranks.values())))
-    assert time.monotonic() - start_time < 8 + 4
+    assert time.monotonic() - start_time < 8 + 15
     output, _ = ended(process)
     assert "restarting from the newest checkpoint (1 of 3)" in output
     assert "rank 1 was stopped, by SIGSTOP or a debugger" in output

@@ -148,7 +148,7 @@ def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start,
     before = time.monotonic()
     process.send_signal(signal.SIGTERM)
     ended(process, 143)
-    assert time.monotonic() - before < 10
+    assert time.monotonic() - before < 25, "elastic itself waits for 30 s"
     other.send_signal(signal.SIGTERM)
     ended(other, 143)
 
