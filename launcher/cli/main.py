@@ -179,6 +179,10 @@ def _run(words: list[str]) -> int:
     if words[:1] in (["-V"], ["--version"], ["version"]):
         print(f"train {__version__}")
         return 0
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise UserError("the working directory was deleted; change to another one (cd), and try again") from None
     verb = words.pop(0) if words[0] in VERBS else "run"
     from launcher.cli.words import (  # note: here a stop signal during the import ends without a traceback
         read,

@@ -29,7 +29,7 @@ from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
-from launcher.launch.changes import last_ranks, print_changes
+from launcher.launch.changes import check_checkpoints, last_ranks, print_changes
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
@@ -133,7 +133,9 @@ def resume(
     before = read(folder.config, to_resume=True)
     config, out = here_again(with_absolute_paths(continued(before, words))), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
-        if from_step is not None:
+        if from_step is None:
+            check_checkpoints(folder)
+        else:
             from launcher.training.checkpoint import go_back
 
             go_back(folder, from_step)

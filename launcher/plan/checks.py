@@ -76,6 +76,10 @@ def _batch(plan: Plan) -> Iterator[Problem]:
     if batch % world:
         below = batch // world * world
         choices = f"{below} or {below + world}" if below else f"{world}"
+        nodes = plan.config.launch.nnodes
+        # note: a run that resumes keeps its batch
+        fewer = next((count for count in range(world // nodes, 0, -1) if batch % (count * nodes) == 0), None)
+        choices += f", or launch.nproc={fewer}" if fewer else ""
         yield Problem(f"not divisible by {count_of(world, 'process')}; set {choices}", "batch_size", batch)
     if batch > plan.train_samples:
         message = f"larger than the data set (dataset.train_samples={plan.train_samples}); set a smaller batch"

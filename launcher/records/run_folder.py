@@ -169,11 +169,13 @@ def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
 
 
 def check_new(runs: Path, name: str) -> None:
-    """Raise a UserError if there is a run folder of this name.
+    """Raise a UserError if there is a run folder of this name, or none of this name would be listed.
 
     A folder without config, records and checkpoints is what a start leaves that could not write: it is used again.
     """
     folder = RunFolder(path := runs / name)
+    if name.startswith("."):
+        raise UserError(Problem("would be a hidden folder, which no list of runs has; remove the dot", "run_name", name))
     if folder.exists():
         message = f"{path} exists; type train resume {quote(str(path))}, or set another run_name"
         raise UserError(Problem(message, "run_name", name))

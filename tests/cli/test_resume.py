@@ -135,3 +135,33 @@ def test_the_name_of_an_existing_run_is_refused_before_all_else(here: Here, monk
     monkeypatch.setattr("launcher.launch.start.prepare_run", None)
     line = here(*SHORT, "run_name=run", code=2).stderr
     assert line == "error: run_name=run: runs/run exists; type train resume runs/run, or set another run_name\n"
+
+
+@pytest.mark.parametrize("ended", ["finished", "stopped", "killed after a resume"])
+def test_a_run_whose_checkpoints_are_lost_starts_again_only_on_request(here: Here, ended: str) -> None:
+    words = [*SMALL, "run_name=run", "checkpoint.every=1ba"]
+    if ended == "finished":
+        here(*words)
+    else:
+        here(*words, stop_after=2, code=143)
+    run = RunFolder(here.folder / "runs" / "run")
+    if ended == "killed after a resume":
+        here("resume", "runs/run", stop_after=1, code=143)
+        lines = run.metrics.read_text().splitlines(keepends=True)
+        run.metrics.write_text("".join(lines[:-1]))
+    # note: as an empty folder where a disk is not mounted
+    for path in run.checkpoints.iterdir():
+        path.unlink()
+    before = run.metrics.read_bytes()
+    refusal = here("resume", "runs/run", code=2).stderr
+    assert "runs/run has no checkpoint, but its records have one of step" in refusal
+    assert "restore runs/run/checkpoints, or type train resume runs/run from_step=0" in refusal
+    assert run.metrics.read_bytes() == before
+    here("resume", "runs/run", "from_step=0")
+    assert run.newest_step() == 18
+
+
+def test_a_number_of_processes_that_does_not_divide_the_batch_is_refused_with_one_that_does(here: Here) -> None:
+    here(*SMALL, "run_name=run", stop_after=2, code=143)
+    refusal = here("resume", "runs/run", "launch.nproc=3", code=2).stderr
+    assert "batch_size=16: not divisible by 3 processes; set 15 or 18, or launch.nproc=2\n" in refusal

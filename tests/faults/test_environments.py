@@ -98,6 +98,14 @@ def test_modules_of_the_working_directory_are_not_imported(tmp_path: Path) -> No
     assert "a module of the user" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize("words", ["ls", "plan epochs=1", "resume {}/runs/run"])
+def test_a_working_directory_that_was_deleted_is_one_line(words: str, tmp_path: Path) -> None:
+    script = f"mkdir here; cd here; rmdir ../here; {sys.executable} -m launcher {words.format(tmp_path)}"
+    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: the working directory was deleted; change to another one (cd), and try again\n"
+
+
 @pytest.mark.parametrize(("files", "most"), [(40, 256), (30, 30)])
 def test_a_small_limit_of_open_files_is_raised_or_named(train: Train, files: int, most: int) -> None:
     limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (files, most))

@@ -166,7 +166,7 @@ def test_nested_references_are_refused(recipes: Path) -> None:
     assert "x9 has more than 1000 characters" in errors
 
 
-@pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", "", "a\nb", "\x1b[2J", "n" * 300])
+@pytest.mark.parametrize("name", ["../up", "a/b", "..", ".", ".a", "", "a\nb", "\x1b[2J", "n" * 300])
 def test_a_run_name_must_be_a_folder_name(name: str) -> None:
     assert "run_name" in refused("plan", f"run_name='{name}'")
 
