@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
@@ -180,7 +181,7 @@ def _run(words: list[str]) -> int:
         print(f"train {__version__}")
         return 0
     try:
-        os.getcwd()
+        Path.cwd()
     except FileNotFoundError:
         raise UserError("the working directory was deleted; change to another one (cd), and try again") from None
     verb = words.pop(0) if words[0] in VERBS else "run"
