@@ -65,6 +65,25 @@ def test_documents_of_all_formats_become_the_same_tokens(tmp_path: Path) -> None
         assert stream(config_of(root), "train") == stream(config_of(root), "val") == as_tokens(*texts)
 
 
+def test_validation_is_the_first_split_of_its_names_and_other_files_are_counted(tmp_path: Path) -> None:
+    names = ("train/1.TXT", "train_2.txt", "valid.txt", "test.txt", "extra.txt", "train/notes.doc")
+    for name in names:
+        path = tmp_path / "text" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{name}, a text")
+    config = config_of(tmp_path / "text")
+    assert stream(config, "train") == as_tokens("train_2.txt, a text", "train/1.TXT, a text")
+    assert stream(config, "val") == as_tokens("valid.txt, a text")
+    first, second = (note for note in inspect_data(config, must_exist=True).notes if note.startswith("skipping"))
+    assert first.startswith("skipping 1 file without an extension of text")
+    assert first.endswith("such as train/notes.doc")
+    assert second == "skipping 2 files of text of no split that is read, such as extra.txt"
+    other = replace(config.dataset, kind="folder")
+    assert [one.name for one in text_files(other, whole=True)[0]] == ["valid.txt"]
+    drawn = config_of(tmp_path / "text", "dataset.val_split=0.5")
+    assert [one.name for one in text_files(drawn.dataset)[0]] == ["extra.txt", "train_2.txt", "train/1.TXT"]
+
+
 @pytest.mark.parametrize(("line", "text"), [('{"text": null}', ""), ('{"text": ""}', ""), ("null", None), ('"a"', "a")])
 def test_a_null_is_no_text(line: str, text: str | None, tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
@@ -115,7 +134,8 @@ def test_long_documents_are_cut_after_a_line_and_end_once(tmp_path: Path, monkey
     for name in ("train.txt", "val.txt"):
         (tmp_path / "text").mkdir(exist_ok=True)
         (tmp_path / "text" / name).write_text(text)
-    pieces = [*pieces_of(text_files(config_of(tmp_path / "text").dataset), config_of(tmp_path / "text").dataset)]
+    dataset = config_of(tmp_path / "text").dataset
+    pieces = [*pieces_of(text_files(dataset)[0], dataset)]
     assert len(pieces) > 10
     assert all(piece.text.endswith(b"\n") for piece in pieces)
     assert stream(config_of(tmp_path / "text"), "train") == as_tokens(text)
@@ -278,7 +298,7 @@ def test_the_trigram_model_is_witten_bells() -> None:
 
 def test_built_in_text_is_the_standard_librarys() -> None:
     dataset = compose(["dataset=python_source"]).config.dataset
-    names = [one.name for one in text_files(dataset)]
+    names = [one.name for one in text_files(dataset)[0]]
     assert "json/decoder.py" in names
     assert not any(name.startswith(("test/", "site-packages/")) for name in names)
 

@@ -14,8 +14,9 @@ from launcher import randomness
 from launcher.config.builtin import BuiltInText, text_of
 from launcher.config.schema import Dataset
 from launcher.counts import count_of
+from launcher.data.dropped import Drops, drop
 from launcher.data.listing import is_ignored
-from launcher.data.sources.layout import problem
+from launcher.data.sources.layout import VAL, problem
 from launcher.data.sources.parquet import pyarrow_module
 
 _PIECE = 1 << 24
@@ -23,7 +24,8 @@ _ROWS = 256
 _TABLES = (".jsonl", ".parquet")
 _PLAIN = (".txt", ".md", ".text", ".py")
 _COLUMNS = ("text", "content")
-_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation", "test")}
+_NO_TEXT = f"files without an extension of text ({' '.join((*_PLAIN, *_TABLES))})"
+_NO_SPLIT = "files of text of no split that is read"
 
 
 class Passage(NamedTuple):
@@ -49,29 +51,39 @@ class TextFile:
     changed: int
 
 
-def text_files(dataset: Dataset, *, whole: bool = False) -> list[TextFile]:
-    """List the files of a data set's documents in the order of their names; `whole`: all are for validation.
+def text_files(dataset: Dataset, *, whole: bool = False) -> tuple[list[TextFile], Drops]:
+    """List the files of a data set's documents in the order of their names, and count what is not read.
 
-    Folders or files named train and val (or valid, validation, test) are the splits; without them, or with
-    `dataset.val_split`, each document draws one.
+    Folders or files named train and val, or the first other name of validation, are the splits; with
+    `dataset.val_split` each document of the others draws one. `whole`: all are for validation, of divided text only
+    its validation.
 
     Raises UserError if there are none, or no split for validation.
     """
-    text = text_of(dataset.kind) if dataset.is_built_in else None
+    text, drops = text_of(dataset.kind) if dataset.is_built_in else None, Drops()
     root = text.root() if text else Path(dataset.path or "")
-    files = [root] if root.is_file() else [*_below(root, text)]
-    splits = {file: "val" if whole else _split_of(file.relative_to(root.parent).parts[1:][:1]) for file in files}
-    if dataset.val_split is None and "val" not in splits.values():
+    files = [root] if root.is_file() else [*_below(root, text, drops)]
+    words = {file: _split_of(file.relative_to(root.parent).parts[1:2]) for file in files}
+    held_out = next((word for word in VAL if word in words.values()), None)
+    splits: dict[Path, str | None]
+    if whole:
+        splits = {file: "val" for file in files if held_out in (None, words[file])}
+    elif dataset.val_split is not None:
+        splits = dict.fromkeys([file for file in files if words[file] not in VAL] or files)
+    elif held_out is None:
         message = "has no text for validation, val.txt, val.jsonl or val/; add it, or set dataset.val_split=0.01"
         raise problem(str(root), message if files else "has no text: .txt, .jsonl or .parquet, or tokens in .bin")
-    if dataset.val_split is not None:
-        files, splits = [file for file in files if splits.get(file) != "val"] or files, {}
+    else:
+        of_words = {"train": "train", held_out: "val"}
+        splits = {file: of_words[word] for file, word in words.items() if word in of_words}
     listed = []
     for file in files:
         facts, name = file.stat(), file.name if file == root else file.relative_to(root).as_posix()
-        if splits.get(file) or not splits:
-            listed.append(TextFile(file, name, splits.get(file), facts.st_size, facts.st_mtime_ns))
-    return listed
+        if file in splits:
+            listed.append(TextFile(file, name, splits[file], facts.st_size, facts.st_mtime_ns))
+        else:
+            drop(drops, _NO_SPLIT, name)
+    return listed, drops
 
 
 def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Passage]:
@@ -94,25 +106,30 @@ def _drawn(number: int, fraction: float) -> str:
     return "val" if is_val else "train"
 
 
-def _below(root: Path, text: BuiltInText | None) -> Iterator[Path]:
+def _below(root: Path, text: BuiltInText | None, drops: Drops) -> Iterator[Path]:
+    """Yield the files of text below a folder, and count others beside text that is not built in."""
     suffixes, without = (text.extension, text.without) if text else ((*_PLAIN, *_TABLES), ())
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in without)
-        yield from (Path(folder, name) for name in sorted(names) if name.endswith(suffixes) and not is_ignored(name))
+        for name in sorted(name for name in names if not is_ignored(name)):
+            if name.lower().endswith(suffixes):
+                yield Path(folder, name)
+            elif text is None:
+                drop(drops, _NO_TEXT, Path(folder, name).relative_to(root).as_posix())
 
 
 def _split_of(names: Sequence[str]) -> str | None:
     word = re.split(r"[-_.]", names[0])[0].lower() if names else ""
-    return next((split for split, words in _SPLITS.items() if word in words), None)
+    return word if word in ("train", *VAL) else None
 
 
 def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:
     """Yield the documents of a file in pieces, and whether each ends there; long texts are cut after a line."""
-    if file.path.suffix == ".parquet":
+    if (suffix := file.path.suffix.lower()) == ".parquet":
         yield from ((text, True) for text in _of_parquet(file.path, column))
         return
     with file.path.open("rb") as lines:
-        if file.path.suffix == ".jsonl":
+        if suffix == ".jsonl":
             yield from ((_of_line(line, number, file.path, column), True) for number, line in enumerate(lines, 1))
             return
         while piece := lines.read(_PIECE):

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from launcher import atomic, paths
 from launcher.config.schema import Dataset
+from launcher.data.dropped import Drops
 from launcher.data.split import Split
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import open_shard, shards_in, write_shard
@@ -38,6 +39,7 @@ class Tokens:
     tokenizer: str | None = None
     key: str | None = None
     trigram: float | None = None
+    dropped: Drops = field(default_factory=dict)
 
 
 def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bool = False) -> Tokens:
@@ -73,7 +75,7 @@ class _Job:
     """The writing of a data set's tokens; a stopped one continues after the last complete pair of files."""
 
     def __init__(self, dataset: Dataset, folder: str | None, whole: bool):
-        self.dataset, self.files = dataset, text_files(dataset, whole=whole)
+        self.dataset, (self.files, self.dropped) = dataset, text_files(dataset, whole=whole)
         self.tokenizer = tokenizer_text(dataset.tokenizer)
         sources = [(one.name, one.split, one.size, one.changed) for one in self.files]
         made_of = [sources, dataset.val_split, dataset.columns.text, self.tokenizer, _CHUNK]
@@ -87,7 +89,8 @@ class _Job:
             raise UserError(Problem(message, "dataloader.folder", self.folder))
         if not (written and written["complete"]):
             written = self._write(report)
-        return Tokens(self.folder, shards_in(self.folder), self.tokenizer, self.key, written.get("trigram"))
+        facts = self.tokenizer, self.key, written.get("trigram"), self.dropped
+        return Tokens(self.folder, shards_in(self.folder), *facts)
 
     def _write(self, report: Report) -> dict[str, Any]:
         tokenizer = tokenizer_of(self.tokenizer, self.dataset.tokenizer or "")

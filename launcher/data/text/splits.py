@@ -7,6 +7,7 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
+from launcher.data.dropped import notes_on
 from launcher.data.identity import fingerprint, of_splits
 from launcher.data.inspection import Inspection
 from launcher.data.split import Split
@@ -23,7 +24,7 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
 
     Raises UserError if a split has no sequence, or the vocabulary is unknown or lacks a token.
     """
-    dataset, notes = config.dataset, []
+    dataset, notes = config.dataset, notes_on(tokens.dropped)
     size = None if tokens.tokenizer is None else tokenizer_of(tokens.tokenizer, dataset.tokenizer or "").vocabulary
     vocabulary = dataset.classes or size
     if vocabulary is None:
@@ -60,7 +61,7 @@ def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) ->
     count = (len(_stream(folder)) - 1) // length
     if count < 1:
         message = f"has not {length + 1:,} tokens for {name}, a sequence and the next token; set a lower task.length"
-        raise UserError(Problem(message, "dataset.path", tokens.folder))
+        raise UserError(Problem(message, "dataset.path", config.dataset.path or tokens.folder))
     return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.files))
 
 
