@@ -112,7 +112,8 @@ class Launcher:
         if not request.requested:
             request.note(number)
             if self._launch.nnodes == 1 or (watch is not None and watch.has_running):
-                self._follower.print("stopping after this step with a checkpoint; press Ctrl-C again to stop at once")
+                saves = " with a checkpoint" if self._target == WORKER else ""
+                self._follower.print(f"stopping after this step{saves}; press Ctrl-C again to stop at once")
                 if watch is not None:
                     watch.send(signal.SIGTERM)
             else:

@@ -26,6 +26,7 @@ from launcher.measure.estimate import REQUEST, RESULT, Estimate, Measurement, es
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
 from launcher.records.run_folder import RunFolder
+from launcher.stopping import StopRequest, StopRequested
 
 # Of `batch_size=auto`: images that the search starts with, and steps that an epoch keeps.
 FEWEST_IMAGES = 2
@@ -179,7 +180,7 @@ def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:
 def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:
     """Launch a target in a folder with the config and the request, and return its result.
 
-    Raises UserError if a rank raised one, or the measurement was stopped or failed.
+    Raises UserError if a rank raised one or the measurement failed, and StopRequested if it was stopped.
     """
     from launcher.launch.elastic import Launcher
 
@@ -198,7 +199,10 @@ def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) ->
         write_teacher(config, folder)
         (folder.path / REQUEST).write_text(json.dumps([seconds, time.monotonic()]))
         once = replace(config.launch, max_restarts=0)
-        code = Launcher(folder.path, prepared.devices, once, TerminalView(console(sys.stderr)), target).run()
+        view, request = TerminalView(console(sys.stderr)), StopRequest()
+        code = Launcher(folder.path, prepared.devices, once, view, target, request=request).run()
+        if request.number is not None:
+            raise StopRequested(request.number)
         if code != 0:
             raise UserError(f"the measurement failed with exit code {code}; see the errors above")
         return TypeAdapter(result).validate_json((folder.path / RESULT).read_bytes())

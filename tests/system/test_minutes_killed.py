@@ -114,3 +114,16 @@ def test_a_timed_run_that_was_killed_has_the_bits_of_a_whole_one(train: Train, r
     train(*WORDS, on_ranks, f"schedule.dilate={fixed}", "run_name=whole")
     assert same(train.decided(run), train.decided(whole))
     assert all(row in results(run) for row in results(whole))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_while_steps_are_measured_is_no_error(train: Train, number: signal.Signals, code: int) -> None:
+    runs = train.folder / "runs"
+    process = train.start(*TIMED, "launch.nproc=2")
+    wait_for(lambda: any(runs.glob(".measuring-*/logs/rank-1.log")), interval=0.005)
+    os.kill(process.pid, number)
+    output, errors = ended(process, code)
+    assert errors.endswith(f"stopped by {number.name}\n")
+    assert "error" not in errors
+    assert "with a checkpoint" not in output + errors
+    assert list(runs.iterdir()) == []
