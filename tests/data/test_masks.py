@@ -76,7 +76,7 @@ def test_a_mask_is_the_same_in_each_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "task", "reason"),
     [
-        (np.full(SHAPE, 9), {"classes": ["a", "b"]}, "48 pixels of the mask have no class, most of them the value 9"),
+        (np.full(SHAPE, 9), {"classes": ["a", "b"]}, "48 pixels of the mask without a class, most of them the value 9"),
         (np.full(SHAPE, 0.5), {}, "a mask of fractions"),
         (np.arange(144).reshape(*SHAPE, 3), {}, "set task.classes="),
         (np.full((*SHAPE, 3), 1, np.uint8), {"classes": COLOURS}, "most of them the colour '#010101'"),
@@ -169,6 +169,15 @@ def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
     assert len(files) == 8
 
 
+def test_masks_of_jpeg_are_refused(tmp_path: Path) -> None:
+    """Values between two classes at their edges would be others."""
+    for mask in [*(pairs(tmp_path) / "masks").iterdir()]:
+        Image.open(mask).save(mask.with_suffix(".jpg"), quality=100)
+        mask.unlink()
+    with pytest.raises(UserError, match=r"6 of 6 images with masks cannot be used: .*[(]its mask is a JPEG"):
+        inspected(tmp_path, "dataset.val_split=0.5")
+
+
 def test_masks_of_0_and_255_name_what_to_set(tmp_path: Path) -> None:
     pairs(tmp_path, scale=255)
     with pytest.raises(
@@ -198,6 +207,7 @@ def test_other_pairs_are_evaluated_with_the_classes_of_the_run(tmp_path: Path) -
     (problem,) = refused.value.problems
     assert problem.key == "dataset.test_path"
     assert (
-        "1 of 3 images with masks cannot be used: images/2.jpg (48 pixels of the mask have no class" in problem.message
+        "1 of 3 images with masks cannot be used: images/2.jpg (48 pixels of the mask without a class"
+        in problem.message
     )
     assert len(inspected(data, *words, "dataset.skip_bad=true").splits[2].files) == 2

@@ -105,7 +105,7 @@ def check_pairs(split: Split, task: MaskTask, classes: int | None, pixel_type: P
     pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
     facts = [
-        1,
+        2,
         files,
         str(task),
         *([] if classes is None else [classes]),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage, samples
 from launcher.data.pixel_types import array_of, is_array
 from launcher.later import torch
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 # The index of pixels that are no part of loss and metrics; classes have those below `MOST_CLASSES`.
 IGNORED, MOST_CLASSES = 255, 254
+_JPEG = b"\xff\xd8"  # the first bytes of a file
 
 
 class MaskTask(Protocol):
@@ -59,8 +61,10 @@ class Masks:
     def read(self, data: bytes) -> np.ndarray:
         """Return the class of each pixel of a mask's file, uint8 [H, W], IGNORED for those without one.
 
-        Raises UnreadableImage if a pixel has no class.
+        Raises UnreadableImage if a pixel has no class, or the format changes values.
         """
+        if data.startswith(_JPEG):
+            raise UnreadableImage("its mask is a JPEG, which changes values at edges; draw masks as PNG")
         array = array_of(data) if is_array(data) else samples(data, as_colours=self.coloured)
         numbers = self._colours(array) if self.coloured else self._numbers(array)
         known, places = self._table
@@ -98,7 +102,8 @@ class Masks:
         several, counts = np.unique(numbers, return_counts=True)
         value = int(several[counts.argmax()])
         shown = f"the colour '#{value:06x}'" if self.coloured else f"the value {value}"
-        return f"{len(numbers):,} pixels of the mask have no class, most of them {shown}; add it to task.classes"
+        pixels = count_of(len(numbers), "pixel")
+        return f"{pixels} of the mask without a class, most of them {shown}; add it to task.classes"
 
 
 def confusion(outputs: Tensor, targets: Tensor) -> Tensor:
