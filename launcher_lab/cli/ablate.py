@@ -1,6 +1,7 @@
 """`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
 
 import argparse
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
+from launcher.config.resolved import as_mapping
 from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
@@ -56,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
     composed = expand(arguments.overrides)[0].composed
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}
-    ordered = [cell for row in cells.values() for cell in row]
+    ordered = _distinct([cell for row in cells.values() for cell in row])
     if arguments.slurm and not arguments.run:
         raise UserError("--slurm submits the missing runs; add --run")
     if arguments.parallel != 1 and not arguments.run:
@@ -96,6 +98,12 @@ def _check_several(words: Sequence[str]) -> None:
     wrong = [Problem(message, key, value, COMMAND_LINE) for key, _, value in several if key not in _SEVERAL]
     if wrong:
         raise UserError(*wrong)
+
+
+def _distinct(cells: Sequence[Cell]) -> list[Cell]:
+    """Return the first run of each config: of two algorithms, without one is only the other."""
+    configs = [json.dumps(as_mapping(cell.composed.config), sort_keys=True, default=str) for cell in cells]
+    return [cell for number, cell in enumerate(cells) if configs.index(configs[number]) == number]
 
 
 def _by_seed(cells: Sequence[Cell]) -> list[Cell]:
