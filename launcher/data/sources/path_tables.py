@@ -200,6 +200,8 @@ def _rows(table: Path) -> Iterator[Row]:
             cells = csv.reader(file, delimiter=_DELIMITERS[format_of(str(table))], strict=True)
             rows = ([*map(str.strip, row)] for row in cells if any(map(str.strip, row)))
             head = next(rows, [])
+            if len(head) == 1 and (other := next((one for one in ";\t," if one in head[0]), None)):
+                raise problem(table, f"separates its cells by {other!r}; write commas, or tabs in a file .tsv")
             if len({*head}) < len(head):
                 raise problem(table, f"has the column {max(head, key=head.count)} twice; rename one")
             for number, row in enumerate(rows, 1):

@@ -94,6 +94,13 @@ def test_nan_is_a_missing_label_and_a_column_twice_is_refused(tmp_path: Path) ->
     assert "has the column label twice" in error(path, "dataset.val_split=0.5")
 
 
+@pytest.mark.parametrize(("name", "separator"), [("t.csv", ";"), ("t.csv", "\t"), ("t.tsv", ",")])
+def test_a_table_of_other_separators_is_refused(name: str, separator: str, tmp_path: Path) -> None:
+    """As spreadsheets write it where a comma is part of numbers."""
+    (tmp_path / name).write_text(f"path{separator}label\r\na.png{separator}ant\r\n")
+    assert f"separates its cells by {separator!r}; write commas" in error(tmp_path / name, "dataset.val_split=0.5")
+
+
 def test_what_is_dropped_is_counted_with_a_reason_and_an_example(tmp_path: Path) -> None:
     draw(tmp_path, [row[0] for row in ROWS])
     rows = [*ROWS, ROWS[0], ROWS[0], ("train/ant/1.png", "ant", "holdout"), ("train/ant/1.png", "ant", "")]
