@@ -135,7 +135,7 @@ def test_a_preempted_task_of_an_array_resumes_and_the_table_is_that_of_one_run_a
     own = [*(word for word in RUN if not word.startswith(("algorithms.", "epochs="))), "epochs=8"]
     grid = ["ablate", "--run", "--grid", "--with=ema", *own, "algorithms=off", "runs=ablation"]
     submitted = cluster.train(*grid, "--slurm")
-    task = re.search(r"ablation/(\S*none\S*)  submitted as job (\d+)_(\d+)", submitted)
+    task = re.search(r"ablation/(\S*-all-\S*)  submitted as job (\d+)_(\d+)", submitted)
     assert task, submitted
     wait_for(lambda: steps_done(cluster.folder / "ablation" / task[1]) > 5)
     cluster.on("node1", "scancel", "--batch", "--signal=USR1", f"{task[2]}_{task[3]}")
