@@ -183,7 +183,7 @@ def _run(words: list[str]) -> int:
     try:
         Path.cwd()
     except FileNotFoundError:
-        raise UserError("the working directory was deleted; change to another one (cd), and try again") from None
+        raise UserError("the working directory was deleted; type cd into another one, and try again") from None
     verb = words.pop(0) if words[0] in VERBS else "run"
     from launcher.cli.words import (  # note: here a stop signal during the import ends without a traceback
         read,

@@ -46,6 +46,7 @@ FILLED = {
     "resume ...": "runs/a",
     "resume ... ...": "runs/a epochs=4",
     "resume ... from_step=...": "runs/a from_step=3",
+    "resume ... from_step=0": "runs/a from_step=0",
     "resume NEW_PATH": "runs/a",
     "resume RUN": "runs/a",
     "show": "",

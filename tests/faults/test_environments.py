@@ -103,7 +103,7 @@ def test_a_working_directory_that_was_deleted_is_one_line(words: str, tmp_path: 
     script = f"mkdir here; cd here; rmdir ../here; {sys.executable} -m launcher {words.format(tmp_path)}"
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: the working directory was deleted; change to another one (cd), and try again\n"
+    assert done.stderr == "error: the working directory was deleted; type cd into another one, and try again\n"
 
 
 @pytest.mark.parametrize(("files", "most"), [(40, 256), (30, 30)])
