@@ -4,6 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from launcher.config.compose import compose
+from launcher.config.schema import RunConfig
+
 MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
 RUN = [
     *(*MODEL, "task=language", "task.length=16", "dataset=text", "dataloader=tokens", "launch=cpu", "epochs=2"),
@@ -11,6 +14,12 @@ RUN = [
     *("optimizer.scale_lr=off", "optimizer.lr=0.01", "schedule.warmup=0ba", "logger.tensorboard=false"),
     *("logger.interval=1ba", "model.dropout=0.1"),
 ]
+TEXT = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", "task.length=4"]
+
+
+def config_of(path: Path, *words: str) -> RunConfig:
+    """Return the config of text or of tokens; its tokens are written beside the text."""
+    return compose([*TEXT, f"dataset.path={path}", f"dataloader.folder={path.parent}/tokens", *words]).config
 
 
 def text_in(folder: Path) -> Path:
@@ -38,3 +47,11 @@ def modded_nanogpts(folder: Path, split: str, tokens: np.ndarray) -> None:
 
 
 LAYOUTS = {"nanogpt": nanogpts, "modded": modded_nanogpts}
+
+
+def layouts(folder: Path, tokens: np.ndarray) -> None:
+    """Write the tokens as nanoGPT's prepare.py does, and as modded-nanogpt's does, in two files."""
+    for name, write in LAYOUTS.items():
+        (folder / name).mkdir()
+        for split in ("train", "val"):
+            write(folder / name, split, tokens)

@@ -235,7 +235,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
         ("dataset.train_samples", plan.train_samples, samples),
     )
     if problems := [
-        Problem(f"{where} has {actual}; set {key}={actual} or another dataset.path", key, planned)
+        Problem(f"{where} has {actual}; restore the images, or set another dataset.path", key, planned)
         for key, planned, actual in counts
         if planned != actual
     ]:

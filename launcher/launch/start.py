@@ -144,7 +144,7 @@ def resume(
             out.print(longer, markup=False, soft_wrap=True)
             return Ended(folder, DONE)
         skipped = read_skipped(folder.skipped, config.dataset)
-        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse_shorter, folder))
+        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse, folder, before))
         config.logger.check()
         mirror_of(config, folder.path.name)
         if config != before:
@@ -171,8 +171,13 @@ def _how_to_train_longer(folder: RunFolder, config: RunConfig) -> str | None:
     return f"{where} is finished after {count_of(done, 'epoch')}; to train longer: {longer}{note}"
 
 
-def _refuse_shorter(folder: RunFolder, plan: Plan) -> None:
-    """Raise a UserError if a plan ends before the newest checkpoint, or is too short for the values of the run."""
+def _refuse(folder: RunFolder, before: RunConfig, plan: Plan) -> None:
+    """Raise a UserError if a plan has other images, ends before the newest checkpoint, or is too short for the run."""
+    dataset = plan.config.dataset
+    if before.dataset.train_samples not in (None, plan.train_samples):
+        where, had = dataset.path or dataset.name, count_of(before.dataset.train_samples, plan.config.task.sample)
+        message = f"{where} has {plan.train_samples:,} for training, and the run {had}; restore them"
+        raise UserError(Problem(message, "dataset.train_samples", before.dataset.train_samples))
     done, epochs = folder.newest_step(), plan.config.epochs
     if done is not None and plan.total_steps < done:
         message = f"must be at least {plan.epoch_steps.before(done):.1f}, which the run has completed"

@@ -165,3 +165,20 @@ def test_a_number_of_processes_that_does_not_divide_the_batch_is_refused_with_on
     here(*SMALL, "run_name=run", stop_after=2, code=143)
     refusal = here("resume", "runs/run", "launch.nproc=3", code=2).stderr
     assert "batch_size=16: not divisible by 3 processes; set 15 or 18, or launch.nproc=2\n" in refusal
+
+
+def test_a_run_refuses_fewer_images_and_notes_no_other_data_set(here: Here) -> None:
+    images = write_images(here.folder / "images", {"train": 24, "val": 8})
+    words = [*(word for word in SMALL if "dataset" not in word), "dataset=image_folder", f"dataset.path={images}"]
+    here(*words, "dataset.native_size=32", "run_name=run", stop_after=2, code=143)
+    run = RunFolder(here.folder / "runs" / "run")
+    before, moved = run.dataset.read_bytes(), images / "train" / "cat" / "0.jpg"
+    moved.rename(images / "0.jpg")
+    refusal = here("resume", "runs/run", code=2).stderr
+    expected = f"dataset.train_samples=48: {images} has 47 for training, and the run 48 images; restore them\n"
+    assert refusal == f"error: {expected}"
+    assert run.dataset.read_bytes() == before
+    (images / "0.jpg").rename(moved)
+    here("resume", "runs/run")
+    assert run.dataset.read_bytes() == before
+    assert run.newest_step() == 9
