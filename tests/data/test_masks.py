@@ -188,6 +188,20 @@ def test_masks_of_0_and_255_name_what_to_set(tmp_path: Path) -> None:
     assert result.classes == ["background", "object"]
 
 
+@pytest.mark.parametrize("words", [[], ["dataset.classes=3"]])
+def test_a_stray_value_is_no_class_and_gaps_are_named(words: list[str], tmp_path: Path) -> None:
+    for number in range(2):
+        write(pairs(tmp_path) / "masks" / f"{number}", np.arange(48, dtype=np.uint8).reshape(SHAPE) % 3)
+    words = ["dataset.val_split=0.3", *words]
+    assert inspected(tmp_path, *words).classes == ["0", "1", "2"]
+    write(tmp_path / "masks" / "0", np.full(SHAPE, 7, np.uint8))
+    with pytest.raises(
+        UserError, match=r"have the values 0, 1, 2, 7; if 7 is the last class, set dataset\.classes=8, "
+    ):
+        inspected(tmp_path, *words)
+    assert inspected(tmp_path, *words, "dataset.classes=8").classes == [*map(str, range(8))]
+
+
 def test_the_identity_is_that_of_images_and_masks_in_any_folder(tmp_path: Path) -> None:
     one, two = (inspected(pairs(tmp_path / name), "dataset.val_split=0.3").config for name in ("a", "b"))
     assert identity(one) == identity(two)
