@@ -238,6 +238,8 @@ def test_a_resume_reads_the_ends_of_a_million_records(
     folder = RunFolder(long_run)
     attempts = [record for record in records([0.5], [1.0], None) if isinstance(record, StartRecord)]
     append(folder.attempts, *attempts, ResumeRecord(3, 1e9, 4))
+    folder.checkpoints.mkdir(exist_ok=True)
+    (folder.checkpoints / checkpoint_name(3)).touch()
     notes: list[str] = []
 
     def write(self: Any, *words: Any, **_: Any) -> None:
