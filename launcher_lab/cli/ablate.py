@@ -1,7 +1,6 @@
 """`train ablate`: the ablation grid of a recipe, effects of its algorithms in finished runs, parts of a step."""
 
 import argparse
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -12,7 +11,7 @@ from rich.table import Table
 from launcher.cli.estimate import seconds
 from launcher.config.compose import Composed
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.resolved import as_mapping
+from launcher.config.resolved import digest
 from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
@@ -102,8 +101,10 @@ def _check_several(words: Sequence[str]) -> None:
 
 def _distinct(cells: Sequence[Cell]) -> list[Cell]:
     """Return the first run of each config: of two algorithms, without one is only the other."""
-    configs = [json.dumps(as_mapping(cell.composed.config), sort_keys=True, default=str) for cell in cells]
-    return [cell for number, cell in enumerate(cells) if configs.index(configs[number]) == number]
+    first: dict[str, Cell] = {}
+    for cell in cells:
+        first.setdefault(digest(cell.composed.config), cell)
+    return [*first.values()]
 
 
 def _by_seed(cells: Sequence[Cell]) -> list[Cell]:
