@@ -125,7 +125,9 @@ def _masks(files: Sequence[str], folder: Path) -> list[Path]:
     masks = [folder / f"{Path(file).stem}.png" for file in files]
     if len({*masks}) < len(masks):
         twice = next(mask for number, mask in enumerate(masks) if mask in masks[:number])
-        raise UserError(Problem(f"two images have masks {twice.name}; predict them one by one", "--masks", folder))
+        raise UserError(
+            Problem(f"two images have masks {twice.name}; predict them into different folders", "--masks", folder)
+        )
     # note: they may be the images, or masks that were drawn by hand
     if present := [str(mask) for mask in masks if os.path.lexists(mask)]:
         raise UserError(Problem(f"would overwrite {first_few(present, 1)}; set another folder", "--masks", folder))
