@@ -13,7 +13,7 @@ from launcher.records.run_folder import VOID, RunFolder, checkpoint_files, note_
 
 
 def check_checkpoints(folder: RunFolder) -> None:
-    """Raise a UserError if a run has lost its checkpoints, since it would start again without a word.
+    """Raise a UserError if a run has lost its checkpoints, since it would restart from step 0 in silence.
 
     A record of a resume or an end follows a saved checkpoint. Void checkpoints are those of a run that shall go back.
     """

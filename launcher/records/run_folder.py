@@ -175,9 +175,7 @@ def check_new(runs: Path, name: str) -> None:
     """
     folder = RunFolder(path := runs / name)
     if name.startswith("."):
-        raise UserError(
-            Problem("would be a hidden folder, which no list of runs has; remove the dot", "run_name", name)
-        )
+        raise UserError(Problem("would be a hidden folder, which lists of runs skip; remove the dot", "run_name", name))
     if folder.exists():
         message = f"{path} exists; type train resume {quote(str(path))}, or set another run_name"
         raise UserError(Problem(message, "run_name", name))

@@ -96,22 +96,20 @@ class SegmentationConfig(ImageTaskConfig):
     def names_of(self, train: Sequence[int], val: Sequence[int], classes: int | None) -> list[str]:
         """Return the names of the classes, given the pixels of each index in the masks and their number, if it is set.
 
-        Raises UserError if the masks have fewer than two classes, values beyond them, or between their values others.
+        Raises UserError if the masks have fewer than two classes, or values above the last class, or lack one below it.
         """
         if self.classes is not None:
             return [*self.classes]
         present = [number for number in range(MOST_CLASSES) if train[number] or val[number]]
-        if (count := classes or max(present, default=0) + 1) < 2:
+        last = max(present, default=0)
+        if (count := classes or last + 1) < 2:
             has = f"0 and {self.ignore}, which is ignored" if train[IGNORED] else "0"
             message = f"masks have only the values {has}; set task.classes={{background:0,object:255}} for masks of "
             raise UserError(Problem(f"{message}0 and 255", "task.classes", None))
-        highest = present[-1] + 1 if present else 0
-        if highest > count or (classes is None and len(present) < count):
-            # note: a stray value would be a class, and so would all values below it
-            has = (
-                f"masks have the values {first_few([*map(str, present)], 9)}; if {highest - 1} is the last class, set "
-            )
-            message = f"{has}dataset.classes={highest}, else name the values in task.classes, or repair the masks"
+        # note: a stray value would be a class, and so would all values below it
+        if last >= count or (classes is None and len(present) < count):
+            has = f"masks have the values {first_few([*map(str, present)], 9)}; if {last} is the last class, set "
+            message = f"{has}dataset.classes={last + 1}, else name the values in task.classes, or repair the masks"
             raise UserError(Problem(message, "dataset.classes", classes))
         return [str(number) for number in range(count)]
 
