@@ -12,7 +12,8 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from tests.forked import piped
+from tests import kept_compositions
+from tests.forked import fork_probes, piped
 from tests.made_runs import make_run
 from tests.other_machine import simulate
 from tests.runs import Cold, Here, Train
@@ -34,6 +35,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
 simulate()
+kept_compositions.keep()
+fork_probes()
 
 with suppress(AttributeError):
     # note: glibc's M_ARENA_MAX; gaps in the arenas of threads are not reused

@@ -22,7 +22,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import NoReturn
 
-from tests import forked_ranks
+from tests import forked_ranks, loader_server
 from tests.forked_ranks import MOST_BYTES
 
 _IMPORTED = (
@@ -90,6 +90,8 @@ def become(words: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
         path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path not in ("", *sys.path)
     ]
     tempfile.tempdir = None
+    if words[0] != "-c":
+        loader_server.prepare()
     gc.enable()
     code = 1
     try:
@@ -131,8 +133,12 @@ def _compose() -> None:
     """Compose a config, whose files, types and keys the forks then know, and forget what a fork's packages may add."""
     from launcher import plugins
     from launcher.config import code, compose, keys
+    from tests import kept_compositions
     from tests.runs import SMALL
 
+    # note: a test of failing calls counts them
+    if "LD_PRELOAD" not in os.environ:
+        kept_compositions.keep()
     compose.compose(SMALL)
     keys.all_keys()
     for known in (plugins.points, plugins.registered, plugins.packages, code.installed):
@@ -156,6 +162,7 @@ def _main(name: str) -> None:
     for module in _IMPORTED:
         importlib.import_module(module)
     _compose()
+    importlib.import_module("tests.forked").fork_probes()
     # note: elastic reads only the names of functions, and the search for their source is slow
     inspect.stack = _stack  # type: ignore[assignment]
     gc.freeze()

@@ -22,6 +22,7 @@ from typing import IO, Any
 from tests.fork_server import MOST_BYTES, address
 
 _SECONDS = 0.01
+_CHOOSING_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")
 # note: forks inherit it, so that they use the same server
 _RUN = os.environ.setdefault("TESTS_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())))
 
@@ -139,6 +140,27 @@ def fork_checks(*before: Callable[[], object]) -> None:
     from launcher.weights import export_check
 
     export_check.subprocess = piped(*before)  # type: ignore[assignment]
+
+
+def fork_probes() -> None:
+    """Run probes of torch in forks of a process that has imported it, each once per process and choice of GPUs."""
+    from launcher import probe
+
+    # note: the doctor probes in threads, and two would start the fork server twice
+    lock, results = threading.Lock(), dict[str, subprocess.CompletedProcess[str]]()
+
+    def run(command: Sequence[str], **how: Any) -> subprocess.CompletedProcess[str]:
+        if command[2] != probe.TORCH:
+            return subprocess.run(command, **how)
+        key = repr([command[3:], [item for item in os.environ.items() if item[0].startswith(_CHOOSING_GPUS)]])
+        with lock:
+            if key not in results:
+                process = Command(command[1:], Path.cwd(), os.environ)
+                output, errors = process.communicate()
+                results[key] = subprocess.CompletedProcess(command, process.wait(), output, errors)
+            return results[key]
+
+    probe.subprocess = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)  # type: ignore[assignment]
 
 
 def python(code: str, *words: str, folder: Path, environment: Mapping[str, str] = os.environ) -> str:

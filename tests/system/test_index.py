@@ -43,7 +43,7 @@ def count_compositions() -> None:
             print("composed", file=file)
         return made(*arguments, **keywords)
 
-    hydra_source.compose = compose
+    hydra_source.compose, hydra_source._KEPT = compose, {}
 
 
 @pytest.fixture

@@ -1,0 +1,59 @@
+"""Fork multiprocessing's server of loader workers from a process without threads, which saves its imports."""
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from multiprocessing import forkserver, util
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_MAIN = "from multiprocessing.forkserver import main;"
+_MOST_BYTES = 1 << 16
+# More than the numbers of the descriptors that a process has here.
+_HIGH = 200
+
+
+def prepare() -> None:
+    """Fork a process that waits to become the server; later calls for a second one start it as usual."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    parent = os.getpid()
+    if not (waiting := os.fork()):
+        ours.close()
+        _wait(theirs, parent)
+    theirs.close()
+    start, left = util.spawnv_passfds, [waiting]
+
+    def spawn(path: bytes, words: Sequence[Any], files: Sequence[int]) -> int:
+        if not left or os.getpid() != parent or not str(words[-1]).startswith(_MAIN):
+            return start(path, words, files)
+        message = repr((str(words[-1]), str(Path.cwd()), [*files])).encode()
+        socket.send_fds(ours, [message], [*files])
+        return left.pop()
+
+    forkserver.util = SimpleNamespace(**{**vars(util), "spawnv_passfds": spawn})  # type: ignore[attr-defined]
+
+
+def _wait(theirs: socket.socket, parent: int) -> NoReturn:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # note: the working directory is that of a run's processes
+    os.chdir("/")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    message, files, *_ = socket.recv_fds(theirs, _MOST_BYTES, 8)
+    if not message or os.getppid() != parent:
+        os._exit(0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
+    theirs.close()
+    code, folder, numbers = eval(message)
+    for file, number in zip([os.dup2(file, _HIGH + n) for n, file in enumerate(files)], numbers, strict=True):
+        os.dup2(file, number)
+    os.chdir(folder)
+    gc.enable()
+    try:
+        exec(code, {})
+    finally:
+        os._exit(0)
