@@ -1,9 +1,12 @@
-# `make demo` trains on built-in images; `make test` runs every check. Both install what they need first.
-.PHONY: demo test quick gpu gpu-simulated setup setup-tests setup-originals check soak
+# `make demo` trains on built-in images; `make test` runs the tests of every change, `make test-all` all that there are.
+# Each installs what it needs first.
+.PHONY: demo test rest test-all gpu gpu-simulated setup setup-tests setup-rest setup-originals check soak
 
-# Tests that run with FFCV's own package and Pillow-SIMD, whose pixels are equal, and again on plain Pillow without FFCV.
-PLAIN = tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
+# Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD, whose pixels are torch's.
+TWICE = tests/data/test_crops.py tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
 TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launcher_lab recipes scripts tests
+# One worker a core, as far as memory goes; further words, such as --durations=50.
+PYTEST = .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(FLAGS)
 
 # Some images set it; each process then compiles all that it imports, which takes longer than the rest of its start.
 export PYTHONDONTWRITEBYTECODE =
@@ -13,16 +16,18 @@ demo: setup
 	.venv/bin/train recipe=mild dataset=shapes model=resnet18 launch=cpu batch_size=64 schedule.dilate=0.25 algorithms.ema.half_life=25ba
 
 test: setup-tests check
-	PYTHONPATH=$(CURDIR)/.venv/originals .venv/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
-	.venv/bin/python -m pytest -n 2 --dist loadfile $(PLAIN)
+	$(PYTEST)
 
-quick: setup check
-	.venv/bin/python -m pytest -m "not system"
+rest: setup-rest
+	PYTHONPATH=$(CURDIR)/.venv/originals $(PYTEST) --rest
+	PYTHONPATH=$(CURDIR)/.venv/originals $(PYTEST) $(TWICE)
+
+test-all: test rest
 
 gpu:
 	@scripts/gpu.sh --out gpu-results $(IMAGES)
 
-gpu-simulated: setup-tests
+gpu-simulated: setup-rest
 	GPU_SIMULATED=all .venv/bin/python -m pytest -n 2 --dist loadfile tests/simulated_gpu
 
 soak: setup-tests
@@ -37,8 +42,11 @@ check: setup
 setup:
 	@scripts/setup.sh
 
-setup-tests:
-	@scripts/setup.sh tests
+setup-tests: setup
+	@scripts/setup_tests.sh
+
+setup-rest: setup
+	@scripts/setup_tests.sh rest
 
 setup-originals: setup
 	@scripts/setup_originals.sh

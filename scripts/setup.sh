@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install requirements.lock, which needs no compiler, and the launcher into .venv; does nothing if that is up to date.
-# `setup.sh tests` also installs what some tests need. PYTHON is the interpreter, python3 by default.
+# PYTHON is the interpreter, python3 by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,10 +9,8 @@ stamp=.venv/.complete
 checksum=$(cat requirements.lock pyproject.toml scripts/setup.sh | sha256sum)
 is_current() { [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$checksum" ]; }
 have_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
-for_tests() { [ "$1" != tests ] || scripts/setup_tests.sh; }
 
 if is_current; then
-    for_tests "${1:-}"
     exit 0
 fi
 
@@ -45,11 +43,8 @@ by_uv() {
             ${index:+--default-index "$index"} --requirement requirements.lock
 }
 
-for_tests "${1:-}" &
-tests_job=$!
 echo "setup: installing Python packages into .venv (some minutes, 6 GB)"
 by_uv || $pip install --no-deps --require-hashes --requirement requirements.lock
 rm -rf .venv/cache
 $pip install --no-deps --no-build-isolation --editable .
 echo "$checksum" > "$stamp"
-wait "$tests_job"

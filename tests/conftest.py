@@ -12,18 +12,24 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from launcher import probe
 from tests import kept_compositions
 from tests.forked import fork_probes, piped
 from tests.made_runs import make_run
 from tests.other_machine import simulate
 from tests.runs import Cold, Here, Train
+from tests.skips import pytest_sessionfinish, pytest_terminal_summary
 
-__all__ = ["make_run"]
+__all__ = ["make_run", "pytest_sessionfinish", "pytest_terminal_summary"]
+
+# What plain `pytest` leaves out and `pytest --rest` runs; files that are named on the command line run whole.
+_REST = "(system or slow or sweep or sim or gpu) and not skeleton"
 
 _COMPUTING = ("benchmarks", "training")
 _SLOWEST = ("test_real_slurm.py", "test_gpu_script.py", "test_ranks.py", "test_core_alone.py")
 # Memory that a test may leave occupied.
 _LEFT_MIB = 40
+_WORKER_BYTES, _SERVER_BYTES = 1.2e9, 0.9e9
 _min_mib = math.inf
 
 # note: timings on a shared machine are unreliable, and a failure in CI must be reproducible
@@ -41,6 +47,26 @@ fork_probes()
 with suppress(AttributeError):
     # note: glibc's M_ARENA_MAX; gaps in the arenas of threads are not reused
     ctypes.CDLL(None).mallopt(-8, 1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rest", action="store_true", help="run the cases that plain pytest leaves out")
+    parser.addoption("--listed-skips", action="store_true", help="fail if a skip is not in tests/skips.txt")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.rest:
+        config.option.markexpr = _REST
+    elif config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.markexpr:
+        config.option.markexpr = f"not ({_REST})"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return a worker a core, as far as memory goes."""
+    fitting = (probe.usable_memory()[1] - _SERVER_BYTES) // _WORKER_BYTES
+    return max(1, min(probe.usable_cores(), int(fitting)))
 
 
 def pytest_collection_finish() -> None:

@@ -14,6 +14,7 @@ from launcher_lab.predict.trace import Call
 from tests.networks import tiny
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_networks")
 def test_every_algorithm_is_timed_at_a_toy_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--model resnet18 --size 32 --batch 4 --steps 1 --repeats 1 --device cpu --precision fp32 --json"

@@ -18,6 +18,8 @@ from launcher.config.compose import compose
 from launcher.data.loaders.ffcv import FFCVLoader
 from tests.forked import Command
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def tar(tmp_path_factory: pytest.TempPathFactory) -> Path:

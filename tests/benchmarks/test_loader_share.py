@@ -6,6 +6,8 @@ import pytest
 
 from benchmarks.loader_share import LOADERS, cell, offers, share
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "prediction.md"
 
 

@@ -80,7 +80,7 @@ RESUME, AGAIN = "type: train resume runs/run", "to start again, type the same co
         ("rehearsal", 1, AGAIN),
         ("step", 2, RESUME),
         ("evaluation", 1, RESUME),
-        ("checkpoint", 1, RESUME),
+        pytest.param("checkpoint", 1, RESUME, marks=pytest.mark.skeleton),
         ("checkpoint", 2, RESUME),
         ("mirror", 1, RESUME),
         ("end", 1, None),

@@ -30,6 +30,7 @@ def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.skeleton
 def test_training_continues_on_a_full_disk_but_the_last_checkpoint_must_succeed(here: Here, small_disk: Path) -> None:
     ended = here(*SHORT, "launch.nproc=1", f"runs={small_disk}", "run_name=full", code=1)
     joined = "".join(ended.stdout.split())  # the terminal's lines are shorter than the path

@@ -50,7 +50,7 @@ def listening(run: Path) -> set[tuple[str, int]]:
     return sockets
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.skeleton), 2])
 def test_a_run_on_one_node_listens_on_loopback_and_one_process_on_nothing(train: Train, ranks: int) -> None:
     process = train.start(*SMALL, "run_name=run", f"launch.nproc={ranks}")
     run, seen = train.folder / "runs" / "run", set()

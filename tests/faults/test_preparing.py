@@ -35,6 +35,7 @@ def images(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.skeleton
 def test_preparation_stops_and_continues_to_the_same_bytes(train: Train, images: Path) -> None:
     words = ["prepare", "dataset=image_folder", f"dataset.path={images}", "dataloader.workers=1"]
     folder = train.folder / "files"

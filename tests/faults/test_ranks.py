@@ -94,6 +94,7 @@ def assert_same_end(train: Train, run: Path, uninterrupted: Path) -> None:
     wait_for(lambda: not processes_of(run), 10)
 
 
+@pytest.mark.skeleton
 def test_a_stopped_rank_is_reported_and_recovered_by_a_restart(train: Train, uninterrupted: Path) -> None:
     process = train.start(*SHORT, "run_name=lost", "launch.hang_timeout=8")
     run = train.folder / "runs" / "lost"
@@ -144,6 +145,7 @@ def test_a_stop_signal_to_one_rank_ends_the_run_as_stopped(train: Train, uninter
     assert_same_end(train, run, uninterrupted)
 
 
+@pytest.mark.skeleton
 def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     train: Train, here: Here, uninterrupted: Path
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.simulated_gpu import job
 from tests.simulated_gpu.step_table import HEADS
 
-pytestmark = job.needs_compiler
+pytestmark = [job.needs_compiler, pytest.mark.sim]
 HAZARDS = (
     *("it trains to the bits of the CPU", "a missing wait_stream", "a missing record_stream"),
     *("pinned memory overwritten early", "pinned memory freed early", "a copy read before its event", "captures"),

@@ -19,6 +19,7 @@ def test_the_source_has_the_text_that_a_fault_replaces_once(name: str) -> None:
     assert Path(spec.origin).read_text().count(fault.old) == 1
 
 
+@pytest.mark.sim
 @job.needs_compiler
 @pytest.mark.skipif(not job.EVERYTHING, reason="takes minutes: make gpu-simulated")
 @pytest.mark.parametrize("name", FAULTS)

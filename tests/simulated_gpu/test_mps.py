@@ -36,6 +36,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.sim
 @job.needs_compiler
 def test_what_is_not_refused_trains_to_the_same_bits(tmp_path: Path) -> None:
     job.write_text(tmp_path / "text")

@@ -19,7 +19,7 @@ from tests.simulated_gpu import cases, job
 from tests.simulated_gpu.cases import Case
 from tests.trainers import ALGORITHMS, OPTIMIZERS
 
-pytestmark = [job.needs_compiler, pytest.mark.timeout(6 * 3600 if job.EVERYTHING else 1800)]
+pytestmark = [job.needs_compiler, pytest.mark.sim, pytest.mark.timeout(6 * 3600 if job.EVERYTHING else 1800)]
 COUNTS = Path(__file__).with_name("counts.yaml")
 CASES = cases.ONE_RANK + cases.TWO_RANKS + (cases.everything() if job.EVERYTHING else [])
 ORDERS = cases.MORE_ORDERS if job.EVERYTHING else cases.ORDERS

@@ -102,7 +102,7 @@ def wait_for_loss() -> None:
 def missing() -> str | None:
     """Return why Slurm cannot run here; None if it can."""
     if absent := [name for name in _PROGRAMS if shutil.which(name) is None]:
-        return f"{', '.join(absent)} not installed; as root, scripts/setup_tests.sh installs Slurm"
+        return f"{', '.join(absent)} not installed; as root, make setup-rest installs Slurm"
     if subprocess.run([*_NODE.split()[:-2], "true"], capture_output=True, check=False).returncode:
         return "namespaces of network, host name, mounts and processes need root"
     return None

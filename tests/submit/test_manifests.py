@@ -67,7 +67,7 @@ def test_a_sky_task_without_an_image_needs_a_checkout(tmp_path: Path, monkeypatc
 )
 def test_skypilot_loads_the_task(submit: Submit, tmp_path: Path, words: list[str], expected: str) -> None:
     if not SKY_PYTHON.exists():
-        pytest.skip(f"skypilot is not installed in {SKY_PYTHON.parents[1]}; scripts/setup_tests.sh installs it")
+        pytest.skip(f"skypilot is not installed in {SKY_PYTHON.parents[1]}; make setup-rest installs it")
     (tmp_path / "task.yaml").write_text(submit("sky", "recipe=hot", *words, "submit.runs=s3://mine/runs"))
     environment = {**os.environ, "HOME": str(tmp_path)}
     command = [str(SKY_PYTHON), "-c", LOAD, "task.yaml"]

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.system
 TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 
 
+@pytest.mark.skeleton
 def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     words = ["epochs=2", "dataset.train_samples=48", "run_name=whole", "algorithms.ema.update_interval=2ba"]
     output = cold(*TWO_RANKS, *words).stdout

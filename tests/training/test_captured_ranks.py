@@ -26,6 +26,8 @@ from tests.networks import tiny
 from tests.trainers import EARLY, SIZE_FOR_BF16, SMALL, assert_same_state, steps
 from tests.two_ranks import on_ranks, on_two_ranks
 
+pytestmark = pytest.mark.slow
+
 
 class Outside(TorchDispatchMode):
     """Counts the calls outside of graphs."""

@@ -24,12 +24,17 @@ from launcher.models.build import build_model
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint, compiled, trainer
 from launcher.training.trainer import Trainer, build_trainer
+from tests.covering import covering
 from tests.networks import tiny
 from tests.trainers import EARLY, RECIPES, SIZE_FOR_BF16, SMALL, TASKS, VIT, alone, assert_same_state, build, steps
 from tests.two_ranks import on_ranks, on_two_ranks
 
+pytestmark = pytest.mark.slow
+
 # note: the warmup evaluates a whole batch, thousands of images in some recipes
 WORDS = ["schedule.warmup=0ba", "precision=fp32", "eval_batch_size=16"]
+# note: Dynamo takes seconds a recipe; the rest after a change of compiled.py, of algorithms/ or of torch's version
+TRACED = [name for name in RECIPES if name in covering() or os.environ.get("TRAIN_TEST_GRAPHS") == "all"]
 # Every kind of pass: frozen statistics, micro-batches, dropped branches, many image sizes.
 ALL = [
     *("recipe=hot", "dataset.native_size=32", "algorithms.progressive_resizing.size_multiple=1"),
@@ -226,7 +231,7 @@ def test_ranks_compile_within_ddp_and_all_train_uncompiled_if_one_fails() -> Non
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", TRACED)
 def test_every_recipe_computes_the_same_compiled(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -50,11 +50,13 @@ def _codes(driver: Path, tmp_path: Path, *states: str, uuid: str = "1234") -> li
     return codes
 
 
+@pytest.mark.slow
 def test_the_driver_is_read_through_its_package(driver: Path, tmp_path: Path) -> None:
     states = [f"{IDLE | POWER_CAP} 5 0 0", f"{HOT | IDLE} 5 0 0", f"{BRAKE} 6 0 0", "0 6 1 79", "0 6 1 79"]
     assert _codes(driver, tmp_path, *states) == [0, THERMAL, POWER | ECC, ECC | ROWS | 16 * 79, ECC | ROWS | 16 * 79]
 
 
+@pytest.mark.slow
 def test_what_a_gpu_does_not_support_is_no_fault(driver: Path, tmp_path: Path) -> None:
     assert _codes(driver, tmp_path, "-1 -1 -1 -1", f"{HOT} -1 -1 48") == [0, THERMAL]
     assert _codes(driver, tmp_path, f"{HOT} 5 1 0", uuid="a part of a GPU") == [0]
@@ -64,6 +66,7 @@ def test_what_a_gpu_does_not_support_is_no_fault(driver: Path, tmp_path: Path) -
     assert fault_code(torch.device("cpu")) == 0
 
 
+@pytest.mark.slow
 def test_a_package_with_other_names_is_as_none(driver: Path, tmp_path: Path) -> None:
     (tmp_path / "state").write_text(f"{HOT} 5 1 0")
     old = "import pynvml\ndel pynvml.nvmlClocksEventReasonSwThermalSlowdown\n" + CODES

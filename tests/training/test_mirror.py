@@ -57,6 +57,7 @@ def names(bucket: Any) -> list[str]:
 
 
 @pytest.mark.system
+@pytest.mark.skeleton
 def test_a_twice_killed_machine_with_an_empty_disk_resumes_from_the_bucket_to_the_same_bits(
     tmp_path: Path, bucket: Any
 ) -> None:

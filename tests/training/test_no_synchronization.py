@@ -22,6 +22,7 @@ from launcher.training import trainer as building
 from launcher.training.meters import AsyncRead
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
+from tests.covering import sweep
 from tests.networks import tiny
 from tests.trainers import ALGORITHMS, OPTIMIZERS, RECIPES, small_config, teacher, train_all
 from tests.two_ranks import on_ranks
@@ -114,7 +115,7 @@ def _inside(allowed: Callable[[], AbstractContextManager[None]], function: Calla
     return call
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sweep(NAMES))
 def test_no_recipe_ablation_or_algorithm_synchronizes(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +132,7 @@ def test_no_recipe_ablation_or_algorithm_synchronizes(
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("precision", sweep(["fp32", "fp16"], ["fp16"]))
 def test_no_optimizer_or_loss_scaler_synchronizes(
     optimizer: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -150,6 +151,7 @@ def _train_each(rank: int, count: int, configs: dict[str, RunConfig], folder: Pa
         )
 
 
+@pytest.mark.slow
 def test_no_rank_synchronizes(tmp_path: Path) -> None:
     names = ["hot", "mild", "timm_a2", *ALGORITHMS]
     on_ranks(3, _train_each, 3, {name: config_of(name) for name in names}, tmp_path)

@@ -20,7 +20,7 @@ from tests.trainers import ALGORITHMS, EARLY, RECIPES, SMALL, TASKS, VIT, steps,
 from tests.two_ranks import on_ranks
 
 # note: one test waits for all runs of as many ranks
-pytestmark = pytest.mark.timeout(1800)
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.slow]
 SHORT = "launch.gradient_dtype=bfloat16"
 # Words of other runs by their names.
 OTHERS: dict[str, list[str]] = {
