@@ -73,17 +73,26 @@ class FileTokenizer(Tokenizer):
         except Exception as error:
             message = f"is no file of the tokenizers library ({error}); pass a tokenizer.json"
             raise UserError(Problem(message, KEY, file)) from None
-        special = {one["content"]: one["id"] for one in content.get("added_tokens", []) if one["special"]}
+        # note: a file may hold the lengths that a model was trained with, and would cut documents
+        self._library.no_truncation()
+        self._library.no_padding()
+        added = {one["content"]: one for one in content.get("added_tokens") or []}
+        special = {name: one["id"] for name, one in added.items() if one["special"]}
         ends = [special[name] for name in _ENDS if name in special]
         if not ends:
             message = f"has no token that ends a document, one of {', '.join(_ENDS)}; add it as a special token"
             raise UserError(Problem(message, KEY, file))
         self.end, by_byte = ends[0], _is_byte_level(content)
-        self.sizes = np.zeros(self._library.get_vocab_size(), np.int64)
-        for name, token in self._library.get_vocab().items():
+        numbers = self._library.get_vocab()
+        if wrong := next((name for name, one in added.items() if numbers.get(name) != one["id"]), None):
+            number = f"gives {wrong} the number {added[wrong]['id']}, but the library {numbers.get(wrong)}"
+            raise UserError(Problem(f"{number}; fill the holes among the numbers before it", KEY, file))
+        # note: other numbers may have holes
+        self.sizes = np.zeros(max(numbers.values()) + 1, np.int64)
+        for name, token in numbers.items():
             if name not in special:
-                is_byte = _BYTE.fullmatch(name)
-                self.sizes[token] = len(name if by_byte else "?" if is_byte else name.replace("▁", " ").encode())
+                is_byte, characters = _BYTE.fullmatch(name), by_byte and name not in added
+                self.sizes[token] = len(name if characters else "?" if is_byte else name.replace("▁", " ").encode())
 
     def encode(self, texts: Sequence[bytes]) -> list[np.ndarray]:
         unicode = [text.decode("utf-8", errors="replace") for text in texts]
