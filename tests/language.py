@@ -6,6 +6,9 @@ import numpy as np
 
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
+from launcher.data.text.prepare import tokens_of
+from launcher.data.text.shards import Stream
+from launcher.data.workers import quiet
 
 MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
 RUN = [
@@ -20,6 +23,18 @@ TEXT = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", "task
 def config_of(path: Path, *words: str) -> RunConfig:
     """Return the config of text or of tokens; its tokens are written beside the text."""
     return compose([*TEXT, f"dataset.path={path}", f"dataloader.folder={path.parent}/tokens", *words]).config
+
+
+def stream(config: RunConfig, split: str) -> list[int]:
+    """Return the tokens of a split, written first if need be."""
+    tokens = tokens_of(config.dataset, config.dataloader.folder, quiet)  # type: ignore[attr-defined]
+    whole = Stream([tokens.folder / name for name in tokens.files[split]], config.dataset.classes)
+    return whole.read(0, len(whole)).tolist()
+
+
+def as_tokens(*documents: str) -> list[int]:
+    """Return the bytes of documents, each with its end."""
+    return [token for text in documents for token in [*text.encode(), 256]]
 
 
 def text_in(folder: Path) -> Path:

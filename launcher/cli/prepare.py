@@ -76,7 +76,7 @@ def _write_tokens(config: RunConfig) -> dict[str, Any]:
     with progress_bars(console()) as (out, report):
         tokens = config.dataloader.tokens(config.dataset, report)
         for split, files in tokens.files.items():
-            size = sum(len(open_shard(tokens.folder / name)) for name in files)
+            size = sum(len(open_shard(tokens.folder / name, config.dataset.classes)) for name in files)
             out.print(verbatim(f"{tokens.folder}: {count_of(size, 'token')} of {split}"))
             written.append({"path": tokens.folder, "split": split, "tokens": size})
     return {"files": written, "notes": []}

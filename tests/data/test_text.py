@@ -8,26 +8,14 @@ import numpy as np
 import pytest
 
 from launcher.config.compose import compose
-from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
 from launcher.data.text import prepare
 from launcher.data.text.documents import pieces_of, text_files
 from launcher.data.text.prepare import tokens_of, trigram_perplexity
-from launcher.data.text.shards import Stream, open_shard
-from launcher.data.workers import quiet
+from launcher.data.text.shards import open_shard
 from launcher.errors import UserError
 from tests.commands import output_of
-from tests.language import config_of, layouts
-
-
-def stream(config: RunConfig, split: str) -> list[int]:
-    tokens = tokens_of(config.dataset, config.dataloader.folder, quiet)  # type: ignore[attr-defined]
-    whole = Stream([tokens.folder / name for name in tokens.files[split]])
-    return whole.read(0, len(whole)).tolist()
-
-
-def as_tokens(*documents: str) -> list[int]:
-    return [token for text in documents for token in [*text.encode(), 256]]
+from tests.language import as_tokens, config_of, layouts, stream
 
 
 def write_jsonl(path: Path, texts: list[str], column: str = "text") -> None:
@@ -64,35 +52,17 @@ def test_validation_is_the_first_split_of_its_names_and_other_files_are_counted(
     config = config_of(tmp_path / "text")
     assert stream(config, "train") == as_tokens("train_2.txt, a text", "train/1.TXT, a text")
     assert stream(config, "val") == as_tokens("valid.txt, a text")
-    first, second = (note for note in inspect_data(config, must_exist=True).notes if note.startswith("skipping"))
+    first, *others = (note for note in inspect_data(config, must_exist=True).notes if note.startswith("skipping"))
     assert first.startswith("skipping 1 file without an extension of text")
     assert first.endswith("such as train/notes.doc")
-    assert second == "skipping 2 files of text of no split that is read, such as extra.txt"
+    assert others == [
+        "skipping 1 file of text of no split, such as extra.txt",
+        "skipping 1 file of text of the split test, which is not read, such as test.txt",
+    ]
     other = replace(config.dataset, kind="folder")
     assert [one.name for one in text_files(other, whole=True)[0]] == ["valid.txt"]
     drawn = config_of(tmp_path / "text", "dataset.val_split=0.5")
     assert [one.name for one in text_files(drawn.dataset)[0]] == ["extra.txt", "train_2.txt", "train/1.TXT"]
-
-
-@pytest.mark.parametrize(("line", "text"), [('{"text": null}', ""), ('{"text": ""}', ""), ("null", None), ('"a"', "a")])
-def test_a_null_is_no_text(line: str, text: str | None, tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    for split in ("train", "val"):
-        (tmp_path / "text" / f"{split}.jsonl").write_text(f'"more text"\n{line}\n')
-    if text is None:
-        with pytest.raises(UserError, match=r"line 2 is no JSON with a text"):
-            stream(config_of(tmp_path / "text"), "train")
-    else:
-        assert stream(config_of(tmp_path / "text"), "train") == as_tokens("more text", text)
-
-
-@pytest.mark.parametrize("text", ["5", "[]", '{"text": 5}', '{"text": ["a"]}'])
-def test_a_row_without_a_text_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "text").mkdir()
-    for split in ("train", "val"):
-        (tmp_path / "text" / f"{split}.jsonl").write_text(f"{text}\n")
-    with pytest.raises(UserError, match=r"line 1 is no (JSON with a )?text"):
-        stream(config_of(tmp_path / "text"), "train")
 
 
 def test_a_column_without_texts_is_refused(tmp_path: Path) -> None:
@@ -173,7 +143,7 @@ def test_unknown_and_wrong_vocabularies_damage_and_lack_are_errors(tmp_path: Pat
     layouts(tmp_path, np.arange(100))
     with pytest.raises(UserError, match=r"dataset\.classes=null: .*set 50257"):
         inspect_data(config_of(tmp_path / "nanogpt"), must_exist=True)
-    with pytest.raises(UserError, match=r"has 100 different tokens; set dataset\.classes=100"):
+    with pytest.raises(UserError, match=r"train\.bin has the token 99; set dataset\.classes=100"):
         inspect_data(config_of(tmp_path / "nanogpt", "dataset.classes=50"), must_exist=True)
     inspected = inspect_data(
         config_of(tmp_path / "nanogpt", "dataset.classes=100", "dataset.train_samples=99"), must_exist=True
@@ -183,8 +153,8 @@ def test_unknown_and_wrong_vocabularies_damage_and_lack_are_errors(tmp_path: Pat
         inspect_data(config_of(tmp_path / "modded", "dataset.classes=100", "task.length=200"), must_exist=True)
     shard = tmp_path / "modded" / "fineweb_train_000000.bin"
     shard.write_bytes(shard.read_bytes()[:-2])
-    with pytest.raises(UserError, match="but its 50 tokens need"):
-        open_shard(shard)
+    with pytest.raises(UserError, match="but its 50 tokens of uint16 need"):
+        open_shard(shard, None)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="has no text"):
         inspect_data(config_of(tmp_path / "empty"), must_exist=True)
@@ -221,6 +191,29 @@ def test_a_tokenizers_file_encodes_decodes_and_counts_bytes(tmp_path: Path) -> N
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(UserError, match="is no file of the tokenizers library"):
         tokenizer_of("{}", "other.json")
+
+
+def test_a_tokenizers_numbers_may_have_holes_and_its_lengths_cut_no_document(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    from launcher.data.text.tokenizer import tokenizer_of
+
+    words = {"a": 5, "cat": 9, "[UNK]": 4, "<eos>": 40}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    library.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    content = json.loads(library.to_str())
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content["added_tokens"] = [{"id": 40, "content": "<eos>", "special": True, **flags}]
+    library = tokenizers.Tokenizer.from_str(json.dumps(content))
+    library.enable_truncation(2)
+    library.enable_padding(length=8)
+    own = tokenizer_of(library.to_str())
+    assert (
+        (own.vocabulary, own.end) == (max(library.get_vocab().values()) + 1, library.token_to_id("<eos>")) == (41, 40)
+    )
+    assert [one.tolist() for one in own.encode([b"a cat a cat dog"])] == [[5, 9, 5, 9, 4]]
+    del content["model"]["vocab"]["<eos>"]
+    with pytest.raises(UserError, match="gives <eos> the number 40, but the library 3; fill the holes"):
+        tokenizer_of(json.dumps(content), "tokenizer.json")
 
 
 def test_the_trigram_model_is_witten_bells() -> None:

@@ -242,5 +242,5 @@ def test_text_is_read_from_the_column_into_the_folder_of_the_config(tmp_path: Pa
     config = compose(words).config
     tokens = loader_of(config).tokens(config.dataset)  # type: ignore[attr-defined]
     assert tokens.folder == tmp_path / "tokens"
-    whole = Stream([tokens.folder / name for name in tokens.files["train"]])
+    whole = Stream([tokens.folder / name for name in tokens.files["train"]], 257)
     assert bytes(whole.read(0, len(whole)).tolist()[:-1]) == b"short"

@@ -49,7 +49,7 @@ class TokenLoader(Loader):
 
         if has_counts(config.dataset) and not must_exist:
             return Inspection(config, [])
-        return counted(config, self.tokens(config.dataset, report))
+        return counted(config, self.tokens(config.dataset, report), report)
 
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         from launcher.data.text.prepare import tokens_of_splits
@@ -63,10 +63,13 @@ class TokenLoader(Loader):
         return splits(config, self.tokens(config.dataset))
 
     def other(self, path: str, plan: Plan) -> Reader | None:
-        from launcher.data.text.splits import sequences
+        from launcher.data.text.splits import check_tokens, sequences
 
-        other = replace(plan.config.dataset, path=path, kind="folder", val_split=None)
-        return self._reader(sequences(plan.config, self.tokens(other, whole=True), "val", None), plan)
+        dataset = plan.config.dataset
+        other = replace(dataset, path=path, kind="folder", val_split=None)
+        listed = sequences(replace(plan.config, dataset=other), self.tokens(other, whole=True), "val", None)
+        check_tokens(listed, dataset.classes or 0)
+        return self._reader(listed, plan)
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         train, val = (self._reader(one, opening.plan) for one in opening.images)
@@ -76,4 +79,5 @@ class TokenLoader(Loader):
         from launcher.data.text.prepare import tokenizer_in
         from launcher.data.text.reader import TokenReader
 
-        return TokenReader(images, plan.full_view, tokenizer_in(images.root, plan.config.dataset.tokenizer))
+        dataset = plan.config.dataset
+        return TokenReader(images, plan.full_view, tokenizer_in(images.root, dataset.tokenizer), dataset.classes)

@@ -1,9 +1,9 @@
 """Documents of text: files, lines of JSONL, rows of Parquet, or the source of Python's standard library; no torch."""
 
+import codecs
 import json
 import os
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -16,16 +16,17 @@ from launcher.config.schema import Dataset
 from launcher.counts import count_of
 from launcher.data.dropped import Drops, drop
 from launcher.data.listing import is_ignored
-from launcher.data.sources.layout import VAL, problem
+from launcher.data.sources.layout import problem
 from launcher.data.sources.parquet import pyarrow_module
+from launcher.data.text.names import split_of, unread, validation_among
 
 _PIECE = 1 << 24
 _ROWS = 256
 _TABLES = (".jsonl", ".parquet")
 _PLAIN = (".txt", ".md", ".text", ".py")
 _COLUMNS = ("text", "content")
-_NO_TEXT = f"files without an extension of text ({' '.join((*_PLAIN, *_TABLES))})"
-_NO_SPLIT = "files of text of no split that is read"
+_ANY = (*_PLAIN, *_TABLES)
+_NO_TEXT = f"files without an extension of text ({' '.join(_ANY)})"
 
 
 class Passage(NamedTuple):
@@ -54,36 +55,44 @@ class TextFile:
 def text_files(dataset: Dataset, *, whole: bool = False) -> tuple[list[TextFile], Drops]:
     """List the files of a data set's documents in the order of their names, and count what is not read.
 
-    Folders or files named train and val, or the first other name of validation, are the splits; with
+    Folders or files whose names have train and val, or the first other name of validation, are the splits; with
     `dataset.val_split` each document of the others draws one. `whole`: all are for validation, of divided text only
     its validation.
 
-    Raises UserError if there are none, or no split for validation.
+    Raises UserError if there are none, or a split is missing.
     """
     text, drops = text_of(dataset.kind) if dataset.is_built_in else None, Drops()
     root = text.root() if text else Path(dataset.path or "")
+    if root.is_file() and not root.name.lower().endswith(_ANY):
+        raise problem(str(root), f"has no extension of text ({' '.join(_ANY)}); rename it, or set a folder of tokens")
     files = [root] if root.is_file() else [*_below(root, text, drops)]
-    words = {file: _split_of(file.relative_to(root.parent).parts[1:2]) for file in files}
-    held_out = next((word for word in VAL if word in words.values()), None)
-    splits: dict[Path, str | None]
-    if whole:
-        splits = {file: "val" for file in files if held_out in (None, words[file])}
-    elif dataset.val_split is not None:
-        splits = dict.fromkeys([file for file in files if words[file] not in VAL] or files)
-    elif held_out is None:
-        message = "has no text for validation, val.txt, val.jsonl or val/; add it, or set dataset.val_split=0.01"
-        raise problem(str(root), message if files else "has no text: .txt, .jsonl or .parquet, or tokens in .bin")
-    else:
-        of_words = {"train": "train", held_out: "val"}
-        splits = {file: of_words[word] for file, word in words.items() if word in of_words}
+    words = {file: None if text else split_of(file, root) for file in files}
+    splits = _splits(words, str(root), whole=whole, draws=dataset.val_split is not None)
     listed = []
     for file in files:
         facts, name = file.stat(), file.name if file == root else file.relative_to(root).as_posix()
         if file in splits:
             listed.append(TextFile(file, name, splits[file], facts.st_size, facts.st_mtime_ns))
         else:
-            drop(drops, _NO_SPLIT, name)
+            drop(drops, unread("text", words[file]), name)
     return listed, drops
+
+
+def _splits(words: Mapping[Path, str | None], root: str, *, whole: bool, draws: bool) -> dict[Path, str | None]:
+    """Return the split of the files that are read, None if their documents draw it; `words`: those of their names."""
+    held_out = validation_among(words.values())
+    if not words:
+        raise problem(root, "has no text (.txt, .jsonl or .parquet), and no tokens in train*.bin and val*.bin")
+    if whole:
+        return {file: "val" for file, word in words.items() if held_out in (None, word)}
+    if not draws and held_out is None:
+        message = "has no text for validation, val.txt, val.jsonl or val/; add it, or set dataset.val_split=0.01"
+        raise problem(root, message)
+    of_words = {None: None, "train": None} if draws else {"train": "train", held_out: "val"}
+    splits = {file: of_words[word] for file, word in words.items() if word in of_words}
+    if not {"train", None} & {*splits.values()}:
+        raise problem(root, f"has text named {held_out}, but none for training; add train.txt, train.jsonl or train/")
+    return splits
 
 
 def pieces_of(files: list[TextFile], dataset: Dataset) -> Iterator[Passage]:
@@ -108,7 +117,7 @@ def _drawn(number: int, fraction: float) -> str:
 
 def _below(root: Path, text: BuiltInText | None, drops: Drops) -> Iterator[Path]:
     """Yield the files of text below a folder, and count others beside text that is not built in."""
-    suffixes, without = (text.extension, text.without) if text else ((*_PLAIN, *_TABLES), ())
+    suffixes, without = (text.extension, text.without) if text else (_ANY, ())
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in without)
         for name in sorted(name for name in names if not is_ignored(name)):
@@ -118,11 +127,6 @@ def _below(root: Path, text: BuiltInText | None, drops: Drops) -> Iterator[Path]
                 drop(drops, _NO_TEXT, Path(folder, name).relative_to(root).as_posix())
 
 
-def _split_of(names: Sequence[str]) -> str | None:
-    word = re.split(r"[-_.]", names[0])[0].lower() if names else ""
-    return word if word in ("train", *VAL) else None
-
-
 def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:
     """Yield the documents of a file in pieces, and whether each ends there; long texts are cut after a line."""
     if (suffix := file.path.suffix.lower()) == ".parquet":
@@ -130,29 +134,55 @@ def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool
         return
     with file.path.open("rb") as lines:
         if suffix == ".jsonl":
-            yield from ((_of_line(line, number, file.path, column), True) for number, line in enumerate(lines, 1))
+            yield from ((text, True) for text in _of_lines(lines, file.path, column))
             return
         while piece := lines.read(_PIECE):
+            place = lines.tell() - len(piece)
             piece += lines.readline()
-            yield piece, lines.tell() >= file.size
+            _check_text(piece, place, file.path)
+            yield piece.removeprefix(codecs.BOM_UTF8 if place == 0 else b""), lines.tell() >= file.size
 
 
-def _of_line(line: bytes, number: int, path: Path, column: str | None) -> bytes:
+def _check_text(piece: bytes, place: int, path: Path) -> None:
+    """Raise a UserError if a piece of a file, from a place on, is not text in UTF-8."""
     try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise problem(str(path), f"line {number:,} is no JSON with a text ({error}); repair or remove it") from None
-    if not isinstance(row, dict | str):
-        raise problem(str(path), f"line {number:,} is no JSON with a text (it is {line[:60]!r}); repair or remove it")
-    value = row[_named(row, column, path)] if isinstance(row, dict) else row
-    return _utf8(value, f"line {number:,}", path)
+        piece.decode()
+        wrong = piece.find(b"\0")
+    except UnicodeDecodeError as error:
+        wrong = error.start
+    if wrong >= 0:
+        reason = f"is no text in UTF-8 at byte {place + wrong:,} ({piece[wrong : wrong + 4]!r})"
+        raise problem(str(path), f"{reason}; save it as UTF-8, or remove it")
+
+
+def _of_lines(lines: Iterable[bytes], path: Path, column: str | None) -> Iterator[bytes]:
+    """Yield the texts of lines of JSON; all rows have the column of the first."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            # note: of bytes, json guesses UTF-16 and passes surrogates
+            row = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
+        except ValueError as error:
+            message = f"line {number:,} is no JSON with a text ({error}); repair or remove it"
+            raise problem(str(path), message) from None
+        if not isinstance(row, dict | str):
+            message = f"line {number:,} is no JSON with a text (it is {line[:60]!r}); repair or remove it"
+            raise problem(str(path), message)
+        if isinstance(row, dict):
+            column = _named(row, column, path)
+        yield _utf8(row if isinstance(row, str) else row[column], f"line {number:,}", path)
 
 
 def _utf8(value: object, place: str, path: Path) -> bytes:
     """Encode a text; a null is a document without text. Raises UserError for anything else."""
     if not isinstance(value, str | None):
         raise problem(str(path), f"{place} is no text (it has {value!s:.60}); repair or remove it")
-    return (value or "").encode("utf-8", errors="replace")
+    try:
+        return (value or "").encode()
+    except UnicodeEncodeError as error:
+        message = f"{place} has half of a character, {error.object[error.start]!a}, which UTF-8 cannot store"
+        raise problem(str(path), f"{message}; repair or remove it") from None
 
 
 def _of_parquet(path: Path, column: str | None) -> Iterator[bytes]:
@@ -168,4 +198,6 @@ def _named(names: Collection[str], column: str | None, path: Path) -> str:
         wanted = f"column {column}" if column else "column text or content"
         has = f"{count_of(len(names), 'column')}: {', '.join(names)}"
         raise problem(str(path), f"has no {wanted} but {has}; set dataset.columns.text")
+    if len(fitting) > 1:
+        raise problem(str(path), f"has the columns {' and '.join(fitting)}; set dataset.columns.text to one of them")
     return fitting[0]

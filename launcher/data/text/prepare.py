@@ -49,13 +49,27 @@ def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bo
 
     Raises UserError if the path has neither, or the folder has those of another text.
     """
-    if dataset.path and not dataset.is_built_in and (files := shards_in(Path(dataset.path))):
-        written = _facts(Path(dataset.path)) or {"complete": True}
-        if not written["complete"]:
-            message = "has only some of the tokens; set the text as dataset.path, and run train prepare again"
-            raise UserError(Problem(message, "dataset.path", dataset.path))
-        return Tokens(Path(dataset.path), files, tokenizer_in(dataset.path, dataset.tokenizer), written.get("key"))
+    if dataset.path and not dataset.is_built_in:
+        files, drops = shards_in(Path(dataset.path))
+        if files:
+            return _read(dataset, Path(dataset.path), files, drops)
     return _Job(dataset, folder, whole).run(report)
+
+
+def _read(dataset: Dataset, folder: Path, files: dict[str, list[str]], drops: Drops) -> Tokens:
+    """Return files of tokens that are there; raises UserError if they are incomplete, or values are for other ones."""
+    written = _facts(folder) or {"complete": True}
+    if not written["complete"]:
+        message = "has only some of the tokens; set the text as dataset.path, and run train prepare again"
+        raise UserError(Problem(message, "dataset.path", folder))
+    if dataset.val_split is not None:
+        message = f"divides documents of text, and {folder} has tokens; remove it, and add val*.bin if it is missing"
+        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+    tokenizer = tokenizer_in(str(folder), dataset.tokenizer)
+    if dataset.tokenizer and tokenizer != tokenizer_text(dataset.tokenizer):
+        message = f"is not the tokenizer of {folder}, which its tokenizer.json is; remove the key"
+        raise UserError(Problem(message, "dataset.tokenizer", dataset.tokenizer))
+    return Tokens(folder, files, tokenizer, written.get("key"), dropped=drops)
 
 
 def tokens_of_splits(images: Sequence[Split]) -> Tokens:
@@ -84,13 +98,13 @@ class _Job:
 
     def run(self, report: Report) -> Tokens:
         written = _facts(self.folder)
-        if (written and written["key"] != self.key) or (written is None and shards_in(self.folder)):
+        if (written and written["key"] != self.key) or (written is None and shards_in(self.folder)[0]):
             message = "has the tokens of other text, or by another tokenizer; remove them, or set another folder"
             raise UserError(Problem(message, "dataloader.folder", self.folder))
         if not (written and written["complete"]):
             written = self._write(report)
         facts = self.tokenizer, self.key, written.get("trigram"), self.dropped
-        return Tokens(self.folder, shards_in(self.folder), *facts)
+        return Tokens(self.folder, shards_in(self.folder)[0], *facts)
 
     def _write(self, report: Report) -> dict[str, Any]:
         tokenizer = tokenizer_of(self.tokenizer, self.dataset.tokenizer or "")
@@ -118,7 +132,7 @@ class _Job:
         return facts
 
     def _stream(self, split: str) -> np.ndarray:
-        return np.concatenate([open_shard(self.folder / name) for name in shards_in(self.folder)[split]])
+        return np.concatenate([open_shard(self.folder / name, None) for name in shards_in(self.folder)[0][split]])
 
 
 def _chunks(pieces: Iterator[Passage]) -> Iterator[list[Passage]]:

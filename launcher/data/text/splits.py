@@ -12,14 +12,13 @@ from launcher.data.identity import fingerprint, of_splits
 from launcher.data.inspection import Inspection
 from launcher.data.split import Split
 from launcher.data.text.prepare import SPLITS, Tokens
-from launcher.data.text.shards import Stream
+from launcher.data.text.shards import Stream, check_shard
 from launcher.data.text.tokenizer import tokenizer_of
+from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError
 
-_CHECKED = 1 << 20  # tokens of a split
 
-
-def counted(config: RunConfig, tokens: Tokens) -> Inspection:
+def counted(config: RunConfig, tokens: Tokens, report: Report) -> Inspection:
     """Return an inspection with the vocabulary and the sequences of both splits.
 
     Raises UserError if a split has no sequence, or the vocabulary is unknown or lacks a token.
@@ -30,13 +29,15 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
     if vocabulary is None:
         message = "is the size of the vocabulary, which files of tokens do not state; set 50257 for GPT-2's, or"
         raise UserError(Problem(f"{message} dataset.tokenizer=FILE", "dataset.classes", None))
+    if size and size > vocabulary:
+        message = f"is less than the {size:,} tokens of the tokenizer; set dataset.classes={size}"
+        raise UserError(Problem(message, "dataset.classes", vocabulary))
+    dataset = replace(dataset, classes=vocabulary)
+    config = replace(config, dataset=dataset)
     listed = splits(config, tokens)
+    for split in listed:
+        check_tokens(split, vocabulary, report)
     for split, wanted in zip(listed, (dataset.train_samples, dataset.val_samples), strict=True):
-        stream = _stream(split)
-        highest = max(size or 0, int(stream.read(0, min(_CHECKED, len(stream))).max()) + 1)
-        if highest > vocabulary:
-            message = f"{tokens.folder} has {highest:,} different tokens; set dataset.classes={highest}"
-            raise UserError(Problem(message, "dataset.classes", vocabulary))
         if wanted and wanted > len(split.labels):
             has = f"{count_of(len(split.labels), 'sequence')} of {count_of(config.task.full_view(config), 'token')}"
             key = f"dataset.{split.split}_samples={wanted}"
@@ -44,8 +45,14 @@ def counted(config: RunConfig, tokens: Tokens) -> Inspection:
     if tokens.trigram:
         notes.append(f"a trigram model of these bytes has a perplexity of {tokens.trigram:.2f} on the validation text")
     train, val = (len(split.labels) for split in listed)
-    sizes = replace(dataset, classes=vocabulary, train_samples=train, val_samples=val)
+    sizes = replace(dataset, train_samples=train, val_samples=val)
     return Inspection(replace(config, dataset=sizes), notes, splits=listed)
+
+
+def check_tokens(split: Split, vocabulary: int, report: Report = quiet) -> None:
+    """Read all tokens of a split, unless they were read before; raises UserError if one is not in the vocabulary."""
+    for file in split.files:
+        check_shard(Path(split.root, file), vocabulary, report)
 
 
 def splits(config: RunConfig, tokens: Tokens) -> list[Split]:
@@ -58,9 +65,15 @@ def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) ->
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
     length = config.task.full_view(config)
     folder = Split(str(tokens.folder), name, [], tokens.files[name], np.zeros(0, np.uint8))
-    count = (len(_stream(folder)) - 1) // length
+    size = len(Stream([Path(folder.root, file) for file in folder.files], config.dataset.classes))
+    count = (size - 1) // length
     if count < 1:
         message = f"has not {length + 1:,} tokens for {name}, a sequence and the next token; set a lower task.length"
+        if not folder.files:
+            message = f"has files of tokens, but none with {name} in its name; rename or add one"
+        elif not size and config.dataset.val_split is not None:
+            message = f"has no text for {name}, since dataset.val_split draws whole documents; cut the text into more,"
+            message += " or save its end as val.txt and the rest as train.txt in a folder"
         raise UserError(Problem(message, "dataset.path", config.dataset.path or tokens.folder))
     return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.files))
 
@@ -69,7 +82,3 @@ def identity_of(tokens: Tokens) -> str:
     """Return the hash of the text and tokenizer, or of the names and sizes of other programs' files."""
     files = ([(name, (tokens.folder / name).stat().st_size) for name in tokens.files[split]] for split in SPLITS)
     return tokens.key or of_splits(*map(fingerprint, files))
-
-
-def _stream(split: Split) -> Stream:
-    return Stream([Path(split.root, file) for file in split.files])
