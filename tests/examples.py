@@ -18,11 +18,9 @@ def train(words: list[str]) -> None:
     if words == ["--version"]:
         assert cli.main(words) == 0
         return
-    if words == ["help", "agents"]:
+    if words[:1] == ["help"]:
         assert cli.main(words) == 0
         return
-    if words[:1] == ["help"]:
-        words = words[1:]
     verb = words[0] if words and words[0] in cli.VERBS else "run"
     rest = words[1:] if words and words[0] in cli.VERBS else words
     arguments = read(verb, rest, cli.parsers())

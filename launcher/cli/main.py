@@ -52,6 +52,7 @@ VERBS = {
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
+    "help": "print what a verb does, or what keys take: types, defaults, descriptions",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
 for _added in registered(plugins.VERBS).values():
@@ -66,6 +67,7 @@ _EXAMPLES = """examples:
   train plan recipe=hot epochs=240
   train show recipe=medium --origin
   train help plan                               what a verb does, and its options
+  train help image.scale                        what a key takes, its default, and what it means
   train help agents                             what scripts and agents need to know
   train resume                                  resume the newest unfinished run"""
 
@@ -167,14 +169,9 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
 
 def _run(words: list[str]) -> int:
     """Run the verb at the start of the words, or print the overview or version."""
-    if words == ["help", "agents"]:
-        from launcher.installation import absolute_links
-
-        print(absolute_links(paths.AGENTS.read_text(encoding="utf-8")), end="")
-        return 0
-    if words[:1] == ["help"] or words[1:] == ["help"]:
-        words = [*(word for word in words[:2] if word != "help"), "--help"]
-    if words[:1] in ([], ["-h"], ["--help"]):
+    if words[1:] == ["help"] and words[0] in VERBS:
+        words = ["help", words[0]]
+    if words[:1] in ([], ["-h"], ["--help"]) or words == ["help"]:
         print(_overview())
         return 0
     if words[:1] in (["-V"], ["--version"], ["version"]):

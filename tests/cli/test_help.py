@@ -128,6 +128,43 @@ runpy.run_module("launcher", run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (code, "", f"stopped by {number.name}\n")
 
 
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        (
+            "image.scale",
+            ["image.scale", "list of 2 numbers, at least 0, at most 1", "[0.08, 1.0]", "smallest and largest"],
+        ),
+        ("image", ["image.reference", "image.eval_views"]),
+        ("optimizer=sgd", ["optimizer.nesterov", "true or false"]),
+        ("mixup", ["algorithms.mixup=on", "Blends each image", "algorithms.mixup.alpha"]),
+        ("channels_last", ["algorithms.channels_last=on", "channels-last order"]),
+        ("imgsz", ["image.train_size"]),
+        ("lr", ["optimizer.lr", "decoupled_sgd", "2.048"]),
+        ("crop", ["image.train_size", "of the crops", "image.eval_size"]),
+        ("submit", ["usage: train submit", "--slurm", "submit.partition", "--kubernetes", "submit.namespace"]),
+        ("plan", ["usage: train plan"]),
+    ],
+)
+def test_help_prints_the_usage_of_a_verb_and_the_keys_of_a_word(word: str, expected: list[str]) -> None:
+    shown = output_of("help", word)
+    assert all(text in shown for text in expected), shown
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("plann", "did you mean train help plan?"),
+        ("imag.scale", "did you mean train help image.scale?"),
+        ("push_to_hub", "did you mean train help push?"),
+        ("hotter", "is a recipe; type train plan recipe=hotter"),
+        ("zzzqqq", "no such verb or key; `train --help` lists the verbs"),
+    ],
+)
+def test_help_refuses_a_word_that_means_nothing(word: str, remedy: str) -> None:
+    assert remedy in refused("help", word)
+
+
 def test_help_agents_prints_the_page_for_agents_with_whole_addresses() -> None:
     shown = output_of("help", "agents")
     assert shown.startswith("# For agents and scripts")

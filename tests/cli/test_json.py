@@ -44,6 +44,7 @@ TYPED = {
     "export RUN": ["export", "runs/a"],
     "submit --slurm": ["submit", "--slurm", *SMALL],
     "doctor": ["doctor", *SMALL],
+    "help WORD": ["help", "submit"],
     "look": ["look", *SMALL],
     "tune SPACE": ["tune", "adamw_narrow", "recipe=mild", *SHAPES, "--trials", "2"],
     "lr-find": ["lr-find", *SMALL, "epochs=8", "--steps", "20"],

@@ -196,15 +196,14 @@ def test_the_version_is_printed(words: list[str]) -> None:
 
 
 def test_every_spelling_of_help_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["plan", "--help"], ["plan", "help"], ["help", "plan"]):
-        with pytest.raises(SystemExit) as end:
-            cli.main(words)
-        assert end.value.code == 0
-        assert capsys.readouterr().out.startswith("usage: train plan")
+    with pytest.raises(SystemExit) as end:
+        cli.main(["plan", "--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: train plan")
+    assert printed == output_of("plan", "help") == output_of("help", "plan")
     for words in (["--help"], ["help"]):
         assert "  plan       show what a run will do" in output_of(*words)
-    assert cli.main(["help", "plann"]) == 2
-    assert "plann is neither a verb nor key=value; did you mean train plan --help?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
