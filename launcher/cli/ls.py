@@ -14,10 +14,12 @@ from launcher.config import recipes
 from launcher.config.compose import compose
 from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
+from launcher.config.groups import values as group_values
 from launcher.config.keys import synonyms
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, Hardware
 from launcher.config.similar import did_you_mean
+from launcher.config.tasks import metrics_of_tasks
 from launcher.console import console, print_json, table, verbatim
 from launcher.errors import Problem, Problems, UserError
 
@@ -30,6 +32,8 @@ EXAMPLES = [
     "train ls recipes --json",
     "train ls runs",
     "train ls runs study",
+    "train ls runs study --metric balanced_accuracy",
+    "train ls metrics",
 ]
 
 SECTIONS = ("recipes", "ablations", "runs", *SWITCHED, *GROUPS)
@@ -38,6 +42,8 @@ SECTIONS = ("recipes", "ablations", "runs", *SWITCHED, *GROUPS)
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("section", nargs="?", metavar="SECTION", help=f"one of: {', '.join(SECTIONS)}")
     parser.add_argument("folder", nargs="?", help="of train ls runs: a folder of runs (default: the value of runs)")
+    metric = "of train ls runs: the metric whose best value is shown (default: that of each run)"
+    parser.add_argument("--metric", metavar="NAME", help=metric)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -51,6 +57,10 @@ def main(arguments: argparse.Namespace) -> int:
         return _runs(arguments)
     if arguments.folder is not None:
         raise UserError(f"{arguments.folder}: only train ls runs takes a folder; omit it")
+    if arguments.metric is not None:
+        raise UserError(Problem("only train ls runs takes a metric; omit it", "--metric", arguments.metric))
+    if section == "metrics":
+        return _metrics(arguments)
     problems = Problems()
     listed: dict[str, list[Recipe]] = {}
     if section in (None, "recipes"):
@@ -84,13 +94,34 @@ def _runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or compose([]).config.runs)
     if arguments.folder and not folder.is_dir():
         raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
-    runs = list_runs(folder)
+    runs = list_runs(folder, arguments.metric)
     if arguments.json:
         print_json({"runs": list(map(asdict, runs))})
     elif runs:
         console().print(runs_table(folder, runs))
     else:
         console().print(verbatim(f"no run in {folder} yet; type train ls runs FOLDER for those of another folder"))
+    return 0
+
+
+def _metrics(arguments: argparse.Namespace) -> int:
+    """List the metrics of all tasks, and those of the user's files."""
+    rows = [
+        {"name": name, "what": one.about, "better": one.better, "tasks": tasks}
+        for name, (one, tasks) in metrics_of_tasks().items()
+    ]
+    for name in options("metrics"):
+        better = group_values("metrics", name).get("better", "higher")
+        rows.append({"name": name, "what": about("metrics", name), "better": better, "tasks": [f"metrics={name}"]})
+    if arguments.json:
+        print_json({"metrics": rows})
+        return 0
+    cells = table("metric", "what", "better", "task")
+    for row in rows:
+        texts = ("higher is better" if row["better"] == "higher" else "lower is better", ", ".join(row["tasks"]))
+        cells.add_row(*map(verbatim, (row["name"], row["what"], *texts)))
+    cells.caption, cells.caption_justify = "set metric=NAME, stop.metric=NAME, or target=NAME:VALUE", "left"
+    console().print(cells)
     return 0
 
 

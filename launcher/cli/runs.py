@@ -13,7 +13,7 @@ from launcher.config.groups import is_named
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import table, verbatim
-from launcher.errors import MachineError, UserError, one_line
+from launcher.errors import MachineError, Problem, UserError, one_line
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, without_void
 from launcher.records.progress import duration, wall_seconds
@@ -25,7 +25,7 @@ _SILENT_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class ListedRun:
-    """One run. `best` is that of the task's primary metric, `epochs` after dilation; `problem`: why it failed.
+    """One run. `best` is that of `metric`, `epochs` after dilation; `problem`: why it failed.
 
     minutes: from the start or resume to the newest record of each attempt. cost: their price, for the machine's price.
     """
@@ -44,9 +44,16 @@ class ListedRun:
     resume: str | None = None
 
 
-def list_runs(folder: Path) -> list[ListedRun]:
-    """Return the runs at or below a folder, the last written one last."""
-    return [_read(run) for run in run_folders(folder)]
+def list_runs(folder: Path, metric: str | None = None) -> list[ListedRun]:
+    """Return the runs at or below a folder, the last written one last; `best` is that of a metric, or of each run's.
+
+    Raises UserError if there are runs, but none has the metric.
+    """
+    runs = [_read(run, metric) for run in run_folders(folder)]
+    if metric is not None and runs and all(run.metric is None for run in runs):
+        message = "no run has it; `train ls metrics` lists those of each task"
+        raise UserError(Problem(message, "--metric", metric))
+    return runs
 
 
 def runs_table(folder: Path, runs: list[ListedRun]) -> Table:
@@ -71,7 +78,7 @@ def listed(folder: RunFolder) -> dict[str, Any]:
     return asdict(_read(folder))
 
 
-def _read(folder: RunFolder) -> ListedRun:
+def _read(folder: RunFolder, metric: str | None = None) -> ListedRun:
     name = str(folder.path)
     try:
         config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))
@@ -81,7 +88,7 @@ def _read(folder: RunFolder) -> ListedRun:
     valid = without_void(rows)
     state, reason = _state(folder, valid), folder.failure_reason()
     facts = {
-        **_results(config, valid),
+        **_results(config, valid, metric),
         **_cost(config, valid, wall_seconds(rows)),
         "resume": None if state in ("running", "finished") else f"train resume {shlex.quote(one_line(name))}",
     }
@@ -101,13 +108,14 @@ def _state(folder: RunFolder, valid: list[Row]) -> State:
     return "running" if is_recent and folder.hosts() - {socket.gethostname()} else "interrupted"
 
 
-def _results(config: RunConfig, valid: list[Row]) -> dict[str, Any]:
-    metric = config.task.primary
-    best = metric.best(row["metrics"].get(metric.name) for row in valid if row["kind"] == "eval")
+def _results(config: RunConfig, valid: list[Row], name: str | None) -> dict[str, Any]:
+    metric = next((one for one in config.task.metrics if name in (None, one.name)), None)
+    values = [row["metrics"] for row in valid if row["kind"] == "eval"]
+    best = None if metric is None else metric.best(row.get(metric.name) for row in values)
     return {
-        "metric": metric.title,
+        "metric": None if metric is None else metric.title,
         "best": best,
-        "best_text": None if best is None else metric.text(best),
+        "best_text": None if metric is None or best is None else metric.text(best),
         "epochs_done": float(max((row["epoch"] for row in valid if "epoch" in row), default=0)),
         "epochs": dilated_epochs(config.epochs, config.schedule.dilate),
     }

@@ -13,7 +13,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
     1: {
         **{"code": [], "code_sha256": [], "callbacks": {}, "metrics": {}, "dataset.links": "refuse"},
         **{"dataset.tokenizer": None, "dataset.columns.text": None, "stop.minutes": None},
-        **{"heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
+        **{"metric": None, "heartbeat": None, "dataset.folds": None, "dataset.fold": None, "dataset.groups": None},
         **{"dataset.channels": 3, "dataset.dtype": "uint8", "hardware.network": None, "launch.numa": "off"},
         **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
         **{"algorithms.ema.snapshots": None},

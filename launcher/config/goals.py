@@ -9,7 +9,7 @@ class Metric(NamedTuple):
     """A metric of an evaluation; shares are in [0, 1] and printed in percent.
 
     name: in records, checkpoints and `target`. title: in text. in_line: whether an evaluation's line has it; `if_other`
-    than the primary metric.
+    than the primary metric. compares: whether its values can be better or worse. about: what it is.
     """
 
     name: str
@@ -17,6 +17,8 @@ class Metric(NamedTuple):
     better: Literal["higher", "lower"] = "higher"
     is_share: bool = True
     in_line: Literal["always", "if_other", "never"] = "always"
+    compares: bool = True
+    about: str = ""
 
     def is_better(self, value: float, other: float) -> bool:
         """Return whether a value is better than another; False if one is NaN."""

@@ -258,6 +258,7 @@ class RunConfig:
     eval_batch_size: Count
     device_batch_size: Count | None
     eval_every: Duration
+    metric: str | None
     target: Target | None
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
@@ -286,7 +287,7 @@ class RunConfig:
     logger: Annotated[LoggerConfig, LOGGER]
 
     def __post_init__(self) -> None:
-        self.task.add_metrics(self.metrics)
+        self.task.set_metrics(self.metrics, self.metric)
         self.task.check_views(self)
 
     def scaled_size(self, size: SizeT) -> SizeT | int:

@@ -1,6 +1,6 @@
 """Turn algorithms, callbacks and metrics on and off by config files, and then by words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from launcher.config.groups import files
@@ -9,6 +9,7 @@ from launcher.config.layers import COMMAND_LINE, Layer, mapping
 from launcher.config.overrides import OFF, ON, Assignment
 from launcher.config.similar import did_you_mean, nearest
 from launcher.config.targets import KEY as TARGET
+from launcher.config.tasks import metrics_of_tasks
 from launcher.config.validate import ON_OFF
 from launcher.config.yaml_file import package
 from launcher.errors import Problem, Problems, UserError
@@ -84,10 +85,17 @@ class Switches:
         what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
         if unknown := [option for option in options if option not in known]:
             meant = {one: synonyms("keys").get(one, one).removeprefix(f"{self._group}.") for one in unknown}
-            texts = {one: f"no such {what}; {did_you_mean(word, known)}" for one, word in meant.items()}
+            texts = {one: f"no such {what}; {self._instead(word, known)}" for one, word in meant.items()}
             raise UserError(
                 *(Problem(text, f"{self._group}.{one}", value, COMMAND_LINE) for one, text in texts.items())
             )
+
+    def _instead(self, word: str, known: Collection[str]) -> str:
+        """Return what to type for a word that is no option."""
+        if self._group == "metrics" and word in metrics_of_tasks():
+            _, tasks = metrics_of_tasks()[word]
+            return f"task={tasks[0]} has it without; set metric={word} to choose the best checkpoint by it"
+        return did_you_mean(word, known) if known else f"set {self._group}.{word}.{TARGET} to a class or function"
 
     def _choose(self, options: Sequence[str]) -> None:
         """Turn on exactly these options."""

@@ -30,7 +30,7 @@ SHARES = ("probability", "share")
 class TaskConfig(Complete, Declaration, ABC):
     """Base of the values of all tasks; each is in a file of `launcher.tasks`, with its code.
 
-    metrics: those of an evaluation; the first is the primary one, which decides the best checkpoint.
+    metrics: those of an evaluation; the first is the primary one unless a run has `metric`.
     weighs_classes: its loss has `loss.class_weights`.
     needs: the parts of a record that it is made for: image and label, image and mask, or tokens.
     axes: the last dimensions of an input that its view counts: 2 of an image, 1 of a sequence. unit, view_title: of a
@@ -90,20 +90,23 @@ class TaskConfig(Complete, Declaration, ABC):
     def records(self, folder: Any, decoder: Any) -> Any:
         """Return the `data.records.Records` of a `data.split.Split`, which have what the task `needs`."""
 
-    def add_metrics(self, own: Mapping[str, OwnMetric]) -> None:
-        """Add the user's metrics to those of the task.
+    def set_metrics(self, own: Mapping[str, OwnMetric], primary: str | None) -> None:
+        """Add the user's metrics to those of the task, and put the primary one first.
 
-        Raises UserError if two have the same name.
+        Raises UserError if two have the same name, or none has that of the primary one.
         """
         if taken := own.keys() & {metric.name for metric in type(self).metrics}:
             message = f"is a metric of task={self.name} already; rename yours"
             raise UserError(*(Problem(message, f"metrics.{name}", own[name].target) for name in sorted(taken)))
         added = (Metric(name, name, values.better, is_share=False) for name, values in own.items())
         object.__setattr__(self, "metrics", (*type(self).metrics, *added))
+        if primary is not None:
+            first = self.metric(primary, "metric", primary)._replace(in_line="always")
+            object.__setattr__(self, "metrics", (first, *(one for one in self.metrics if one.name != primary)))
 
     @property
     def primary(self) -> Metric:
-        """Return the metric that compares runs."""
+        """Return the metric that decides the best checkpoint and compares runs."""
         return self.metrics[0]
 
     def outputs(self, dataset: Dataset) -> int:
@@ -152,7 +155,7 @@ class TaskConfig(Complete, Declaration, ABC):
         Raises UserError if the task has no such metric, or the value is out of range.
         """
         name, value = target_parts(target)
-        metric = self.primary if name is None else self._metric(name, "target", target, f":{value:g}")
+        metric = self.primary if name is None else self.metric(name, "target", target, f":{value:g}")
         if metric.is_share and not 0 < value <= 1:
             message = f"{metric.name} must be above 0 and at most 1, such as {metric.name}:0.759"
             raise UserError(Problem(message, "target", target))
@@ -163,7 +166,7 @@ class TaskConfig(Complete, Declaration, ABC):
 
         Raises UserError if the task has no such metric.
         """
-        metric = self.primary if stop.metric is None else self._metric(stop.metric, "stop.metric", stop.metric)
+        metric = self.primary if stop.metric is None else self.metric(stop.metric, "stop.metric", stop.metric)
         return None if stop.patience is None else Patience(metric, stop.patience, stop.min_delta)
 
     def ended_by(self, config: RunConfig, history: Sequence[Mapping[str, float | None]]) -> str | None:
@@ -173,9 +176,12 @@ class TaskConfig(Complete, Declaration, ABC):
         patience = self.patience(config.stop)
         return "stop.patience" if patience is not None and patience.is_over(history) else None
 
-    def _metric(self, name: str, key: str, value: str, end: str = "") -> Metric:
-        """Return the metric of a name, which a value of the config has; `end` follows it there."""
-        metrics = {metric.name: metric for metric in self.metrics}
+    def metric(self, name: str, key: str, value: str, end: str = "") -> Metric:
+        """Return the metric of a name, which a value of the config has; `end` follows it there.
+
+        Raises UserError if the task has no such metric that compares.
+        """
+        metrics = {metric.name: metric for metric in self.metrics if metric.compares}
         if name not in metrics:
             close = nearest(name, metrics) or self.primary.name
             message = f"task={self.name} has no metric {name}, only {', '.join(metrics)}; did you mean {close}{end}?"
@@ -202,6 +208,16 @@ class OwnMetric(Called):
     @classmethod
     def defaults(cls, name: str) -> dict[str, Any]:
         return {"better": "higher"}
+
+
+def metrics_of_tasks() -> dict[str, tuple[Metric, list[str]]]:
+    """Return the metrics of all tasks that compare, by name, with the names of their tasks."""
+    metrics: dict[str, tuple[Metric, list[str]]] = {}
+    for task, declared in TASKS.declarations().items():
+        for metric in declared.metrics:
+            if metric.compares:
+                metrics.setdefault(metric.name, (metric, []))[1].append(task)
+    return metrics
 
 
 TASKS = Options("task", "tasks", TaskConfig)

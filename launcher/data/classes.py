@@ -108,7 +108,7 @@ def imbalance_notes(config: RunConfig, classes: Sequence[str], counts: np.ndarra
             used.append(f"{key} {verb} {classes[high]} by {values[high]:.2g} and {classes[low]} by {values[low]:.2g}")
     if not used:
         used = ["loss.class_weights=auto weighs rare classes more", "dataset.sampling=balanced draws them more often"]
-        end = "; balanced_accuracy counts each class equally"
+        end = "; metric=balanced_accuracy counts each class equally"
         if config.task.labelled == "classes":
             used, end = used[:1], ""
         return [f"{facts}, {counts[low]:,}: {', '.join(used)}{end}"]

@@ -36,10 +36,10 @@ class ClassificationConfig(ImageTaskConfig):
     """
 
     metrics = (
-        Metric("top1", "top-1"),
-        Metric("top5", "top-5"),
-        Metric("balanced_accuracy", "balanced accuracy", in_line="if_other"),
-        Metric("macro_f1", "macro F1", in_line="never"),
+        Metric("top1", "top-1", about="images whose likeliest class is right"),
+        Metric("top5", "top-5", about="images whose class is among the five likeliest"),
+        Metric("balanced_accuracy", "balanced accuracy", in_line="if_other", about="mean recall of the classes"),
+        Metric("macro_f1", "macro F1", in_line="never", about="mean F1 of the classes"),
     )
     weighs_classes = True
     facts = ("temperature", "confidence")

@@ -34,8 +34,8 @@ class LanguageConfig(TaskConfig):
     """
 
     metrics = (
-        Metric("perplexity", "perplexity", better="lower", is_share=False),
-        Metric("bits_per_byte", "bits per byte", better="lower", is_share=False),
+        Metric("perplexity", "perplexity", better="lower", is_share=False, about="exponential of a token's mean loss"),
+        Metric("bits_per_byte", "bits per byte", better="lower", is_share=False, about="mean loss of a byte, in bits"),
     )
     needs, axes, unit, view_title = ("tokens",), 1, "tokens", "tokens"
     view_keys = ("task.length", "task.length")

@@ -31,7 +31,11 @@ class MultilabelConfig(ImageTaskConfig):
     (micro), at the threshold of the probabilities that has the highest F1 on the evaluated images.
     """
 
-    metrics = (Metric("map", "mAP"), Metric("f1", "F1"), Metric("threshold", "threshold"))
+    metrics = (
+        Metric("map", "mAP", about="mean average precision of the classes"),
+        Metric("f1", "F1", about="F1 of all labels together, at the threshold"),
+        Metric("threshold", "threshold", compares=False),
+    )
     weighs_classes = True
     labelled = "classes"
     facts = ("threshold",)

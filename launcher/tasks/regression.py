@@ -35,7 +35,10 @@ class RegressionConfig(ImageTaskConfig):
     R2 of a number that never changes is 1 without an error, else 0.
     """
 
-    metrics = (Metric("mae", "MAE", better="lower", is_share=False), Metric("r2", "R2", is_share=False))
+    metrics = (
+        Metric("mae", "MAE", better="lower", is_share=False, about="mean absolute error, in the unit of the numbers"),
+        Metric("r2", "R2", is_share=False, about="coefficient of determination"),
+    )
     labelled = "numbers"
     predicted = ("name", "value")
     facts = ("shift", "scale")

@@ -41,10 +41,10 @@ class SegmentationConfig(ImageTaskConfig):
     """
 
     metrics = (
-        Metric("miou", "mean IoU"),
-        Metric("dice", "Dice"),
-        Metric("pixel_accuracy", "pixel accuracy"),
-        Metric("dice_with_background", "Dice with background", in_line="never"),
+        Metric("miou", "mean IoU", about="mean over classes of their IoU"),
+        Metric("dice", "Dice", about="mean over classes without the first, the background"),
+        Metric("pixel_accuracy", "pixel accuracy", about="pixels whose class is right"),
+        Metric("dice_with_background", "Dice with background", in_line="never", about="mean over all classes"),
     )
     needs = ("image", "mask")
     labelled = "pixels"

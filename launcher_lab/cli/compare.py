@@ -13,6 +13,7 @@ EXAMPLES = [
     "train compare runs",
     "train compare runs --baseline baseline --quality 76.6",
     "train compare runs/mild-* runs/hot-* --axis money --csv",
+    "train compare runs --metric balanced_accuracy",
     "train compare --published --baseline timm_a3 --json",
     "train compare runs --published --across machines,models",
     "train compare runs --algoperf external",
@@ -39,9 +40,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """Add the options --axis and --across."""
+    """Add the options --axis, --across and --metric."""
     across = "compare across machines, models, datasets: one or more, separated by commas"
     parser.add_argument("--across", metavar="WHAT", help=across)
+    parser.add_argument("--metric", metavar="NAME", help="compare by another metric of the runs (see train ls metrics)")
     axis = "the cost to compare (default: time; across machines: money)"
     parser.add_argument("--axis", choices=("time", "wall", "money", "epochs"), help=axis)
 
@@ -69,7 +71,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     across = chosen_across(arguments.across)
     axis = chosen_axis(arguments.axis, across)
-    results = read_results(arguments.runs, published=arguments.published, price=arguments.price, across=across)
+    of_runs = {"published": arguments.published, "price": arguments.price, "metric": arguments.metric}
+    results = read_results(arguments.runs, across=across, **of_runs)
     baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
     at = {"qualities": arguments.quality, "costs": arguments.cost}
     compared = comparisons(results.all_curves, baselines, axis, **at, across=across)
@@ -103,7 +106,7 @@ def _algoperf(arguments: argparse.Namespace) -> int:
     from launcher_lab.study.runs import find_runs, read_run
     from launcher_lab.study.tables import algoperf_json, algoperf_table
 
-    runs = [read_run(path) for path in find_runs(arguments.runs)]
+    runs = [read_run(path, arguments.metric) for path in find_runs(arguments.runs)]
     most = math.inf if any(run.metric.sign < 0 or not run.metric.unit for run in runs) else 1
     if arguments.target is not None and not 0 < arguments.target <= most:
         message = "must be a top-1 above 0 and at most 1, such as 0.759" if most == 1 else "must be above 0"

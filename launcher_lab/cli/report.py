@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     across = chosen_across(arguments.across)
     axis = chosen_axis(arguments.axis, across)
-    results = read_results(arguments.runs, published=not arguments.no_published, across=across)
+    results = read_results(arguments.runs, published=not arguments.no_published, across=across, metric=arguments.metric)
     points = sum(len(curve.points) for curve in results.curves)
     for path in outputs:
         if path.suffix == ".html":

@@ -27,8 +27,8 @@ UNITS: dict[Cost, str] = {"time": "min", "wall": "min", "money": "USD", "epochs"
 # What a comparison can span, and the field of a setting that then may differ.
 ACROSS = {"machines": "hardware", "models": "model", "datasets": "dataset"}
 
-# Keys of seed, fold and length; `launcher.config.resolved.is_free` has those of where and how a run computes.
-_LENGTH_AND_SEED = ("seed", "dataset.fold", "schedule.dilate")
+# Keys of seed, fold, length and metric; `launcher.config.resolved.is_free` has those of where and how a run computes.
+_LENGTH_AND_SEED = ("seed", "dataset.fold", "schedule.dilate", "metric")
 # Keys of the data set, which the setting holds.
 _DATASET_KEYS = tuple(f"dataset.{key}" for key in ("name", "kind", "classes", "train_samples", "val_samples"))
 # Keys that may end a run before its length, where they are set.

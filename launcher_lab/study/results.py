@@ -55,13 +55,21 @@ def chosen_axis(axis: Cost | None, across: Collection[str]) -> Cost:
 
 
 def read_results(
-    paths: Iterable[str], *, published: bool, price: float | None = None, across: Collection[str] = ()
+    paths: Iterable[str],
+    *,
+    published: bool,
+    price: float | None = None,
+    across: Collection[str] = (),
+    metric: str | None = None,
 ) -> Results:
     """Read all run folders at or below the paths; `price` per hour is for runs without one.
 
-    Raises UserError if a path contains no run folder.
+    Raises UserError if a path contains no run folder, or no run has the metric.
     """
-    runs = [replace(read_run(path), price=price) for path in find_runs(paths)]
+    runs = [replace(read_run(path, metric), price=price) for path in find_runs(paths)]
+    if metric is not None and runs and not any(run.evaluations for run in runs):
+        message = "no run has it; `train ls metrics` lists those of each task"
+        raise UserError(Problem(message, "--metric", metric))
     curves = build_curves(runs)
     # note: a metric means nothing beside another one
     metrics = {curve.metric for curve in curves} or {TOP1}

@@ -15,7 +15,7 @@ from launcher.config.validate import MISSING
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.data.listing import is_folder
-from launcher.errors import MachineError, UserError, first_few
+from launcher.errors import MachineError, Problem, UserError, first_few
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.records.progress import wall_seconds
@@ -171,8 +171,8 @@ def find_runs(paths: Iterable[str]) -> list[Path]:
     return list(folders)
 
 
-def read_run(path: Path) -> RunSummary:
-    """Read one run folder; errors become its state and problem."""
+def read_run(path: Path, metric: str | None = None) -> RunSummary:
+    """Read one run folder, by a metric or its own; errors become its state and problem."""
     folder = RunFolder(path)
     config, problem = _config(folder.config)
     command = _command(folder.environment)
@@ -181,7 +181,7 @@ def read_run(path: Path) -> RunSummary:
     identities: tuple[str, ...] = ()
     try:
         rows = read_rows(folder.metrics, outline=True)
-        facts, identities = facts_of(rows), noted_datasets(folder)
+        facts, identities = facts_of(rows, metric, config), noted_datasets(folder)
     except OSError as error:
         problem = problem or f"{folder.metrics.name}: {error.strerror}"
     except (UserError, MachineError) as error:
@@ -192,27 +192,30 @@ def read_run(path: Path) -> RunSummary:
     return RunSummary(path, state, problem, config, command, **facts, identities=identities)
 
 
-def quality(row: Row) -> float:
-    """Return the primary (first) metric of an `eval` or `test` record.
+def quality(row: Row, metric: str | None = None) -> float:
+    """Return a metric, or the primary (first) one, of an `eval` or `test` record.
 
-    Raises KeyError, TypeError, ValueError or AttributeError if the record lacks it.
+    Raises UserError, KeyError, TypeError, ValueError or AttributeError if the record lacks it.
     """
-    primary, *_ = row["metrics"].values()
-    return float(primary)
+    values = row["metrics"]
+    if metric is not None and metric not in values:
+        raise UserError(Problem(f"the run has only {', '.join(values)}; choose one of them", "--metric", metric))
+    primary, *_ = values.values()
+    return float(primary if metric is None else values[metric])
 
 
-def facts_of(rows: list[Row]) -> dict[str, Any]:
-    """Return the fields of a RunSummary that the records hold; none before their start.
+def facts_of(rows: list[Row], metric: str | None = None, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the fields of a RunSummary that the records hold, by a metric or the primary one; none before their start.
 
-    Raises KeyError, TypeError or ValueError if a record lacks a value, or has one of the wrong type.
+    Raises UserError, KeyError, TypeError or ValueError if a record lacks a value, or has one of the wrong type.
     """
     valid = without_void(rows)
     start = next((row for row in valid if row["kind"] == "start"), None)
     if start is None:
         return {}
-    scale = scale_of_run(start)
+    scale = scale_of_run(start, metric, dict(leaves(config or {})))
     evaluations = tuple(
-        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, scale.factor * quality(row))
+        Evaluated(float(row["epoch"]), float(row["train_seconds"]) / 60, scale.factor * quality(row, metric))
         for row in valid
         if row["kind"] == "eval"
     )
@@ -224,7 +227,9 @@ def facts_of(rows: list[Row]) -> dict[str, Any]:
         "metric": scale,
         "times": Times(_counted(valid), wall_seconds(rows)),
         "ended_by": next((row.get("ended_by") for row in reversed(valid) if row["kind"] == "end"), None),
-        "test_top1": next((scale.factor * quality(row) for row in reversed(valid) if row["kind"] == "test"), None),
+        "test_top1": next(
+            (scale.factor * quality(row, metric) for row in reversed(valid) if row["kind"] == "test"), None
+        ),
         "world_sizes": tuple(int(row["world_size"]) for row in valid if row["kind"] in ("start", "resume")),
     }
 

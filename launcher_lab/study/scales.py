@@ -1,9 +1,10 @@
 """The metrics of qualities: stored so that higher is better, printed as their own values."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
 from launcher.config.goals import Metric
-from launcher.config.tasks import TASKS
+from launcher.config.tasks import metrics_of_tasks
 from launcher.records.metrics import Row
 
 
@@ -34,15 +35,22 @@ class QualityScale(NamedTuple):
 TOP1 = QualityScale("top-1", " %")
 
 
-def scale_of_run(start: Row) -> QualityScale:
-    """Return the scale of a run's primary metric, from its first record."""
-    return scale_named(str(start.get("primary")))
+def scale_of_run(start: Row, metric: str | None, config: Mapping[str, Any]) -> QualityScale:
+    """Return the scale of a metric of a run, or of its primary one, from its first record and the config's values.
+
+    A record of an early version has no primary metric, which is top-1.
+    """
+    name = metric or start.get("primary")
+    if name is None:
+        return TOP1
+    better = config.get(f"metrics.{name}.better", start.get("better") if metric is None else None)
+    return scale_named(name, "lower" if better == "lower" else "higher")
 
 
-def scale_named(name: str) -> QualityScale:
-    """Return the scale of a task's metric; that of top-1 for an unknown one."""
-    metrics = {metric.name: metric for task in TASKS.declarations().values() for metric in task.metrics}
-    return scale_of(metrics[name]) if name in metrics else TOP1
+def scale_named(name: str, better: Literal["higher", "lower"] = "higher") -> QualityScale:
+    """Return the scale of a task's metric, or of the user's with that name."""
+    known = metrics_of_tasks()
+    return scale_of(known[name][0] if name in known else Metric(name, name, better, is_share=False))
 
 
 def scale_of(metric: Metric) -> QualityScale:

@@ -116,3 +116,20 @@ def test_a_folder_that_is_missing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("word", "meaning"), [("long_tail", "key loss.logit_adjustment"), ("gradcam", "verb look")])
 def test_ls_knows_other_words(word: str, meaning: str) -> None:
     assert f"did you mean the {meaning}?" in refused("ls", word)
+
+
+def test_the_best_value_of_another_metric(runs: Path) -> None:
+    make(runs, "a", started(), evaluated(20, 0.7, 2000.0))
+    (row,) = json.loads(output_of("ls", "runs", str(runs), "--metric", "top5", "--json"))["runs"]
+    assert (row["metric"], row["best_text"]) == ("top-5", "100.00%")
+    assert "--metric=tpo5: no run has it; `train ls metrics`" in refused("ls", "runs", str(runs), "--metric", "tpo5")
+    assert "--metric=top5: only train ls runs takes a metric" in refused("ls", "recipes", "--metric", "top5")
+
+
+def test_metrics_are_listed_with_their_tasks() -> None:
+    rows = {row["name"]: row for row in json.loads(output_of("ls", "metrics", "--json"))["metrics"]}
+    assert (rows["balanced_accuracy"]["tasks"], rows["balanced_accuracy"]["better"]) == (["classification"], "higher")
+    assert (rows["mae"]["tasks"], rows["mae"]["better"]) == (["regression"], "lower")
+    assert "threshold" not in rows
+    assert all(row["what"] for row in rows.values())
+    assert "mean recall of the classes" in output_of("ls", "metrics")

@@ -92,6 +92,34 @@ def test_early_stopping_follows_its_keys(accuracies: list[float], over: bool) ->
     assert patience.is_over(evaluations) == over
 
 
+def test_the_metric_of_a_run_is_that_of_stop_and_target() -> None:
+    config = compose(["metric=balanced_accuracy", "stop.patience=2", "target=0.7"]).config
+    patience = config.task.patience(config.stop)
+    assert patience is not None
+    metrics = {config.task.primary, patience.metric, config.task.goal(str(config.target)).metric}
+    assert {one.name for one in metrics} == {"balanced_accuracy"}
+    assert config.task.text({"top1": 0.9, "top5": 1.0, "balanced_accuracy": 0.4}).startswith("balanced accuracy 40.00%")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["metric=balanced_acuracy"], r"metric=balanced_acuracy.* did you mean balanced_accuracy\?"),
+        (["metric=top1", "task=regression"], r"metric=top1.* task=regression has no metric top1, only mae, r2;"),
+        (
+            ["metric=threshold", "task=multilabel", "loss=bce"],
+            r"metric=threshold.* has no metric threshold, only map, f1;",
+        ),
+        (["metrics=balanced_accuracy"], r"task=classification has it without; set metric=balanced_accuracy to"),
+        (["metrics=f2"], r"no such metric; set metrics.f2._target_ to a class or function"),
+        (["callbacks=norms"], r"no such callback; set callbacks.norms._target_ to"),
+    ],
+)
+def test_a_metric_that_is_not_there_is_refused_with_what_to_type(words: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        compose(words)
+
+
 def test_early_stopping_has_a_metric_of_the_task() -> None:
     with pytest.raises(UserError, match=r"stop.metric=tpo5: .* has no metric tpo5, .* did you mean top5\?"):
         check(Plan(compose(["stop.patience=3", "stop.metric=tpo5"]).config, 1, 320), {})

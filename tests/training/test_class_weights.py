@@ -12,6 +12,7 @@ from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import create
 from launcher.training import checkpoint
+from launcher.training.evaluation import Evaluation
 from launcher.training.trainer import build_trainer
 from launcher.weights.trained_model import model_card
 from tests.networks import tiny, use_tiny
@@ -92,14 +93,23 @@ def test_the_mean_of_the_ranks_losses_is_that_of_one_rank(words: list[str], tmp_
     assert means == pytest.approx(means[:1] * 3, rel=1e-5)
 
 
+def test_the_best_step_is_that_of_the_metric(tmp_path: Path) -> None:
+    run = build("metric=balanced_accuracy", "epochs=3")
+    for step, (top1, balanced) in enumerate([(0.5, 0.5), (0.4, 0.6), (0.9, 0.5)], 1):
+        run.next_step = step
+        run.note_evaluation(Evaluation({"balanced_accuracy": balanced, "top1": top1, "top5": 1, "macro_f1": 0}, 1.0, 9))
+    assert (run.best_step, run.best["top1"]) == (2, 0.9)
+
+
 def test_records_and_export_have_the_weights_and_metrics_by_name(tmp_path: Path) -> None:
-    words = [*UNEQUAL, "target=balanced_accuracy:0.9", "stop.patience=2", "stop.metric=macro_f1"]
+    words = [*UNEQUAL, "target=balanced_accuracy:0.9", "stop.patience=2", "metric=macro_f1"]
     run, folder = build(*words, "epochs=1", "logger.tensorboard=false"), create(tmp_path, "run", unique=False)
     train_all(run, folder)
     start, *_ = rows = read_metrics(folder.metrics)
     (evaluated,) = (row["metrics"] for row in rows if row["kind"] == "eval")
     assert start["class_weights"] == [9.0] * 3 + [1.0] * 7
-    assert list(evaluated) == ["top1", "top5", "balanced_accuracy", "macro_f1"]
+    assert list(evaluated) == ["macro_f1", "top1", "top5", "balanced_accuracy"]
+    assert start["primary"] == "macro_f1"
     state = checkpoint.load(next(folder.checkpoints.iterdir()))
     assert state["best"] == state["history"][0] == evaluated
     assert model_card(run.plan, state, {}, None)["class_weights"] == start["class_weights"]

@@ -82,6 +82,13 @@ def test_csv_has_one_row_per_point(grid: Path) -> None:
     assert float(rows[0]["minutes_mean"]) == pytest.approx(2.0)
 
 
+def test_another_metric_of_the_runs_is_compared(grid: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(output_of("compare", str(grid), "--csv", "--metric", "top5"))))
+    assert {float(row["top1_mean"]) for row in rows} == {100}
+    assert "top-5 %" in output_of("compare", str(grid), "--metric", "top5")
+    assert "--metric=map: no run has it; `train ls metrics`" in refused("compare", str(grid), "--metric", "map")
+
+
 def test_algoperf_scores_a_folder(grid: Path) -> None:
     output = json.loads(output_of("compare", str(grid), "--algoperf", "self", "--target", "0.6", "--json"))
     assert output["score"]["mild"] == 1.0
