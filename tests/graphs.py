@@ -32,7 +32,8 @@ class StandIn:
         return nullcontext()
 
     def capture(self, function: Callable[[], Sequence[Tensor]]) -> tuple[StandInGraph, Sequence[Tensor]]:
-        with _Recorder() as recorder:
+        # note: a capture takes no random numbers; each replay draws as the step itself would
+        with torch.random.fork_rng(), _Recorder() as recorder:
             outputs = function()
         recorder.undo()
         self.captures += 1

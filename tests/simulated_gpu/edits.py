@@ -1,14 +1,39 @@
 """Faults planted in the product's source while it is imported."""
 
+import ast
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from textwrap import dedent
 from typing import Any
 
 
+def replaced(source: str, old: str, new: str) -> ast.Module:
+    """Return source in which statements, whatever their comments and line breaks, are replaced by others.
+
+    Raises ValueError unless the source has them once.
+    """
+    tree = ast.parse(source)
+    wanted, others = ast.parse(dedent(old)).body, ast.parse(dedent(new)).body
+    dumps = [ast.dump(one) for one in wanted]
+    places = [
+        (body, start)
+        for node in ast.walk(tree)
+        for _, body in ast.iter_fields(node)
+        if isinstance(body, list)
+        for start in range(len(body) - len(dumps) + 1)
+        if [ast.dump(one) for one in body[start : start + len(dumps)] if isinstance(one, ast.AST)] == dumps
+    ]
+    if len(places) != 1:
+        raise ValueError(f"{len(places)} times in the source: {old}")
+    ((body, start),) = places
+    body[start : start + len(dumps)] = others
+    return ast.fix_missing_locations(tree)
+
+
 class _Loader(SourceFileLoader):
-    """Loads a file with some of its text replaced."""
+    """Loads a file with some of its statements replaced."""
 
     def __init__(self, name: str, path: str, edits: Sequence[tuple[str, str]]):
         super().__init__(name, path)
@@ -17,9 +42,7 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> Any:
         text = self.get_data(self.path).decode()
         for old, new in self._edits:
-            if text.count(old) != 1:
-                raise ValueError(f"{self.path} has {text.count(old)} times: {old}")
-            text = text.replace(old, new)
+            text = ast.unparse(replaced(text, old, new))
         return self.source_to_code(text.encode(), self.path)
 
 
@@ -35,5 +58,5 @@ class _Finder(MetaPathFinder):
 
 
 def install(edits: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Replace text in modules by their names, from now on; each text must occur once."""
+    """Replace statements in modules by their names, from now on; each must occur once."""
     sys.meta_path.insert(0, _Finder(edits))

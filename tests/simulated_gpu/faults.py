@@ -15,23 +15,17 @@ BUCKETS, BATCH, METERS, STEP = (
     "launcher.training.step",
 )
 CAPTURED, SAVING = "launcher.training.captured", "launcher.training.saving"
-BEAT = "        HEARTBEAT.beat()\n"
+BEAT = "HEARTBEAT.beat()\n"
 EVENT = """\
-            # note: a busy wait would take a core that loader workers need
-            self._copied = device.Event(blocking=True)
-            self._copied.record(device.current_stream(values.device))
+self._copied = device.Event(blocking=True)
+self._copied.record(device.current_stream(values.device))
 """
-COPY = """\
-            self._values = torch.empty_like(values, device="cpu", pin_memory=True).copy_(values, non_blocking=True)
-"""
-SEND = """\
-        self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)
-"""
+COPY = "self._values = torch.empty_like(values, device='cpu', pin_memory=True).copy_(values, non_blocking=True)\n"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A text of a module and what replaces it, and cases that must differ, wait or fail in some of the orders."""
+    """Statements of a module and what replaces them, and cases that must differ, wait or fail in some of the orders."""
 
     module: str
     old: str
@@ -43,32 +37,24 @@ class Fault:
 FAULTS = {
     "batches without record_stream": Fault(BATCH, "tensor.record_stream(current)", "pass"),
     "batches without wait_stream": Fault(BATCH, "current.wait_stream(self._stream)", "pass"),
-    "nvJPEG writes memory that is still read": Fault(
-        "launcher.data.device_jpeg",
-        "interface(self._device).current_stream(self._device).synchronize()",
-        "pass",
-        (recipe("baseline", loader="nvjpeg"),),
-        ("eager", "random:1", "random:2"),
-    ),
     "the values of a step read without its event": Fault(METERS, "self._copied.synchronize()", "pass"),
     "the event before the copy": Fault(METERS, COPY + EVENT, EVENT + COPY),
     "one pinned buffer for the numbers of all steps": Fault(
         STEP,
-        SEND,
-        "        own = self.__dict__.setdefault('own', numbers.pin_memory()).copy_(numbers)\n"
-        "        self._numbers.copy_(own, non_blocking=True)\n",
+        "self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)",
+        "own = self.__dict__.setdefault('own', numbers.pin_memory()).copy_(numbers)\n"
+        "self._numbers.copy_(own, non_blocking=True)",
     ),
-    "a checkpoint copied without a wait": Fault(SAVING, "        synchronize(device)\n", "        pass\n"),
-    "a wait in the step": Fault(STEP, BEAT, f"{BEAT}        values[0].item()\n"),
-    "a boolean index in the step": Fault(STEP, BEAT, f"{BEAT}        values[values > 0]\n"),
+    "a checkpoint copied without a wait": Fault(SAVING, "synchronize(device)", "pass"),
+    "a wait in the step": Fault(STEP, BEAT, f"{BEAT}values[0].item()"),
+    "a boolean index in the step": Fault(STEP, BEAT, f"{BEAT}values[values > 0]"),
     "one fused update on other strides": Fault(
         STEP,
-        "        # note: the host reads the flag only where the device cannot\n",
-        "        for one in self._parameters:\n"
-        "            one.grad = None if one.grad is None else one.grad.contiguous()\n",
+        (step := "if self._skips_by_flag or not dropped:\n    self.optimizer.step()\n"),
+        f"for one in self._parameters:\n    one.grad = None if one.grad is None else one.grad.contiguous()\n{step}",
     ),
     "a side stream of captured steps that nothing waits for": Fault(
-        CAPTURED, "        main.wait_stream(self._stream)\n", "        pass\n", GRAPHS
+        CAPTURED, "main.wait_stream(self._stream)", "pass", GRAPHS
     ),
     "a graph's inputs not copied": Fault(CAPTURED, "buffer.copy_(tensor)", "pass", GRAPHS),
     "one graph for all kinds of steps": Fault(
@@ -76,8 +62,8 @@ FAULTS = {
     ),
     "a bucket sent before its copy": Fault(
         BUCKETS,
-        "            bucket.fill()\n            self._works.append(bucket.all_reduce())\n",
-        "            self._works.append(bucket.all_reduce())\n            bucket.fill()\n",
+        "bucket.fill()\nself._works.append(bucket.all_reduce())",
+        "self._works.append(bucket.all_reduce())\nbucket.fill()",
         RANKS,
     ),
     # note: the all-reduce of the flags joins them later
@@ -87,8 +73,8 @@ FAULTS = {
     ),
     "a wait in a captured step": Fault(
         STEP,
-        "        flags = self._flags(values)\n",
-        "        flags = self._flags(values)\n        bool(flags[0])\n",
+        "flags = self._flags(values)",
+        "flags = self._flags(values)\nbool(flags[0])",
         GRAPHS,
     ),
     "masks of stochastic depth at new addresses": Fault(
@@ -99,8 +85,7 @@ FAULTS = {
     ),
     "memory on the device of another rank": Fault(
         BATCH,
-        "            yield inputs, labels, indices\n            self.waited",
-        "            torch.zeros(1, device='sim:1')\n"
-        "            yield inputs, labels, indices\n            self.waited",
+        (recorded := "tensor.record_stream(current)\n"),
+        f"{recorded}torch.zeros(1, device='sim:1')",
     ),
 }

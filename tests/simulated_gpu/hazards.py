@@ -164,18 +164,24 @@ def branch_of_a_graph(*, waits: bool) -> bool:
 
 def a_graph_reads_its_inputs_and_draws_anew_at_each_replay() -> bool:
     inputs = [torch.ones(4, device="sim")]
+    torch.manual_seed(5)
+    expected = [torch.rand(4, device="sim").cpu() for _ in range(2)]
+    torch.manual_seed(5)
     graph, (double, drawn) = captured(lambda: (inputs[0] * 2, torch.rand(4, device="sim")))
     results = [bool(double.cpu().isnan().all())]  # note: a capture runs nothing
     draws = []
-    for number in (1, 2):
+    for number in (1, 2, 3):
+        if number == 3:
+            torch.manual_seed(5)
         inputs[0].fill_(number)
         graph.replay()
         results.append(float(double.cpu()[0]) == 2 * number)
         draws.append(drawn.cpu())
+    results += [torch.equal(*pair) for pair in zip(draws, [*expected, expected[0]], strict=True)]
     inputs.clear()
     other = torch.full((4,), 50.0, device="sim")
     graph.replay()
-    return all(results) and not torch.equal(*draws) and float(double.cpu()[0]) == 2 * float(other.cpu()[0])
+    return all(results) and not torch.equal(*expected) and float(double.cpu()[0]) == 2 * float(other.cpu()[0])
 
 
 def many_tensors_are_one_launch_if_they_are_alike() -> bool:

@@ -238,7 +238,7 @@ def _module() -> ModuleType:
 _SIM = _module()
 torch._register_device_module("sim", _SIM)
 sys.modules["torch.sim"] = _SIM
-_SIM.default_generators = [torch.Generator(torch.device("sim", index)) for index in range(DEVICES)]
+_SIM.default_generators = [native.default_generator(index) for index in range(DEVICES)]
 torch.utils.generate_methods_for_privateuse1_backend(unsupported_dtype=None)
 
 

@@ -76,6 +76,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         release_free(0);
     });
     m.def("as_mps", [](bool on) { as_mps_ = on; });
+    m.def("default_generator", [](int d) { return generator(d); });
+    m.def("fill_new_memory", [](bool on) { fills_ = on; });
     m.def("new_pool", [] { return next_pool_++; });
     m.def("is_capturing", &is_capturing);
     m.def("begin_capture", &start_capture);

@@ -134,7 +134,8 @@ static const at::Generator& generator(int i) {
         for (int d = 0; d < device_count_; d++) generators_.push_back(at::make_generator<Generator>(d));
     return generators_[i < 0 ? current_device_ : i];
 }
-static uint64_t next_seed() { return static_cast<Generator*>(generator(-1).unsafeGetGeneratorImpl())->next(); }
+static Generator& default_generator() { return *static_cast<Generator*>(generator(-1).unsafeGetGeneratorImpl()); }
+static uint64_t next_seed() { return default_generator().next(); }
 
 struct Hooks final : at::PrivateUse1HooksInterface {
     bool isBuilt() const override { return true; }

@@ -13,11 +13,17 @@ static void start_capture(uint64_t pool) {
     capture_->origin = current_stream();
     capture_->positions[capture_->origin] = 0;
     capture_->thread = std::this_thread::get_id();
+    capture_->drawn = default_generator().get_offset();
+}
+// The draws of a capture take no number of the generator: each replay draws as the same calls would without a graph.
+static void give_back_draws(Graph* graph) {
+    default_generator().set_offset(graph->drawn);
 }
 static std::pair<int, int64_t> end() {
     std::lock_guard<std::mutex> g(mutex_);
     auto* graph = capture_;
     capture_ = nullptr;
+    give_back_draws(graph);
     for (auto& [key, position] : graph->positions)
         TORCH_CHECK(key == graph->origin || graph->waited[key] == position, "capturing stream has unjoined work");
     int id = next_graph_++;
@@ -27,6 +33,7 @@ static std::pair<int, int64_t> end() {
 }
 static void abandon() {
     std::lock_guard<std::mutex> g(mutex_);
+    if (capture_) give_back_draws(capture_);
     delete capture_;
     capture_ = nullptr;
 }
@@ -34,7 +41,6 @@ static void abandon() {
 // their own stream, whose order is that of all launches, as NCCL's is for graphs mixed with other launches.
 static void replay(int id) {
     auto* graph = graphs_.at(id);
-    uint64_t seed = next_seed(), k = 0;
     Key now = current_stream();
     auto start = position(now);
     std::map<Key, std::vector<uint64_t>> placed;  // positions of the graph's items, by their stream in the capture
@@ -48,7 +54,7 @@ static void replay(int id) {
         Key stream = stream_of(key);
         if (own.empty() && stream != now) push(stream, {nullptr, 0, true, now, start, "wait"});
         if (!item.waits)
-            own.push_back(push(stream, {[kernel = &item.kernel](uint64_t s) { (*kernel)(s); }, seed + 0x9E3779B9ULL * ++k, false, {}, 0, item.name}));
+            own.push_back(push(stream, {[kernel = &item.kernel](uint64_t s) { (*kernel)(s); }, item.seed ? next_seed() : 0, false, {}, 0, item.name}));
         else if (item.until == 0)
             own.push_back(push(stream, {nullptr, 0, true, stream_of(item.target), start, "wait"}));
         else

@@ -61,7 +61,7 @@ struct Graph {
     std::vector<std::pair<Key, Item>> items;
     std::map<Key, uint64_t> positions, waited;  // waited: by the stream that started the capture
     int64_t launches = 0;
-    uint64_t pool = 0;
+    uint64_t pool = 0, drawn = 0;  // drawn: by the generator before the capture
     Key origin;
     std::thread::id thread;
     uint64_t add(Key key, Item item) {
