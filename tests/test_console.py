@@ -1,11 +1,13 @@
 """Output on a terminal, with NO_COLOR, and in a pipe."""
 
 import io
+from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from rich.table import Table
 
-from launcher.console import console
+from launcher.console import console, print_json
 
 
 class Terminal(io.StringIO):
@@ -32,6 +34,11 @@ def test_a_pipe_gets_lines_without_trailing_spaces() -> None:
     console(pipe).print(table())
     console(pipe).print("a  b", "c", sep="  ", end="  ")
     assert pipe.getvalue() == " name  what it is\n mild  short runs\n hot   long\na  b  c  "
+
+
+def test_every_mapping_and_number_becomes_json(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json(MappingProxyType({1: [float("nan"), (float("inf"), 2.0)], "path": Path("a")}), indent=None)
+    assert capsys.readouterr().out == '{"1": [null, [null, 2.0]], "path": "a"}\n'
 
 
 def test_a_terminal_gets_bold_text_and_no_color_disables_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,14 +100,14 @@ def test_idle_threads_sleep_unless_the_user_sets_another_policy(
     monkeypatch.setenv("OMP_WAIT_POLICY", environment or "")
     if environment is None:
         monkeypatch.delenv("OMP_WAIT_POLICY")
-    assert cli.main(["ls", "fidelity"]) in (0, 2)
+    assert cli.main(["ls", "recipes"]) == 0
     assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 def test_stack_frames_of_torch_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_CPP_LOG_LEVEL", "")
     monkeypatch.delenv("TORCH_CPP_LOG_LEVEL")
-    assert cli.main(["ls", "fidelity"]) in (0, 2)
+    assert cli.main(["ls", "recipes"]) == 0
     assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"
 
 

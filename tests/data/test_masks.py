@@ -1,5 +1,6 @@
 """Masks as people have them: in several layouts and formats, with missing, damaged and unusual ones."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
+from launcher.data.decode import UnreadableImage
 from launcher.data.identity import identity
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.masks.pairs import read_pairs
@@ -86,7 +88,7 @@ def test_a_mask_is_the_same_in_each_format(tmp_path: Path) -> None:
 def test_a_mask_without_classes_is_refused(
     array: np.ndarray, task: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(Exception, match=reason.replace("(", r"\(")):
+    with pytest.raises(UnreadableImage, match=re.escape(reason)):
         masks_of(**task).read(write(tmp_path / "mask", array, ".npy").read_bytes())
 
 

@@ -54,11 +54,31 @@ def docker(words: list[str]) -> None:
         train(words[words.index("train") + 1 :])
 
 
-PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker}
+def pip(words: list[str]) -> None:
+    """Check that this project has the extras that are installed with it."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    chosen = [re.search(r"^(?:\.|train-launcher)\[(.+)\]", word) for word in words]
+    assert {extra for match in chosen if match for extra in match[1].split(",")} <= set(extras)
+
+
+def pytest_(words: list[str]) -> None:
+    assert all((ROOT / word.partition("::")[0]).exists() for word in words if word.startswith("tests"))
+
+
+PROGRAMS = {"train": train, "make": make, "python": python, "docker": docker, "pip": pip, "pytest": pytest_}
+# What a page shows of them is theirs.
 OTHER_PROGRAMS = {
-    *("cd", "git", "kubectl", "mkdir", "mkdocs", "pip", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
-    *("pytest", "python3", "sed", "sudo", "tar", "uv"),
+    *("cd", "git", "kubectl", "mkdir", "mkdocs", "pre-commit", "rsync", "sbatch", "sky", "source", "squeue"),
+    *("python3", "sed", "sudo", "tar", "uv"),
 }
+
+
+def words_of(line: str) -> list[str]:
+    """Return the words of a command without the variables before it."""
+    words = shlex.split(line.removeprefix("$ "), comments=True)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    return words
 
 
 def is_output(line: str) -> bool:
@@ -79,17 +99,12 @@ def has_error(block: Block, line: str) -> bool:
         pytest.param(b, line, id=f"{b.page}: {line}")
         for b, line in COMMANDS
         if not is_output(line) and not has_error(b, line)
+        if words_of(line) and Path(words_of(line)[0]).name not in OTHER_PROGRAMS
     ],
 )
 def test_each_command_works(block: Block, line: str) -> None:
-    words = shlex.split(line.removeprefix("$ "), comments=True)
-    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-        words = words[1:]
-    if not words:
-        return
-    program = Path(words[0]).name
-    if program not in OTHER_PROGRAMS:
-        PROGRAMS[program](words[1:])
+    program, *words = words_of(line)
+    PROGRAMS[Path(program).name](words)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +118,7 @@ def test_the_shown_output_is_the_real_output(block: Block, capsys: pytest.Captur
             assert capsys.readouterr().err.splitlines() == [output]
 
 
-@pytest.mark.parametrize("block", [b for b in all_blocks() if b.language not in ("", "sh")], ids=str)
+@pytest.mark.parametrize("block", [b for b in all_blocks() if b.language not in ("", "sh", "text", "console")], ids=str)
 def test_other_blocks_parse(block: Block) -> None:
     language, text = block.language, block.text
     parse = {
@@ -113,7 +128,6 @@ def test_other_blocks_parse(block: Block) -> None:
         "python": lambda source: compile(source, "block", "exec"),
         "bash": lambda source: subprocess.run(["bash", "-n"], input=source, text=True, check=True),
         "diff": lambda source: source.index("@@"),
-        **dict.fromkeys(("text", "console"), str),
     }
     parse[language](text)
 

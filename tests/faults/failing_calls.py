@@ -94,9 +94,12 @@ def _follow(plan: Plan, below: Path, report: Path) -> None:
     ctypes.CDLL(None).calls_plan(folder, ctypes.c_long(plan.number), plan.error, int(plan.lasting), file)
 
 
-def plans(calls: int, stride: int, first: int) -> Iterator[Plan]:
-    """Yield every `stride`-th plan of a command with so many calls: each call, each errno, once and lasting."""
+def plans(calls: int, stride: int) -> Iterator[Plan]:
+    """Yield every `stride`-th plan of a command with so many calls: each call, each errno, once and lasting.
+
+    It begins at a constant one: the number of calls is another one with each file system and version of a library.
+    """
     every = [
         Plan(number, error, lasting) for number in range(1, calls + 1) for error in ERRORS for lasting in (False, True)
     ]
-    yield from every[first % stride :: stride]
+    yield from every[stride // 2 :: stride]

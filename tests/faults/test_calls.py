@@ -72,7 +72,7 @@ def tried(
     folder = tmp_path / "0"
     whole = ended(Plan(), folder)
     assert whole.code == 0, whole
-    for number, plan in enumerate(plans(whole.calls, stride, first=whole.calls), 1):
+    for number, plan in enumerate(plans(whole.calls, stride), 1):
         folder = tmp_path / str(number)
         result = ended(plan, folder)
         yield plan, folder, result

@@ -11,6 +11,7 @@ import pytest
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousInfo, RendezvousTimeoutError
 
 from launcher.config.compose import compose
+from launcher.config.fields import host_and_port
 from launcher.errors import UserError
 from launcher.launch import rendezvous
 from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
@@ -111,13 +112,20 @@ def test_a_node_that_waits_alone_times_out(opened: Open) -> None:
         ("null", "is required with"),
         ("10.0.0.1", "must be HOST:PORT"),
         ("fd00::1:29400", r"must be HOST:PORT, such as 10.0.0.1:29400 or \[fd00::1\]:29400"),
-        ("[fd00::1]:99999", "must be HOST:PORT"),
+        ("[fd00::1]:65536", "must be HOST:PORT"),
+        ("10.0.0.1:0", "must be HOST:PORT"),
         ("no.such.host.invalid:1", "cannot be reached"),
     ],
 )
 def test_the_address_of_the_rendezvous_is_checked(word: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         open_rendezvous(compose(["launch=cpu", "launch.nnodes=2", f"launch.rdzv={word}"]).config.launch)
+    assert [host_and_port(f"a:{port}") for port in (1, 65535)] == [("a", 1), ("a", 65535)]
+
+
+def test_the_store_of_each_node_fails_after_the_same_seconds(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_STORE_SECONDS", 7)
+    assert [node._store.timeout.total_seconds() for node in (opened(), opened())] == [7, 7]
 
 
 def test_a_port_of_a_program_that_speaks_first_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
 """Every value that each recipe resolves to, also as published, at other lengths and with other options.
 
 `resolved.json` holds one command line a row: its values as those of an earlier row, `but` for some, `without` others.
+With TRAIN_TEST_WRITE=1 this test writes the values that its lines have now; a new line needs `words` alone, or `as`.
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,33 @@ from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 
-ROWS = json.loads(Path(__file__).with_name("resolved.json").read_text())
+PATH = Path(__file__).with_name("resolved.json")
+ROWS = json.loads(PATH.read_text())
+
+
+def values_of(line: str) -> dict[str, Any]:
+    """Return the values of a command line by dotted key, as JSON has them."""
+    return dict(json.loads(json.dumps(dict(leaves(as_mapping(compose(line.split()).config))))))
+
+
+def write(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write the values of the lines of rows, each as what differs from the line that it names."""
+    all_values, written = {row["words"]: values_of(row["words"]) for row in rows}, []
+    for row in rows:
+        values = all_values[row["words"]]
+        if "as" not in row:
+            written.append({"words": row["words"], "values": values})
+            continue
+        base = all_values[row["as"]]
+        but = {key: value for key, value in values.items() if key not in base or value != base[key]}
+        row = {"words": row["words"], "as": row["as"], "but": but, "without": sorted(base.keys() - values.keys())}
+        written.append({name: part for name, part in row.items() if part or name in ("words", "as")})
+    path.write_text("[\n" + ",\n".join(map(json.dumps, written)) + "\n]\n")
+
+
+if "TRAIN_TEST_WRITE" in os.environ:
+    write(ROWS, PATH)
+    ROWS = json.loads(PATH.read_text())
 
 
 def expected() -> dict[str, dict[str, Any]]:
@@ -31,8 +59,14 @@ EXPECTED = expected()
 
 @pytest.mark.parametrize("line", EXPECTED)
 def test_each_key_has_its_value(line: str) -> None:
-    values = dict(leaves(as_mapping(compose(line.split()).config)))
-    assert json.loads(json.dumps(values)) == EXPECTED[line]
+    assert values_of(line) == EXPECTED[line]
+
+
+def test_the_writer_keeps_the_values_of_its_lines(tmp_path: Path) -> None:
+    rows = [ROWS[0], next(row for row in ROWS if row.get("as") == "" and row.get("but"))]
+    write([{key: row[key] for key in ("words", "as") if key in row} for row in rows], tmp_path / "written.json")
+    written = json.loads((tmp_path / "written.json").read_text())
+    assert [row.get("values", row.get("but")) for row in written] == [rows[0]["values"], rows[1]["but"]]
 
 
 def test_every_recipe_has_a_row() -> None:

@@ -35,6 +35,14 @@ def test_the_summary_shows_the_error_of_the_estimate_of_this_config(folder: RunF
         assert "estimated" not in summary(folder, chosen)
 
 
+@pytest.mark.parametrize(("min_delta", "gain"), [(0.0, "a gain"), (0.25, "a gain of more than 0.25")])
+def test_a_run_without_patience_shows_the_gain_that_it_missed(folder: RunFolder, min_delta: float, gain: str) -> None:
+    config = replace(CONFIG, stop=replace(CONFIG.stop, patience=2, min_delta=min_delta))
+    records = [evaluation(step, 0.5) for step in (10, 20, 30)]
+    shown = summary(written(folder, *records, replace(end(30), ended_by="stop.patience")), config)
+    assert f"2 evaluations in a row without {gain} in top-1" in shown
+
+
 @pytest.mark.parametrize("points", [0, 1, 30])
 def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: int) -> None:
     records = [r for step in range(1, points + 1) for r in (training(step), evaluation(step))]
