@@ -94,7 +94,7 @@ def test_a_stop_ends_a_preparation_that_waits_for_a_bucket(
         start = time.monotonic()
         process.send_signal(sent)
         _, errors = ended(process, 130 if sent == signal.SIGINT else 143)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < 50
         assert errors == f"stopped by {sent.name}\n"
         reader.join()
         output = text.decode()

@@ -34,7 +34,7 @@ WORDS = [
 ]
 IMAGES, DEATH = 60, 8
 # Ranks end within ten seconds; the rest is for a busy machine.
-SECONDS = 15
+SECONDS = 50
 
 
 def die_once() -> None:

@@ -21,6 +21,7 @@ from launcher.launch.devices import Devices
 from launcher.launch.elastic import Launcher
 from launcher.log_lines import of_a_rank
 from launcher.records.progress import TerminalView
+from tests import patience
 from tests.forked import Command
 from tests.runs import ended, processes_of, wait_for
 
@@ -63,7 +64,9 @@ def start(run: Path) -> Start:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])}
         environment.pop("OMP_NUM_THREADS", None)
         environment["TORCH_CPP_LOG_LEVEL"] = "FATAL"
-        return Command(["launch_driver", str(run), target, *overrides], run.parents[1], environment)
+        return Command(
+            ["launch_driver", str(run), target, *overrides], run.parents[1], environment, before=(patience.of_elastic,)
+        )
 
     return started
 
@@ -86,7 +89,7 @@ def test_two_ranks_share_the_cores_and_append_to_their_logs(start: Start, run: P
 def test_an_exception_ends_a_blocked_peer_and_its_workers(start: Start, run: Path) -> None:
     process = start("second_raises")
     wait_for(both(run, "child"))
-    _, errors = process.communicate(timeout=28)  # elastic would wait 30 s
+    _, errors = process.communicate(timeout=200)  # elastic would wait 300 s
     assert process.returncode == 1
     assert errors.startswith("error: rank 1 failed: ValueError: broken on purpose (host ")
     assert 'raise ValueError("broken on purpose")' in errors
@@ -148,7 +151,7 @@ def test_a_stop_signal_ends_the_wait_for_the_ranks_of_another_node(start: Start,
     before = time.monotonic()
     process.send_signal(signal.SIGTERM)
     ended(process, 143)
-    assert time.monotonic() - before < 25, "elastic itself waits for 30 s"
+    assert time.monotonic() - before < 200, "elastic itself waits for 300 s"
     other.send_signal(signal.SIGTERM)
     ended(other, 143)
 
@@ -163,7 +166,7 @@ def test_a_node_that_was_stopped_does_not_wait_for_a_lost_one(start: Start, run:
     lost.kill()
     before = time.monotonic()
     ended(process, 143)
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 200
     assert len(list(run.glob("saved-*"))) == 2
 
 

@@ -66,7 +66,7 @@ def test_without_a_gpu_the_script_ends_with_a_one_line_error(tmp_path: Path) -> 
     assert done.stderr == "gpu.sh: torch detects no GPU; use --dry for a small run on the CPU\n"
 
 
-@pytest.mark.parametrize("fault", ["sleep 60", "echo skipped recipe mild: it failed", "(sleep 60 & exit 3)"])
+@pytest.mark.parametrize("fault", ["sleep 300", "echo skipped recipe mild: it failed", "(sleep 300 & exit 3)"])
 def test_a_part_that_fails_or_hangs_is_loud_and_does_not_stop_the_next(fault: str, tmp_path: Path) -> None:
     functions = re.search(r"^failed=.*?^}\n.*?^}\n", SCRIPT.read_text(), re.MULTILINE | re.DOTALL)
     assert functions
@@ -80,7 +80,7 @@ def test_a_part_that_fails_or_hangs_is_loud_and_does_not_stop_the_next(fault: st
     done = subprocess.run(
         ["bash", "-c", "\n".join([*lines, 'echo "failed:$failed"'])], capture_output=True, text=True, check=True
     )
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < 200
     assert "failed: bad\n" in done.stdout
     codes = {part["part"]: part["exit_code"] for part in json.loads((tmp_path / "gpu.json").read_text())["parts"]}
     assert codes["good"] == 0 < codes["bad"]

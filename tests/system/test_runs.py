@@ -14,6 +14,7 @@ import pytest
 import launcher
 from launcher.records.metrics import read_metrics
 from launcher.records.progress import wall_seconds
+from tests import patience
 from tests.runs import SMALL, Cold, Here, Train, ended, processes_of, ranks_of, results, same, steps_done, wait_for
 
 pytestmark = pytest.mark.system
@@ -143,6 +144,7 @@ def test_a_run_that_is_stopped_in_its_last_save_has_finished(train: Train) -> No
 
 
 def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Train, here: Here) -> None:
+    train.before = (*train.before, patience.of_elastic)
     process = train.start(*TWO_RANKS, "run_name=busy", "epochs=200", "launch.max_restarts=0")
     run = train.folder / "runs" / "busy"
     wait_for(lambda: steps_done(run) >= 2)
@@ -151,6 +153,6 @@ def test_a_run_in_use_is_refused_and_a_killed_rank_is_reported_first(train: Trai
     ranks_of(run)[1].kill()
     start = time.monotonic()
     _, errors = ended(process, 1)
-    assert time.monotonic() - start < 28, "elastic itself waits for 30 s"
+    assert time.monotonic() - start < 200, "elastic itself waits for 300 s"
     assert errors.startswith("error: rank 1 failed: killed by SIGKILL")
     wait_for(lambda: not processes_of(run), 10)

@@ -224,7 +224,7 @@ def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(trai
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
     ended(process, 130)
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 100
     assert train.state(run)["step"] == steps_done(run)
 
 

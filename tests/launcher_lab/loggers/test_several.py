@@ -87,7 +87,7 @@ def test_a_run_does_not_notice_loggers_that_fail_and_resumes_with_them(
 def test_servers_that_never_respond_share_the_seconds_of_the_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(several, "CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr(several, "CLOSE_SECONDS", 6)
     servers = [Server(), Server(), Server()]
     for server in servers[1:]:
         server.responds.clear()
@@ -96,7 +96,7 @@ def test_servers_that_never_respond_share_the_seconds_of_the_end(
     sinks.write(end(20))
     start = time.monotonic()
     sinks.close()
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 11, "one after the other, they take 12 s"
     assert (servers[0].steps, servers[0].outcome) == ([10, 20], "finished")
     assert capsys.readouterr().out.count("warning: server ") == 2
     for server in servers:
