@@ -63,10 +63,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return a worker a core, as far as memory goes."""
-    fitting = (probe.usable_memory()[1] - _SERVER_BYTES) // _WORKER_BYTES
-    return max(1, min(probe.usable_cores(), int(fitting)))
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return a worker a core, as far as memory goes; three for two cores where they wait for processes."""
+    cores, fitting = probe.usable_cores(), (probe.usable_memory()[1] - _SERVER_BYTES) // _WORKER_BYTES
+    return max(1, min(cores * 3 // 2 if config.option.rest else cores, int(fitting)))
 
 
 def pytest_collection_finish() -> None:

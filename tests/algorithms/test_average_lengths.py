@@ -186,6 +186,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Here:
     return here
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_networks", "forked_checks")
 def test_an_evaluation_and_an_export_have_the_average_of_a_length(trained: Here) -> None:
     """The average of a length that the run keeps is the run's own."""

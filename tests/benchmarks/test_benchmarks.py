@@ -41,6 +41,7 @@ def test_stall_and_resume_are_timed_at_a_toy_size(
     assert not list(tmp_path.glob("tmp*"))
 
 
+@pytest.mark.slow
 def test_each_command_is_timed_beside_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(startup, "COMMANDS", {name: startup.COMMANDS[name] for name in (startup.PEER, "ls")})
@@ -84,6 +85,7 @@ def test_contenders_that_no_longer_fit_the_time_are_skipped(capsys: pytest.Captu
     assert list(step.built_in_time(builders, 60)) == ["first", "second"]
 
 
+@pytest.mark.slow
 def test_a_small_report_page_is_measured(tmp_path: Path) -> None:
     if installed() is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
@@ -94,6 +96,7 @@ def test_a_small_report_page_is_measured(tmp_path: Path) -> None:
     assert all(figures[name] > 0 for name in ("megabytes", "open_ms", "filter_ms", "filter_cpu_ms", "nodes"))
 
 
+@pytest.mark.slow
 def test_the_floor_of_a_recipe_beside_the_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--recipe none hot --model resnet18 --batch 4 --sizes 176 --set image.train_size=176 --json"
     assert floor.main([*words.split(), str(tmp_path / "floor.json")]) == 0

@@ -19,7 +19,7 @@ from launcher.training import checkpoint
 from tests.commands import execute, output_of, refused
 from tests.saved_runs import finished
 
-pytestmark = pytest.mark.usefixtures("tiny_networks", "forked_checks")
+pytestmark = [pytest.mark.usefixtures("tiny_networks", "forked_checks"), pytest.mark.slow]
 
 
 @pytest.fixture

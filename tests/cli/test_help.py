@@ -111,6 +111,7 @@ def test_stack_frames_of_torch_stay_out_of_the_terminal(monkeypatch: pytest.Monk
     assert os.environ["TORCH_CPP_LOG_LEVEL"] == "FATAL"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["launcher.cli.main", "launcher.cli.plan", "launcher.plan.checks"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGUSR1, 143), (signal.SIGTERM, 143)])
 def test_a_stop_signal_during_imports_ends_with_one_line(module: str, number: signal.Signals, code: int) -> None:

@@ -24,6 +24,8 @@ from tests.launches import Launches
 
 from .conftest import make_loaders, same, stream, words_for
 
+pytestmark = pytest.mark.slow
+
 GPU = ("dataloader.decode=gpu", "dataset.native_size=16", "image.flip=0.5")
 KINDS: list[dict[str, Any]] = [{}, {"progressive": True}, {"mode": "L"}, {}, {}]
 decoded: list[int] = []

@@ -60,6 +60,7 @@ def test_the_gpu_script_runs_dry(tmp_path: Path) -> None:
     assert list((tmp_path / "short" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_without_a_gpu_the_script_ends_with_a_one_line_error(tmp_path: Path) -> None:
     done = run(tmp_path, CUDA_VISIBLE_DEVICES="")
     assert (done.returncode, done.stdout) == (2, "")
@@ -95,6 +96,7 @@ def test_shellcheck_accepts_the_script() -> None:
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.slow
 def test_every_check_runs_and_is_documented(tmp_path: Path) -> None:
     code = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     names = re.findall(r"^(\w+) +\S.*\?$", python(code, str(CHECKS), "--dry", folder=tmp_path), re.MULTILINE)

@@ -51,6 +51,7 @@ def test_a_sky_task_without_an_image_needs_a_checkout(tmp_path: Path, monkeypatc
     assert "it is not a checkout" in refused("submit", "--sky", "recipe=hot", *BUCKETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

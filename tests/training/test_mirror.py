@@ -18,6 +18,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, mirror
 from launcher.training.mirror import Mirror
+from tests.covering import sweep
 from tests.data.sources.buckets import KEYS, Bucket, stall_quickly
 from tests.runs import (
     SMALL,
@@ -193,7 +194,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sweep(KINDS, ["averages"]))
 def test_each_kind_of_run_resumes_from_its_mirror_alone(here: Here, kind: str) -> None:
     words, run = [*KINDS[kind], "epochs=2"], here.folder / "runs" / "first"
     if "runs/other" in " ".join(words):

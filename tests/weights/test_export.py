@@ -197,6 +197,7 @@ EVERYTHING = [
 ]
 
 
+@pytest.mark.slow
 def test_an_onnx_file_predicts_with_onnxruntime_only_and_a_wrong_one_is_not_written(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ def test_an_onnx_file_predicts_with_onnxruntime_only_and_a_wrong_one_is_not_writ
 TIMM = ["model=timm", "model.architecture=test_vit", "model.img_size=32", "algorithms=[ema]"]
 
 
+@pytest.mark.slow
 def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -> None:
     with_onnx()
     folder, onnx = finished(tmp_path, *TIMM), tmp_path / "onnx"

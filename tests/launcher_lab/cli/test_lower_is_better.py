@@ -73,6 +73,7 @@ def test_algoperfs_score_takes_a_perplexity(folder: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> None:
     data = page_data(read_results([str(folder)], published=True), "today")
     assert {run["top1"] for run in data["runs"] if run["epochs"] == 3} == {6.0, 6.1, 6.2, 4.0, 4.1, 4.2}
@@ -91,6 +92,7 @@ def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> No
     assert (tmp_path / "curves.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_page_switches_between_data_sets_of_different_metrics(
     folder: Path, make_run: MakeRun, tmp_path: Path
 ) -> None:

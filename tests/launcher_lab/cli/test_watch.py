@@ -76,6 +76,7 @@ def test_the_page_has_the_lines_of_all_runs_and_follows_their_files(server: Serv
     assert server.runs()[1]["state"] == "no records yet"
 
 
+@pytest.mark.slow
 def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: Cold, make_run: MakeRun) -> None:
     run = make_run("several", [0.5], [60.0], finished=None)
     step = replace(training(12), step_seconds=0.5)
@@ -119,6 +120,7 @@ def test_other_names_and_files_are_refused(server: Server) -> None:
     assert server.get("/config.yaml").status == 404
 
 
+@pytest.mark.slow
 def test_the_browser_draws_runs_and_shows_names_as_text(server: Server) -> None:
     chromium = browser()
     chromium.open(server.document["address"])

@@ -33,6 +33,7 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
+@pytest.mark.slow
 def test_the_page_shows_points_runs_and_states(folder: Path, tmp_path: Path) -> None:
     result = in_browser(folder, tmp_path, DRAWN + """
         const own = drawn();
@@ -57,6 +58,7 @@ def data_of(folder: Path) -> dict[str, Any]:
     return page_data(read_results([str(folder)], published=True), "today")
 
 
+@pytest.mark.slow
 def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: MakeRun, tmp_path: Path) -> None:
     for seed in (0, 1):
         metrics = make_run(f"g/{seed}", (0.5, 0.25), seed=seed) / "metrics.jsonl"
@@ -72,6 +74,7 @@ def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: 
     assert not any(curve["published"] for curve in data_of(tmp_path / "g")["curves"])
 
 
+@pytest.mark.slow
 def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) -> None:
     result = in_browser(folder, tmp_path, DRAWN + """
         const own = drawn;
@@ -94,6 +97,7 @@ def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) 
     assert result["status"] == "1 point, 2 runs shown"
 
 
+@pytest.mark.slow
 def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:
     """With real keys: Tab stops once at the chart, arrow keys move between points."""
     chromium = show(read_results([str(folder)], published=True), tmp_path)
@@ -120,6 +124,7 @@ def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: P
     assert 'algorithms.ema.half_life: "100ba"' in open_["all"]
 
 
+@pytest.mark.slow
 def test_the_mouse_selects_the_nearest_point(folder: Path, tmp_path: Path) -> None:
     result = in_browser(folder, tmp_path, """
         const ring = document.querySelector("#tradeoff .point").getBoundingClientRect();
@@ -171,6 +176,7 @@ SHOWN = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 768, 1400])
 def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Path, tmp_path: Path, width: int) -> None:
     result = in_browser(two_sets, tmp_path, SHOWN + """
@@ -200,11 +206,13 @@ def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Pa
     assert [first["beyond"], cars["beyond"], all_["beyond"], result["open"]] == [[], [], [], []]
 
 
+@pytest.mark.slow
 def test_one_data_set_has_no_list(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/one")
     assert in_browser(tmp_path / "g", tmp_path, "return find('setting').offsetParent;") is None
 
 
+@pytest.mark.slow
 def test_error_bars_stay_inside_the_chart_and_unused_controls_are_hidden(make_run: MakeRun, tmp_path: Path) -> None:
     for seed, seconds in ((0, 10.0), (1, 100.0)):
         make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
@@ -217,6 +225,7 @@ def test_error_bars_stay_inside_the_chart_and_unused_controls_are_hidden(make_ru
     assert result == {"bars": 1, "inside": True, "published": False}
 
 
+@pytest.mark.slow
 def test_one_evaluation_is_a_dot_and_the_page_has_a_dark_mode(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/short", (0.5,), (60.0,))
     result = in_browser(tmp_path / "g", tmp_path, """
@@ -229,6 +238,7 @@ def test_one_evaluation_is_a_dot_and_the_page_has_a_dark_mode(make_run: MakeRun,
     assert result == {"dot": True, "whole": True, "dark": True}
 
 
+@pytest.mark.slow
 def test_money_is_not_offered_if_only_published_points_have_a_price(make_run: MakeRun, tmp_path: Path) -> None:
     folder = make_run("free")
     assert any(point["cost"].get("money") for curve in data_of(folder)["curves"] for point in curve["points"])

@@ -13,6 +13,8 @@ from tests.curves import curve
 from tests.made_runs import MakeRun, machine
 from tests.pages import act, in_browser, show
 
+pytestmark = pytest.mark.slow
+
 EVIL = "a&b=c#d?e%20f</script>\"'\\ é\n日本 +plus;"
 
 
