@@ -1,6 +1,5 @@
 """docs/fidelity.md is up to date, and docs/fidelity.yaml has a row for everything with a publication."""
 
-import re
 import runpy
 from typing import Any
 
@@ -39,17 +38,9 @@ def test_every_option_and_recipe_has_a_row(section: str, known: list[str]) -> No
     assert all(TABLE[section].values())
 
 
-@pytest.mark.parametrize(("name", "row"), ROWS, ids=[f"{name} {number}" for number, (name, _) in enumerate(ROWS)])
-def test_a_row_is_complete_and_its_test_exists(name: str, row: dict[str, Any]) -> None:
-    fields = {
-        "same": {"same", "test"},
-        "published": {"published", "keys", "test"},
-        "differs": {"differs", "why", "test"},
-    }
-    (verdict,) = row.keys() & fields.keys()
-    assert row.keys() == fields[verdict]
-    path, function = row["test"].split("::")
-    assert re.search(rf"^def {function}\(", (ROOT / "tests" / path).read_text(), re.MULTILINE)
+def test_each_row_is_complete() -> None:
+    complete = [{"same"}, {"published", "keys"}, {"differs", "why"}]
+    assert [(name, row) for name, row in ROWS if {*row} not in complete or not all(row.values())] == []
 
 
 def published(recipe: Recipe) -> list[str]:
