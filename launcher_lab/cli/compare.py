@@ -87,15 +87,15 @@ def main(arguments: argparse.Namespace) -> int:
         writer.writerows(rows)
         return 0
     out = console()
+    for title, table in tables.rich_tables(results, compared, stated, axis):
+        out.print(f"[bold]{verbatim(title)}[/]")
+        out.print(table)
+        out.print()
     if axis == "money" and any(not curve.on("money") for curve in results.curves):
         out.print("note: no run has a price; set the price per hour with --price USD", style="yellow")
     hint = None if across or axis == "epochs" else epochs_note(results.all_curves, baselines, compared)
     for note in [*notes(results, axis), *filter(None, [hint])]:
         out.print(verbatim(f"note: {note}"), style="yellow")
-    for title, table in tables.rich_tables(results, compared, stated, axis):
-        out.print(f"[bold]{verbatim(title)}[/]")
-        out.print(table)
-        out.print()
     return 0
 
 

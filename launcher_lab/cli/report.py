@@ -16,15 +16,16 @@ EXAMPLES = [
     "train report runs/mild-imagenet-1120-1",
     "train report runs -o report.html",
     "train report runs -o report.html -o curves.png",
+    "train report runs -o figure.pdf",
     "train report runs -o report.html --across machines",
     "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
 ]
-_FORMS = (".html", ".png")
+_FORMS = (".html", ".png", ".pdf", ".svg")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
-    what = "the .html or .png file; repeatable (default: the page index.html of each run)"
+    what = "the .html, .png, .pdf or .svg file; repeatable (default: the page index.html of each run)"
     parser.add_argument("-o", "--output", action="append", default=[], metavar="FILE", help=what)
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
@@ -41,7 +42,7 @@ def main(arguments: argparse.Namespace) -> int:
             raise UserError(Problem("its folder does not exist; create it first", "--output", path))
     if not outputs:
         return _pages(arguments)
-    from launcher_lab.study.report import draw_tradeoff, page, write_file
+    from launcher_lab.study.report import page, tradeoff_figure, write_file
     from launcher_lab.study.results import chosen_across, chosen_axis, read_results
 
     across = chosen_across(arguments.across)
@@ -53,7 +54,9 @@ def main(arguments: argparse.Namespace) -> int:
             text = page(results, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
             write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
         else:
-            write_file(path, lambda temporary: draw_tradeoff(results, temporary, title=arguments.title, axis=axis))
+            figure = tradeoff_figure(results, title=arguments.title, axis=axis)
+            # note: the temporary name has no suffix for the format
+            write_file(path, partial(figure.savefig, format=path.suffix[1:]))
         if not arguments.json:
             console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
     if arguments.json:

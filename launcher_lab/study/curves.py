@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -214,12 +214,39 @@ def _names(groups: Mapping[tuple[StudySetting, str], list[RunSummary]]) -> dict[
 
 def _named_values(run: RunSummary, curve_key: str) -> dict[str, Any]:
     """Return the values for a curve's name, with the active algorithms and the length before dilation."""
+    base = json.loads(curve_key)[1]
+    return _readable_values(run) | ({"dilated from ep": base} if base is not None else {})
+
+
+def _readable_values(run: RunSummary) -> dict[str, Any]:
+    """Return the values that determine the result of training, and +NAME for each active algorithm."""
     values = _trained_values(run)
     on = dict.fromkeys(key.split(".")[1] for key in values if key.startswith("algorithms."))
     # note: distinguishes files of the same name, but is not readable
     values.pop("model.weights_sha256", None)
-    base = json.loads(curve_key)[1]
-    return {**{f"+{name}": True for name in on}, **values, **({"dilated from ep": base} if base is not None else {})}
+    return {**{f"+{name}": True for name in on}, **values}
+
+
+def differing(runs: Sequence[RunSummary]) -> list[list[str]]:
+    """Return the values of each run in which the configs of the runs differ: data, training, length, seed, machine."""
+    keys = ("dataset.path", "dataset.name", "epochs", *_LENGTH_AND_SEED)
+    every = [
+        {**_readable_values(run), **{key: run.values.get(key) for key in keys}, "hardware": run.hardware}
+        for run in runs
+    ]
+    names = dict.fromkeys(name for values in every for name in values)
+    texts = {name: [json.dumps(values.get(name), default=str) for values in every] for name in names}
+    differ = [name for name in names if len(set(texts[name])) > 1]
+    # note: the values of an algorithm that only some runs have say no more than its name
+    switched = {name[1:] for name in differ if name.startswith("+")}
+    differ = [name for name in differ if not (name.startswith("algorithms.") and name.split(".")[1] in switched)]
+    return [[_shown_value(name, values.get(name)) for name in differ] for values in every]
+
+
+def _shown_value(name: str, value: Any) -> str:
+    if name.startswith("+"):
+        return f"{name[1:]}={'on' if value else 'off'}"
+    return f"{name.removeprefix('algorithms.')}={shown(value)}"
 
 
 def _differences(values: Mapping[str, Any], reference: Mapping[str, str]) -> list[str]:

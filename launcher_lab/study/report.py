@@ -219,15 +219,14 @@ def _short(number: float | None) -> float | None:
     return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
 
 
-def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> None:
-    """Draw curves with error bars of one standard deviation, published ones in grey, and the Pareto fronts.
+def tradeoff_figure(results: Results, *, title: str, axis: Cost) -> Figure:
+    """Return a drawing: curves with error bars of one standard deviation, published ones in grey, and Pareto fronts.
 
     One run without published points beside it is drawn as its learning curve.
     """
     curves = beside(results)
     if len(results.runs) == 1 and len(curves) == len(results.curves):
-        _draw_learning(results.runs[0], path, title=title)
-        return
+        return _learning_figure(results.runs[0], title=title)
     scale = metric_of(results.all_curves)
     figure, axes = drawing(title, _LABELS[axis], scale.heading.replace(" %", ", %"))
     shown = [curve for curve in curves if curve.on(axis)]
@@ -249,11 +248,10 @@ def draw_tradeoff(results: Results, path: Path, *, title: str, axis: Cost) -> No
         columns = 1 + (len(shown) - 1) // _ROWS
         figure.set_size_inches(8 + (4 if varying else 2.5) * columns, 5.5)
         figure.legend(fontsize=8 if len(shown) <= _ROWS else 6, frameon=False, loc="outside right upper", ncols=columns)
-    # note: the temporary name has no suffix for the format
-    figure.savefig(path, format="png")
+    return figure
 
 
-def _draw_learning(run: RunSummary, path: Path, *, title: str) -> None:
+def _learning_figure(run: RunSummary, *, title: str) -> Figure:
     scale = run.metric
     figure, axes = drawing(
         f"{title}\n{run.path.name}: {run.recipe}, {run.model}, {run.dataset}", "epochs", scale.heading
@@ -262,7 +260,7 @@ def _draw_learning(run: RunSummary, path: Path, *, title: str) -> None:
     axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=4, label=scale.heading)
     _best_above(axes, scale)
     axes.legend(frameon=False)
-    figure.savefig(path, format="png")
+    return figure
 
 
 def _best_above(axes: Axes, scale: QualityScale) -> None:

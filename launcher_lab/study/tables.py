@@ -11,7 +11,7 @@ from rich.table import Table
 
 from launcher.console import table
 from launcher_lab.study.algoperf import MAX_RATIO, Scores, profile
-from launcher_lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, metric_of
+from launcher_lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, differing, metric_of
 from launcher_lab.study.published import StatedSpeedup
 from launcher_lab.study.results import Results, notes, on_front
 from launcher_lab.study.speedup import Comparison
@@ -22,6 +22,8 @@ POINT_COLUMNS = (
     *("minutes_mean", "minutes_deviation", "wall_minutes_mean", "usd_mean"),
     *("front_time", "front_wall", "front_money", "front_epochs", "source", "note", "runs"),
 )
+# A comparison of so many single runs begins with the runs, with so many values in which their configs differ.
+_FEW_RUNS, _MOST_SHOWN = 12, 6
 _HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "money": "USD", "epochs": "epochs"}
 
 
@@ -96,15 +98,40 @@ def rich_tables(
     results: Results, comparisons: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
 ) -> Iterator[tuple[str, Table]]:
     """Yield titles and tables in order."""
+    points = [point for curve in results.curves for point in curve.points]
+    several = any(len(point.top1) > 1 for point in points)
+    if not several and 1 < len(points) <= _FEW_RUNS:
+        yield "runs", _runs(results)
     if results.all_curves:
         where = f"across {' and '.join(results.across)}" if results.across else "of the setting"
-        yield f"tradeoff curves (● on the Pareto front {where})", _points(results, axis)
+        spread = "; ± one standard deviation of the runs" if several else ""
+        yield f"tradeoff curves (● on the Pareto front {where}{spread})", _points(results, axis)
     if excluded := not_counted(results):
         yield "excluded runs", table("run", "state", "reason", rows=(map(escape, row) for row in excluded))
     if comparisons:
         yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(comparisons, axis)
     if stated:
         yield "stated speed-ups, recomputed from the printed numbers", _stated(stated)
+
+
+def _runs(results: Results) -> Table:
+    """Return the table of the counted runs: final metric, minutes, price if known, and differences of configs."""
+    counted = {path for curve in results.curves for point in curve.points for path in point.paths}
+    runs = [run for run in results.runs if run.path in counted]
+    names = Counter(run.path.name for run in runs)
+    priced = any(run.money is not None for run in runs)
+    numbers = (metric_of(runs).heading, "minutes", *(("USD",) if priced else ()))
+    cells = table("run", *numbers, "differs in", numbers=numbers)
+    for run, own in zip(runs, differing(runs), strict=True):
+        name = run.path.name if names[run.path.name] == 1 else str(run.path)
+        more = len(own) - _MOST_SHOWN
+        texts = own if more <= 0 else [*own[:_MOST_SHOWN], f"and {more} more (train diff RUN RUN)"]
+        money = [("-" if run.money is None else f"{run.money:.4g}")] if priced else []
+        minutes = f"{run.times.counted / 60:.4g}" if run.times else "-"
+        cells.add_row(
+            escape(name), f"{run.metric.sign * (run.top1 or 0):.2f}", minutes, *money, escape(" ".join(texts))
+        )
+    return cells
 
 
 def _points(results: Results, axis: Cost) -> Table:

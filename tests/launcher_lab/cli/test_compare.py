@@ -82,6 +82,22 @@ def test_csv_has_one_row_per_point(grid: Path) -> None:
     assert float(rows[0]["minutes_mean"]) == pytest.approx(2.0)
 
 
+def test_a_few_single_runs_begin_with_their_values_and_what_differs(make_run: MakeRun, grid: Path) -> None:
+    priced = {"name": "box", "gpu": None, "gpus": None, "price_per_hour": 6.0}
+    make_run("s/a", (0.5, 0.6), (60.0, 60.0), hardware=priced, optimizer={"lr": 0.1})
+    make_run("s/b", (0.5, 0.7), (90.0, 90.0), hardware=priced, optimizer={"lr": 0.2}, algorithms={}, seed=1)
+    heading, *rows = (line.split() for line in output_of("compare", str(grid.parent / "s")).splitlines()[1:4])
+    assert heading == ["run", "top-1", "%", "minutes", "USD", "differs", "in"]
+    assert rows == [
+        ["a", "60.00", "2", "0.2", "ema=on", "optimizer.lr=0.1", "seed=0"],
+        ["b", "70.00", "3", "0.3", "ema=off", "optimizer.lr=0.2", "seed=1"],
+    ]
+    shown = output_of("compare", str(grid))
+    assert shown.startswith("tradeoff curves (")
+    assert "± one standard deviation of the runs" in shown
+    assert "±" not in output_of("compare", str(grid.parent / "s"))
+
+
 def test_another_metric_of_the_runs_is_compared(grid: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(output_of("compare", str(grid), "--csv", "--metric", "top5"))))
     assert {float(row["top1_mean"]) for row in rows} == {100}

@@ -270,18 +270,19 @@ def test_long_learning_curves_are_thinned_and_keep_ends_and_peaks(make_run: Make
 
 
 def test_report_writes_page_and_image(folder: Path, tmp_path: Path) -> None:
-    outputs = [tmp_path / name for name in ("r.html", "r.png")]
+    outputs = [tmp_path / name for name in ("r.html", "r.png", "r.pdf", "r.svg")]
     assert "11 runs, 5 points" in output_of(
         "report", str(folder), *(word for path in outputs for word in ("-o", str(path)))
     )
-    assert outputs[1].read_bytes().startswith(b"\x89PNG")
+    assert [file.read_bytes()[:5] for file in outputs[1:]] == [b"\x89PNG\r", b"%PDF-", b"<?xml"]
+    assert "<svg" in outputs[3].read_text()
     assert not list(tmp_path.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        ("r.pdf", "must end in one of .html, .png"),
+        ("r.jpg", "must end in one of .html, .png, .pdf, .svg"),
         ("nowhere/r.html", "its folder does not exist"),
         (f"{'b' * 300}/r.html", "its folder does not exist"),
         (f"{'b' * 300}.html", "cannot be written"),
