@@ -4,6 +4,7 @@ import numpy as np
 import torch
 
 from launcher import randomness
+from launcher.errors import UserError, one_line
 from launcher.tasks.language import Language
 from launcher.weights.trained_model import TrainedModel
 
@@ -21,7 +22,10 @@ def continuation(
     task = model.task
     assert isinstance(task, Language)
     tokenizer = task.known_tokenizer()
-    (start,) = tokenizer.encode([text.encode()])
+    try:
+        (start,) = tokenizer.encode([text.encode()])
+    except UnicodeEncodeError:
+        raise UserError(f"{one_line(text)}: the text is not in UTF-8; type it in UTF-8") from None
     known = [*start.tolist()] or [tokenizer.end]
     added: list[int] = []
     for place in range(tokens):
@@ -32,7 +36,9 @@ def continuation(
         if token == tokenizer.end:
             break
         added.append(token)
-    return task.decoded(added)
+    # note: of a first token alone, SentencePiece's decoders drop the space
+    before, whole = task.decoded(known), task.decoded(known + added)
+    return whole.removeprefix(before) if whole.startswith(before) else task.decoded(added)
 
 
 def _chosen(logits: np.ndarray, temperature: float, top_k: int | None, draw: float) -> int:

@@ -33,7 +33,10 @@ def _tokenizer() -> str:
 def _library() -> Any:
     from tokenizers import Tokenizer
 
-    return Tokenizer.from_str(_tokenizer())
+    tokenizer = Tokenizer.from_str(_tokenizer())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -48,4 +51,5 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
         if token == CARD["input"]["end"]:
             break
         known.append(token)
-    print(sys.argv[1] + decode(known[start:]))
+    before, whole = decode(known[:start]), decode(known)
+    print(sys.argv[1] + (whole.removeprefix(before) if whole.startswith(before) else decode(known[start:])))

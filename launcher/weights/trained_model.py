@@ -288,7 +288,7 @@ def images_of(
         with closing(build_loaders(plan, single_rank(device), skipped=skipped, classes=classes)) as loaders:
             yield loaders.evaluate, [], skipped
         return
-    if records := loader_of(plan.config).other(other, plan):
+    if records := loader_of(plan.config).other(other, plan, state.get("task", {})):
         with closing(build_evaluation(plan, records, single_rank(device))) as loader:
             yield loader, [], {}
         return

@@ -1,9 +1,11 @@
 """Which files are the text of a split, and what in them is a document: by names, encodings and rows."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
 from launcher.data.text.documents import text_files
 from launcher.data.text.shards import shards_in
@@ -113,3 +115,28 @@ def test_a_row_without_a_text_is_refused(text: str, tmp_path: Path) -> None:
         (tmp_path / "text" / f"{split}.jsonl").write_text(f"{text}\n")
     with pytest.raises(UserError, match=r"line 1 is no (JSON with a )?text"):
         stream(config_of(tmp_path / "text"), "train")
+
+
+def test_other_kinds_of_files_and_names_of_nothing_are_counted(tmp_path: Path) -> None:
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for name in ("train.txt", "val.txt", "train.md", "elsewhere/train.txt"):
+        (tmp_path / name if "/" in name else folder / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name if "/" in name else folder / name).write_text("some text")
+    (folder / "train_0").symlink_to(tmp_path / "elsewhere")
+    (folder / "train_1.txt").symlink_to("nothing")
+    os.mkfifo(folder / "train_2.txt")
+    inspected = inspect_data(config_of(folder), must_exist=True)
+    assert inspected.config.dataset.train_samples == 4
+    assert inspected.notes[:2] == [
+        "skipping 1 link to folders, which are not read, such as train_0",
+        "skipping 2 names of a broken or looping link, a pipe or a device, such as train_1.txt",
+    ]
+    assert "the text is of several kinds of files: 1 .md, 2 .txt" in inspected.notes
+
+
+@pytest.mark.parametrize("path", ["null", "nowhere", "s3://bucket/text"])
+def test_text_that_is_not_there_is_refused(path: str) -> None:
+    words = ["task=language", "dataloader=tokens", "dataset=text", "model=gpt", f"dataset.path={path}"]
+    with pytest.raises(UserError, match=r"dataset\.path=.*: no such file or folder; set a file or folder of text"):
+        inspect_data(compose(words).config, must_exist=True)

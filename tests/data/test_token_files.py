@@ -13,6 +13,7 @@ from launcher.data.sampling import Request
 from launcher.data.text.reader import TokenReader
 from launcher.data.text.shards import open_shard, write_shard
 from launcher.errors import UserError
+from launcher.plan.plan import plan_for
 from tests.language import config_of, layouts
 
 
@@ -137,3 +138,16 @@ def test_words_that_files_of_tokens_do_not_follow_are_refused(tmp_path: Path) ->
     (folder / "val.bin").rename(folder / "other.bin")
     with pytest.raises(UserError, match="has files of tokens, but none with val in its name"):
         sequences_of(folder, 50)
+
+
+def test_other_tokens_to_evaluate_are_by_the_tokenizer_of_the_run_and_in_its_vocabulary(tmp_path: Path) -> None:
+    folder = headerless(tmp_path / "other", np.arange(50), "<u2")
+    config = config_of(tmp_path, "dataset.classes=50", "dataset.train_samples=1", "dataset.val_samples=1")
+    loader, plan = loader_of(config), plan_for(config, 1)
+    reader = loader.other(str(folder), plan, {"tokenizer": None})
+    assert isinstance(reader, TokenReader)
+    with pytest.raises(UserError, match="has tokens by another tokenizer than the run's"):
+        loader.other(str(folder), plan, {"tokenizer": "bytes"})
+    np.array([7] * 9 + [50], "<u2").tofile(folder / "val.bin")
+    with pytest.raises(UserError, match=r"val\.bin has the token 50"):
+        loader.other(str(folder), plan, {"tokenizer": None})

@@ -62,3 +62,21 @@ def test_draws_follow_the_probabilities_the_temperature_and_the_seed() -> None:
 def test_a_run_without_a_known_tokenizer_is_refused() -> None:
     with pytest.raises(UserError, match=r"dataset\.tokenizer=null: is needed for text"):
         continuation(model(None), "x", tokens=1, temperature=0.0, top_k=None, seed=0)
+
+
+def test_a_text_that_is_not_utf_8_is_refused() -> None:
+    with pytest.raises(UserError, match=r"\\udcff: the text is not in UTF-8"):
+        text_of("a\udcff")
+
+
+def test_the_space_before_the_first_word_of_a_continuation_is_kept() -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    vocabulary = {"▁some": 1, "▁text": ord("d"), "<eos>": 256}
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<eos>"))
+    library.pre_tokenizer, library.decoder = tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace()
+    library.add_special_tokens(["<eos>"])
+    known = model(library.to_str())
+    assert continuation(known, "some", tokens=2, temperature=0, top_k=None, seed=0) == " text text"
+    assert known.task.tokenizer.sizes[[1, ord("d"), 256]].tolist() == [5, 5, 0]
+    library.decoder = tokenizers.decoders.WordPiece()
+    assert not model(library.to_str()).task.tokenizer.sizes.any()

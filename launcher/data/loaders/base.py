@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
@@ -77,8 +77,11 @@ class Loader(LoaderConfig):
         """
         return None
 
-    def other(self, path: str, plan: Plan) -> Reader | Split | None:
-        """Return other records to evaluate a run on, or their reader; None for images, which match by their labels."""
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Reader | Split | None:
+        """Return other records to evaluate a run on, or their reader; None for images, which match by their labels.
+
+        facts: those of the run's task.
+        """
         return None
 
     def worker_count(self, cores: int) -> int:

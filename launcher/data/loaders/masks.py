@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -68,7 +68,7 @@ class MaskLoader(Loader):
 
         return held_out_pairs(config, classes, report)
 
-    def other(self, path: str, plan: Plan) -> Split:
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Split:
         from launcher.data.masks.pairs import evaluation_pairs
 
         return evaluation_pairs(path, plan.config.dataset)

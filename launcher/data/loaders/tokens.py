@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
 from launcher.config.fields import STRICT, AnyPath
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.loaders.base import Loader
+from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
@@ -62,14 +63,18 @@ class TokenLoader(Loader):
 
         return splits(config, self.tokens(config.dataset))
 
-    def other(self, path: str, plan: Plan) -> Reader | None:
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Reader | None:
         from launcher.data.text.splits import check_tokens, sequences
 
         dataset = plan.config.dataset
         other = replace(dataset, path=path, kind="folder", val_split=None)
         listed = sequences(replace(plan.config, dataset=other), self.tokens(other, whole=True), "val", None)
         check_tokens(listed, dataset.classes or 0)
-        return self._reader(listed, plan)
+        reader = self._reader(listed, plan)
+        if reader.facts["tokenizer"] != facts.get("tokenizer"):
+            message = "has tokens by another tokenizer than the run's; set text, or tokens by that of the run"
+            raise UserError(Problem(message, "dataset.path", path))
+        return reader
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         train, val = (self._reader(one, opening.plan) for one in opening.images)

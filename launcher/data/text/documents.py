@@ -14,11 +14,12 @@ from launcher import randomness
 from launcher.config.builtin import BuiltInText, text_of
 from launcher.config.schema import Dataset
 from launcher.counts import count_of
-from launcher.data.dropped import Drops, drop
-from launcher.data.listing import is_ignored
+from launcher.data.dropped import BROKEN, Drops, drop
+from launcher.data.listing import is_file, is_ignored, unreadable_path
 from launcher.data.sources.layout import problem
 from launcher.data.sources.parquet import pyarrow_module
 from launcher.data.text.names import split_of, unread, validation_among
+from launcher.errors import Problem, UserError
 
 _PIECE = 1 << 24
 _ROWS = 256
@@ -26,6 +27,7 @@ _TABLES = (".jsonl", ".parquet")
 _PLAIN = (".txt", ".md", ".text", ".py")
 _COLUMNS = ("text", "content")
 _ANY = (*_PLAIN, *_TABLES)
+_LINKED = "links to folders, which are not read"
 _NO_TEXT = f"files without an extension of text ({' '.join(_ANY)})"
 
 
@@ -63,6 +65,9 @@ def text_files(dataset: Dataset, *, whole: bool = False) -> tuple[list[TextFile]
     """
     text, drops = text_of(dataset.kind) if dataset.is_built_in else None, Drops()
     root = text.root() if text else Path(dataset.path or "")
+    if not (text or dataset.path) or not root.exists():
+        message = "no such file or folder; set a file or folder of text, or a folder of tokens"
+        raise UserError(Problem(message, "dataset.path", dataset.path))
     if root.is_file() and not root.name.lower().endswith(_ANY):
         raise problem(str(root), f"has no extension of text ({' '.join(_ANY)}); rename it, or set a folder of tokens")
     files = [root] if root.is_file() else [*_below(root, text, drops)]
@@ -118,13 +123,21 @@ def _drawn(number: int, fraction: float) -> str:
 def _below(root: Path, text: BuiltInText | None, drops: Drops) -> Iterator[Path]:
     """Yield the files of text below a folder, and count others beside text that is not built in."""
     suffixes, without = (text.extension, text.without) if text else (_ANY, ())
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(root, onerror=_refuse):
         folders[:] = sorted(name for name in folders if not is_ignored(name) and name not in without)
+        for name in filter(lambda name: os.path.islink(f"{folder}/{name}"), folders):  # noqa: PTH114 - of a million files
+            drop(drops, _LINKED, Path(folder, name).relative_to(root).as_posix())
         for name in sorted(name for name in names if not is_ignored(name)):
-            if name.lower().endswith(suffixes):
-                yield Path(folder, name)
+            path = Path(folder, name)
+            if name.lower().endswith(suffixes) and is_file(path):
+                yield path
             elif text is None:
-                drop(drops, _NO_TEXT, Path(folder, name).relative_to(root).as_posix())
+                reason = _NO_TEXT if is_file(path) else BROKEN
+                drop(drops, reason, path.relative_to(root).as_posix())
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(unreadable_path(error))
 
 
 def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ class Tokens:
     """Files of tokens in a folder, by split; `tokenizer` is the text of theirs if known, else None.
 
     key: of the text and tokenizer that they are made of, if this program wrote them. trigram: the perplexity of a byte
-    trigram model of the training text on the validation text, for built-in text.
+    trigram model of the training text on the validation text, for built-in text. extensions: those of the text with
+    their counts, if it has several.
     """
 
     folder: Path
@@ -40,6 +42,7 @@ class Tokens:
     key: str | None = None
     trigram: float | None = None
     dropped: Drops = field(default_factory=dict)
+    extensions: str = ""
 
 
 def tokens_of(dataset: Dataset, folder: str | None, report: Report, *, whole: bool = False) -> Tokens:
@@ -103,7 +106,9 @@ class _Job:
             raise UserError(Problem(message, "dataloader.folder", self.folder))
         if not (written and written["complete"]):
             written = self._write(report)
-        facts = self.tokenizer, self.key, written.get("trigram"), self.dropped
+        counts = Counter(Path(one.name).suffix.lower() for one in self.files)
+        extensions = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) if len(counts) > 1 else ""
+        facts = self.tokenizer, self.key, written.get("trigram"), self.dropped, extensions
         return Tokens(self.folder, shards_in(self.folder)[0], *facts)
 
     def _write(self, report: Report) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from launcher import atomic
 from launcher.cache import cached
 from launcher.data.dropped import Drops, drop
-from launcher.data.listing import is_ignored
+from launcher.data.listing import is_file, is_ignored
 from launcher.data.text.names import split_of, unread, validation_among
 from launcher.data.workers import Report
 from launcher.errors import Problem, UserError
@@ -44,7 +44,8 @@ def shards_in(folder: Path) -> tuple[dict[str, list[str]], Drops]:
     Both are empty if no name has a split; raises UserError if one has two.
     """
     paths = sorted(folder.glob("*.bin")) if folder.is_dir() else []
-    splits = {path.name: split_of(path, folder) for path in paths if not is_ignored(path.name)}
+    present = [path for path in paths if is_file(path) and not is_ignored(path.name)]
+    splits = {path.name: split_of(path, folder) for path in present}
     held_out, drops = validation_among(splits.values()), Drops()
     if held_out is None and "train" not in splits.values():
         return {}, drops

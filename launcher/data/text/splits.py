@@ -42,6 +42,8 @@ def counted(config: RunConfig, tokens: Tokens, report: Report) -> Inspection:
             has = f"{count_of(len(split.labels), 'sequence')} of {count_of(config.task.full_view(config), 'token')}"
             key = f"dataset.{split.split}_samples={wanted}"
             notes.append(f"{tokens.folder} has only {has} for {split.split}, not {key}")
+    if tokens.extensions:
+        notes.append(f"the text is of several kinds of files: {tokens.extensions}")
     if tokens.trigram:
         notes.append(f"a trigram model of these bytes has a perplexity of {tokens.trigram:.2f} on the validation text")
     train, val = (len(split.labels) for split in listed)

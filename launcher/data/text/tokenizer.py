@@ -18,13 +18,15 @@ BYTES = "bytes"
 KEY = "dataset.tokenizer"
 # The names of the token that ends a document, in published tokenizers.
 _ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
+# Decoders of tokens that hold all of the text, as GPT-2's and SentencePiece's do; those of words drop spaces.
+_KEEP_SPACES = {"ByteLevel", "Metaspace", "Replace"}
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Tokenizer(ABC):
     """Numbers of texts, and back. end: the token that follows each document. sizes: bytes of each token, int64 [V].
 
-    A token that stands for no text, such as `end`, has 0 bytes.
+    A token that stands for no text, such as `end`, has 0 bytes; all have if the tokenizer does not keep the spaces.
     """
 
     end: int
@@ -82,7 +84,8 @@ class FileTokenizer(Tokenizer):
         if not ends:
             message = f"has no token that ends a document, one of {', '.join(_ENDS)}; add it as a special token"
             raise UserError(Problem(message, KEY, file))
-        self.end, by_byte = ends[0], _is_byte_level(content)
+        decoders = _decoders(content)
+        self.end, by_byte = ends[0], "ByteLevel" in decoders
         numbers = self._library.get_vocab()
         if wrong := next((name for name, one in added.items() if numbers.get(name) != one["id"]), None):
             number = f"gives {wrong} the number {added[wrong]['id']}, but the library {numbers.get(wrong)}"
@@ -90,7 +93,7 @@ class FileTokenizer(Tokenizer):
         # note: other numbers may have holes
         self.sizes = np.zeros(max(numbers.values()) + 1, np.int64)
         for name, token in numbers.items():
-            if name not in special:
+            if name not in special and decoders & _KEEP_SPACES:
                 is_byte, characters = _BYTE.fullmatch(name), by_byte and name not in added
                 self.sizes[token] = len(name if characters else "?" if is_byte else name.replace("▁", " ").encode())
 
@@ -103,10 +106,10 @@ class FileTokenizer(Tokenizer):
         return str(self._library.decode([*tokens], skip_special_tokens=True)).encode()
 
 
-def _is_byte_level(content: dict[str, Any]) -> bool:
-    """Return whether each character of a token's name stands for one byte, as in GPT-2's BPE."""
+def _decoders(content: dict[str, Any]) -> set[str]:
+    """Return the types of a tokenizer's decoders; with ByteLevel each character of a token's name stands for a byte."""
     decoder = content.get("decoder") or {}
-    return "ByteLevel" in [decoder.get("type"), *(one.get("type") for one in decoder.get("decoders", []))]
+    return {one.get("type") for one in (decoder, *decoder.get("decoders", []))}
 
 
 def tokenizer_text(file: str | None) -> str:
