@@ -156,7 +156,7 @@ def _minutes(result: Published | None) -> float:
 def _synonyms() -> str:
     """Return one row per tool: its words, each with ours."""
     rows: list[list[str]] = []
-    for line in _SYNONYMS.read_text().partition("\nkeys:\n")[2].splitlines():
+    for line in _SYNONYMS.read_text().partition("\nkeys:\n")[2].partition("\nlines:\n")[0].splitlines():
         if line.startswith("  # "):
             rows.append([line.removeprefix("  # "), ""])
         else:

@@ -9,7 +9,7 @@ from launcher import paths
 from launcher.cli import main as cli
 from launcher.config import recipes
 from launcher.config.key_tables import Row, Table, of_job, of_run
-from launcher.config.keys import nearest_key, synonyms
+from launcher.config.keys import line_instead, nearest_key, synonyms
 from launcher.config.similar import nearest
 from launcher.console import console, print_json, table, verbatim
 from launcher.errors import Problem, UserError
@@ -87,6 +87,8 @@ def _similar(word: str, every: list[Table]) -> _Found:
     """
     if recipes.find(word) is not None:
         raise UserError(Problem(f"is a recipe; type train plan recipe={word}", "help", word))
+    if line := line_instead(word, word):
+        raise UserError(Problem(f"is no key; {line}", "help", word))
     start = re.compile(rf"(?:\b|_){re.escape(word)}", re.IGNORECASE)
     if any(row.key.endswith(f".{word}") for one in every for row in one.rows):
         start = re.compile(rf"\.{re.escape(word)} ")

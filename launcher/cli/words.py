@@ -5,13 +5,18 @@ import re
 import shlex
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from launcher import paths
 from launcher.config import code, recipes
-from launcher.config.keys import all_keys, choices, nearest_key, synonyms
+from launcher.config.keys import all_keys, choices, line_instead, nearest_key, synonyms, takes
 from launcher.config.overrides import SEARCH_PATH, quoted
+from launcher.config.schema import GROUPS
 from launcher.config.similar import nearest
 from launcher.config.validate import ON_OFF
 from launcher.credentials import takes_secret
@@ -22,6 +27,8 @@ KEYS = "key="  # the start of the metavar of key=value words
 Parsers = Mapping[str, Callable[[], argparse.ArgumentParser]]  # of all verbs
 
 _NUMBER = re.compile(r"-\.?\d")
+# A remedy that is one `key=value`.
+_TYPED = re.compile(r"type [\w.]+=\S+")
 # Flags of other programs, and the verb that replaces them.
 _ELSEWHERE = {
     **dict.fromkeys(("--dry-run", "--dryrun", "--dry", "-n"), "plan"),
@@ -191,11 +198,28 @@ class _Reading:
 
     def _refuse(self, word: str, reason: str) -> None:
         is_start = self._verb == "run" and word == self._words[0]
+        line = self._line(word)
+        if line and not _TYPED.fullmatch(line):
+            if self._left and "=" not in word and _is_value(self._left[0]):
+                self._left.popleft()
+            self.wrong.append(_Wrong(f"{shown(word)} {reason}", line))
+            return
         otherwise = f"see `{self._start} --help` and `train ls`"
         self.wrong.append(_Wrong(f"{shown(word)} {reason}", otherwise, self._corrected(word, is_start)))
         if is_start or word in self._parsers:
             # note: the remaining words belong to that verb
             self._left.clear()
+
+    def _line(self, word: str) -> str | None:
+        """Return what to type for another tool's flag with the value after it, if no key here takes that value."""
+        flag, equals, value = word.partition("=")
+        following = self._left[0] if self._left and _is_value(self._left[0]) else "true"
+        is_flag = flag.startswith("-") and flag.lstrip("-") not in self._parsers
+        return (
+            line_instead(flag.lstrip("-").replace("-", "_"), _plain(value if equals else following))
+            if is_flag
+            else None
+        )
 
     def _corrected(self, word: str, may_be_verb: bool) -> _Correction | None:
         """Return the correction of the word read last, with the value after it; None without a similar word."""
@@ -215,11 +239,17 @@ class _Reading:
         flag, equals, value = word.partition("=")
         name = flag.lstrip("-").replace("-", "_")
         if flag == name and name not in (*self._keys, *synonyms("keys")):
-            recipe = nearest(word, recipes.names())
-            return recipe and f"recipe={recipe}"
+            if group := next((group for group in GROUPS if takes(group, word)), None):
+                return f"{group}={word}"
+            alike = recipes.similar(word)
+            return f"recipe={alike[-1]}" if alike else None
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
         if (similar := nearest(name, [*own, *self._keys])) in own:
             return f"{own[similar]}{equals}{value}"
+        if self._keys and flag not in _CONFIG and (line := self._line(word)):
+            if not equals and self._left and _is_value(self._left[0]):
+                self._left.popleft()
+            return line.removeprefix("type ")
         key = "recipe" if flag in _CONFIG else nearest_key(name)
         if not self._keys or key is None:
             return None
@@ -239,6 +269,13 @@ class _Reading:
         meant = {verb: verb for verb in self._parsers}
         meant |= {other: verb for other, verb in synonyms("verbs").items() if verb in meant}
         return meant.get(nearest(name, meant) or "")
+
+
+def _plain(text: str) -> Any:
+    """Return the value that a text is as YAML; the text if it is none."""
+    with suppress(yaml.YAMLError):
+        return yaml.safe_load(text)
+    return text
 
 
 def _switch(key: str) -> list[str]:

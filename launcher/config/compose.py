@@ -22,8 +22,8 @@ from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.secrets import secret_values
 from launcher.config.switches import Switches
+from launcher.config.targets import DOTTED_NAME, Called
 from launcher.config.targets import KEY as TARGET
-from launcher.config.targets import Called
 from launcher.config.validate import validate
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
@@ -263,6 +263,10 @@ def _own_values(path: Path, group: str) -> dict[str, Any]:
             f"is an option of another application ({foreign}: ...), which {group}={path.stem} means in this folder"
         )
         raise UserError(f"{path}:1: {message}; rename it, or type train in another folder")
+    if takes_target(group) and not values.keys() & {TARGET, "name", "defaults"}:
+        raise UserError(
+            f"{path}: has no {TARGET}; write {TARGET}: {DOTTED_NAME}, or defaults: [OPTION, _self_] to change one"
+        )
     return values
 
 

@@ -1,10 +1,15 @@
 """All keys of the config, their types, and the key nearest to a word."""
 
+import json
+import re
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from launcher.config import code
 from launcher.config.algorithms import Algorithms, declarations
@@ -13,6 +18,8 @@ from launcher.config.options import ByName, Options
 from launcher.config.schema import RunConfig
 from launcher.config.similar import ALIKE, ALMOST_EQUAL, nearest
 from launcher.config.yaml_file import read_mapping
+from launcher.errors import UserError, first_few, shown
+from launcher.paths import CONF
 
 _SYNONYMS = Path(__file__).with_name("synonyms.yaml")
 
@@ -47,9 +54,20 @@ def kinds(group: str) -> list[type]:
 def options_with(key: str) -> list[str]:
     """Return the options whose values have a dotted key, such as `loss=bce` for loss.pos_weight."""
     group, _, name = key.partition(".")
+    return [f"{group}={option}" for option, kind in _declared(group) if name in all_keys(kind)]
+
+
+def _declared(group: str) -> list[tuple[str, type]]:
+    """Return the options of a group with the classes of their values; none for a section."""
     extras = getattr(_hints(RunConfig)[group], "__metadata__", ())
-    listed = [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
-    return [f"{group}={option}" for option, kind in listed if name in all_keys(kind)]
+    return [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
+
+
+def limited_to(key: str) -> str:
+    """Return ` it is for optimizer=adamw, ...` for a key of few options of a group; empty for other keys."""
+    group, _, name = key.partition(".")
+    having = options_with(key) if name and "." not in name else []
+    return f" it is for {first_few(having)}" if having and 2 * len(having) < len(_declared(group)) else ""
 
 
 def takes_target(group: str) -> bool:
@@ -136,7 +154,45 @@ def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
 @cache
 def synonyms(kind: Literal["verbs", "keys"]) -> dict[str, str]:
     """Return other tools' words for the verbs, or the dotted keys, that mean the same."""
-    return dict(read_mapping(_SYNONYMS)[kind])
+    return dict(_synonyms()[kind])
+
+
+@cache
+def lines() -> dict[str, dict[str, str]]:
+    """Return other tools' words with what to type for a value, `number`, `list` or `any`."""
+    return dict(_synonyms()["lines"])
+
+
+@cache
+def _synonyms() -> dict[str, Any]:
+    return read_mapping(_SYNONYMS)
+
+
+def line_instead(word: str, value: Any) -> str | None:
+    """Return what to type for a word of another tool with a value that no key here takes as it is; None without one."""
+    by_value = lines().get(word) or lines().get(word.rpartition(".")[2], {})
+    text = shown(value).lower()
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    kinds = [text, *(["number"] if is_number else []), *(["list"] if isinstance(value, list) else []), "any"]
+    line = next((by_value[kind] for kind in kinds if kind in by_value), None)
+    if line is None:
+        return None
+    items = value if isinstance(value, list) else [value]
+    line = re.sub(r"\{(\d)\}", lambda at: shown(items[int(at[1])]) if int(at[1]) < len(items) else "VALUE", line)
+    line = re.sub(r"\{(\w+\.\w+)\}", lambda key: first_few(options_with(key[1])), line)
+    return line.replace("{value}", shown(value))
+
+
+def takes(key: str, value: Any) -> bool:
+    """Return whether a dotted key takes a value, or a group has an option of this name."""
+    hints = _types(RunConfig)[key]
+    if not hints:
+        return not isinstance(value, bool | int | float) and (CONF / key / f"{value}.yaml").is_file()
+    for hint in hints:
+        with suppress(ValidationError, UserError):
+            TypeAdapter(hint).validate_json(json.dumps(value, default=str))
+            return True
+    return False
 
 
 def nearest_key(key: str, schema: type = RunConfig) -> str | None:

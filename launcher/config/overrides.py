@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from launcher.config.groups import options, values
-from launcher.config.keys import is_text, kinds, lists_text, nearest_key
+from launcher.config.keys import is_text, kinds, line_instead, lists_text, nearest_key
 from launcher.config.layers import COMMAND_LINE, NOT_PLAIN, is_plain
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.similar import did_you_mean
@@ -152,7 +152,8 @@ def sort_words(assignments: Sequence[Assignment], problems: Problems) -> tuple[d
         key, value, problem = one.key, one.value, None
         head, _, rest = key.partition(".")
         if head in _NOT_OF_A_RUN and key != SEARCH_PATH:
-            problem = "no such key"
+            line = line_instead(key, value)
+            problem = f"no such key; {line}" if line else "no such key"
         elif head in GROUPS and rest == "name":
             wrong = _no_option(head, value)
             problem = f"cannot be set; {wrong or f'type {head}={value} to choose an option'}"

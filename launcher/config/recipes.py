@@ -160,6 +160,17 @@ def names() -> list[str]:
     return sorted(_files("", paths.ABLATIONS))
 
 
+def similar(name: str) -> list[str]:
+    """Return the recipe or ablation nearest to a name, or those that share most of its parts, such as a2 of rsb_a2."""
+    known = names()
+    if like := nearest(name, known):
+        return [like]
+    parts = {*re.split("[-_]", name.lower())}
+    shared = {one: (len(parts & {*one.split("_")}), -one.count("_")) for one in known}
+    most = max(shared.values(), default=(0, 0))
+    return [one for one in known if most[0] and shared[one] == most]
+
+
 def listing(problems: Problems | None = None, folder: str = "") -> list[Recipe]:
     """Return all recipes, the banded ones first; `problems` collects the errors of invalid files."""
     loaded = _loaded(_files(folder).values(), Problems() if problems is None else problems)
@@ -215,8 +226,8 @@ def _find(name: str, origin: str) -> Path:
         return path
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
         raise UserError(Problem("no such file; `train ls` lists the recipes", "recipe", name, origin))
-    like = nearest(name, names())
-    hint = f"did you mean {like}? " if like else ""
+    alike = similar(name)
+    hint = f"did you mean {' or '.join(alike)}? " if alike else ""
     names_of_recipes = ", ".join(sorted(_files("")))
     message = f"no such recipe; {hint}one of: {names_of_recipes}; `train ls ablations` lists the ablations"
     raise UserError(Problem(message, "recipe", name, origin))

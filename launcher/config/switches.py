@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from launcher.config.groups import files
-from launcher.config.keys import synonyms
+from launcher.config.keys import line_instead, synonyms
 from launcher.config.layers import COMMAND_LINE, Layer, mapping
 from launcher.config.overrides import OFF, ON, Assignment
 from launcher.config.similar import did_you_mean, nearest
@@ -76,7 +76,8 @@ class Switches:
             self._values.append(one)
         elif one.value not in _SWITCHES:
             like = nearest(str(one.value), ON_OFF)
-            message = f"must be on, off, or a mapping of values{f'; did you mean {like}?' if like else ''}"
+            hint = f"did you mean {like}?" if like else line_instead(name, one.value)
+            message = f"must be on, off, or a mapping of values{f'; {hint}' if hint else ''}"
             raise UserError(Problem(message, one.key, one.value, COMMAND_LINE))
         self._turn(name, on=bool(keys) or one.value not in _OFF)
 

@@ -22,6 +22,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError, is_of_the_machine, one_line
 
 KEY = "_target_"
+DOTTED_NAME = "and the dotted name of a class or function, such as nets.Mine"
 Setting = bool | int | float | str | list[int] | list[float] | list[str] | None
 _PLAIN = (bool, int, float, str, bool | None, int | None, float | None, str | None, list[int], list[float], list[str])
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)

@@ -10,10 +10,13 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.config.keys import nearest_key, options_with, synonyms
+from launcher import paths
+from launcher.config.keys import limited_to, line_instead, nearest_key, options_with, synonyms, takes
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.schema import SWITCHED, RunConfig
 from launcher.config.similar import nearest
+from launcher.config.targets import DOTTED_NAME
+from launcher.config.targets import KEY as TARGET
 from launcher.errors import Problem, UserError, first_few
 
 _UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
@@ -134,6 +137,11 @@ def _located(details: Mapping[str, Any], values: Any) -> tuple[str, Any]:
 
 
 def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
+    files = [folder / key.replace(".", "/") for folder in paths.search_path()] if isinstance(value, Mapping) else []
+    if own := next((file for path in files if (file := path.with_name(f"{path.name}.yaml")).is_file()), None):
+        return f"{own} has no {TARGET}; write {TARGET}: {DOTTED_NAME}, or type code=FILE for its class"
+    if (line := line_instead(key, value)) is not None:
+        return f"{NO_SUCH_KEY}; {line}"
     like = nearest_key(key, kind)
     if like is None:
         verb = synonyms("verbs").get(key)
@@ -143,8 +151,10 @@ def _no_such_key(kind: type, prefix: str, key: str, value: Any) -> str:
         return f"{NO_SUCH_KEY} here; it is for {first_few(having)}" if having else NO_SUCH_KEY
     if like.rpartition(".")[0] in SWITCHED:
         switched = {True: "on", False: "off"}.get(value) if isinstance(value, bool) else nearest(str(value), ON_OFF)
-        like += f"={switched or ON_OFF[0]}"
-    return f"{NO_SUCH_KEY}; did you mean {prefix}{like}?"
+        return f"{NO_SUCH_KEY}; did you mean {prefix}{like}={switched or ON_OFF[0]}?"
+    if kind is RunConfig and not takes(like, value):
+        return f"{NO_SUCH_KEY}; did you mean {like}? see train help {like}"
+    return f"{NO_SUCH_KEY}; did you mean {prefix}{like}?{limited_to(like) if kind is RunConfig else ''}"
 
 
 def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> str:

@@ -167,7 +167,7 @@ def test_a_verb_of_another_tool_typed_as_a_key_leads_to_the_verb(word: str, verb
 @pytest.mark.parametrize(
     "word",
     [
-        *("bananas", "patience_is_a_virtue", "frobnicate", "crops", "resume"),
+        *("bananas", "patience_is_a_virtue", "frobnicate", "crops"),
         *("stop.max_steps", "max_memory", "debug"),
     ],
 )

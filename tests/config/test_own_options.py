@@ -120,7 +120,7 @@ def test_an_option_may_have_any_name(name: str) -> None:
     ("text", "expected"),
     [
         ("lr: &a 1\nmomentum: *a", "mine.yaml:2: aliases"),
-        ("lr: ${oc.env:HOME}", "a reference must be"),
+        ("name: sgd\nlr: ${oc.env:HOME}", "a reference must be"),
         ("defaults: [nope]", "Could not load 'optimizer/nope'"),
         ("defaults: [mine]", "cannot be composed"),
         ("defaults: 3", "a defaults list must hold names"),

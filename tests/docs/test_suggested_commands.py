@@ -29,6 +29,7 @@ FILLED = {
     "estimate": "recipe=mild dataset=shapes",
     "export": "runs/a --output out",
     "export RUN": "runs/a --output out",
+    "help ...": "image.scale",
     "help ...?": "image.scale",
     "ls": "",
     "ls ablations": "ablations",
