@@ -60,12 +60,11 @@ class Mirror:
         self.url = url
         import fsspec  # note: only runs with a mirror need it
 
+        check_protocol(url)
         try:
             # note: listings must show what other machines push
             self._system, self._path = fsspec.core.url_to_fs(url, use_listings_cache=False)
             self.exists = within(_SECONDS, lambda: bool(self._system.exists(f"{self._path}/config.yaml")))
-        except ImportError as error:
-            raise self._problem(f"needs a package ({error}); run {how_to_open(url)}") from None
         except Exception as error:  # note: each file system raises other errors
             raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
         self._pushed: dict[str, Part] = {}
@@ -138,7 +137,24 @@ class Mirror:
         return RunFolder(folder)
 
     def _problem(self, message: str) -> UserError:
-        return UserError(Problem(message, "checkpoint.mirror", self.url))
+        return _problem(self.url, message)
+
+
+def check_protocol(url: str) -> None:
+    """Raise a UserError if the protocol of a mirror is unknown, or its package is not installed."""
+    import fsspec
+
+    try:
+        for one in url.split("::"):
+            fsspec.get_filesystem_class(one.partition("://")[0])
+    except ImportError as error:
+        raise _problem(url, f"needs a package ({error}); run {how_to_open(url)}") from None
+    except ValueError as error:
+        raise _problem(url, f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
+
+
+def _problem(url: str, message: str) -> UserError:
+    return UserError(Problem(message, "checkpoint.mirror", url))
 
 
 def mirror_of(config: RunConfig, name: str) -> Mirror | None:
@@ -148,7 +164,7 @@ def mirror_of(config: RunConfig, name: str) -> Mirror | None:
 
 
 class Pusher:
-    """Pushes a run folder to its mirror in a thread; a failed or stalled push is a warning, and the next retries."""
+    """Pushes a run folder to its mirror in a thread; a failed or late push is a warning, and the next retries."""
 
     def __init__(self, mirror: Mirror, folder: RunFolder, beat: Callable[[], None]):
         self._mirror, self._folder, self._beat = mirror, folder, beat
@@ -156,6 +172,7 @@ class Pusher:
         self._thread: Thread | None = None
         self._has_stalled, self._patience = False, 1.0
         self._began, self._seconds = 0.0, _SECONDS
+        self._is_last, self._failure = False, ""
 
     def push(self) -> None:
         """Push what is new in the background: after the push in progress, or instead if it has taken too long."""
@@ -167,25 +184,34 @@ class Pusher:
         self._thread.start()
 
     def _is_given_up(self) -> bool:
-        """Warn about a push that takes longer than the interval of checkpoints; return whether its time is over."""
+        """Return whether the time of the push in progress is over, with a warning the first time."""
         passed = time.monotonic() - self._began
+        if passed <= self._seconds:
+            return False
         if not self._has_stalled:
             self._warn(f"has not taken a copy for {passed:.0f} s, and lacks the newest checkpoint")
-        self._has_stalled, is_late = True, passed > self._seconds
         # note: its thread remains, so there must not be many
-        self._patience *= 2 if is_late else 1
-        return is_late
+        self._has_stalled, self._patience = True, 2 * self._patience
+        return True
 
     def close(self) -> None:
-        """Push what is new, such as the last records, and wait for it; print what is lacking after the deadline."""
+        """Push what is new, such as the last records, and wait for it; print what is lacking then."""
+        self._is_last = True
         self.push()
         end = time.monotonic() + (_SECONDS_AFTER_A_STALL if self._has_stalled else self._seconds)
         while (thread := self._thread) is not None and time.monotonic() < end:
             thread.join(min(1.0, end - time.monotonic()))
             self._beat()
-        if self._thread is not None:
+        reason = "did not respond" if self._thread is not None else self._failure
+        if not reason:
+            return
+        try:
             lacking = first_few(list(self._mirror.lacks(self._folder)))
-            print(f"warning: checkpoint.mirror={self._mirror.url} did not respond, and lacks {lacking}", flush=True)
+        except OSError:
+            lacking = "the newest files"
+        if lacking:
+            files = f"{lacking} of {one_line(str(self._folder.path))}"
+            print(f"warning: checkpoint.mirror={self._mirror.url} lacks {files} ({reason})", flush=True)
 
     def _push_all(self) -> None:
         while self._takes_next():
@@ -195,10 +221,11 @@ class Pusher:
                     size = sum(part.size for part in self._mirror.lacks(self._folder).values())
                     self._seconds = self._patience * _seconds(size)
                 self._mirror.push(self._folder)
-                self._has_stalled, self._patience = False, 1.0
+                self._has_stalled, self._patience, self._failure = False, 1.0, ""
             except Exception as error:
-                reason = f"{_reason(error)}, after {time.monotonic() - self._began:.0f} s"
-                self._warn(f"lacks the newest checkpoint ({reason})")
+                self._failure = f"{_reason(error)}, after {time.monotonic() - self._began:.0f} s"
+                if not self._is_last:
+                    self._warn(f"lacks the newest checkpoint ({self._failure})")
 
     def _takes_next(self) -> bool:
         """Return whether this thread, unless another has replaced it, has something to push."""

@@ -97,6 +97,30 @@ def test_a_mirror_that_cannot_be_used_is_refused_before_the_run(here: Here) -> N
     assert not list(here.folder.glob("runs/*"))
 
 
+def test_a_run_waits_for_its_last_copy_without_a_warning(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless that copy fails too; each copy takes longer than the interval of checkpoints."""
+    put = LocalFileSystem.put_file
+
+    def slowly(*arguments: Any, **keywords: Any) -> None:
+        time.sleep(0.2)
+        put(*arguments, **keywords)
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", slowly)
+    words = [*RUN, f"checkpoint.mirror=file://{here.folder}/bucket"]
+    done, run, copy = here(*words), here.folder / "runs" / "first", here.folder / "bucket" / "first"
+    assert "warning" not in done.stdout + done.stderr + (run / "logs" / "rank-0.log").read_text()
+    for path in (*run.glob("checkpoints/step-00000018.pt"), run / "checkpoints" / "best.pt", run / "metrics.jsonl"):
+        assert (copy / path.relative_to(run)).read_bytes() == path.read_bytes()
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("no space in the bucket")
+
+    monkeypatch.setattr(LocalFileSystem, "put_file", fail)
+    output = here(*words, "run_name=second").stdout
+    assert output.rstrip().count("/second lacks checkpoints/step-00000018.pt, checkpoints/best.pt") == 1
+    assert "runs/second (no space in the bucket, after 0 s)" in output
+
+
 def test_a_failed_push_is_a_warning_and_the_next_one_retries(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     push, failures = Mirror.push, iter([OSError("no space in the bucket")])
 
@@ -211,14 +235,12 @@ def test_each_kind_of_run_resumes_from_its_mirror_alone(here: Here, kind: str) -
 
 
 def test_a_stalled_mirror_is_a_warning_and_neither_keeps_the_run_nor_a_stop(train: Train) -> None:
-    train = replace(train, before=(*train.before, stall_quickly))
+    train = replace(train, before=(*train.before, stall_quickly, slow_down))
     words = [*RUN, f"checkpoint.mirror=stalled://{train.folder}/bucket", "checkpoint.asynchronous=false"]
     output = train(*words).stdout
     assert "has not taken a copy for" in output
-    assert (
-        "did not respond, and lacks checkpoints/step-00000018.pt, checkpoints/best.pt, run.json, environment.json,"
-        in output
-    )
+    assert "/first lacks checkpoints/step-00000018.pt, checkpoints/best.pt, run.json, environment.json," in output
+    assert "runs/first (did not respond)" in output
     process = train.start(*words, "run_name=second", "epochs=1000", "eval_every=1000ep")
     run = train.folder / "runs" / "second"
     wait_for(lambda: steps_done(run) > 4)
