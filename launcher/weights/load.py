@@ -3,13 +3,17 @@
 Loading executes no code of a file.
 """
 
+import argparse
 import json
 import pickle
+import re
+import sys
 import warnings
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import join, quote
 from typing import Any
 
 import torch
@@ -31,6 +35,13 @@ from launcher.weights.trained_model import load_checkpoint, surgery_of
 # The keys of the weights in published files that contain other values too; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
 _WRAPPERS = ("module.", "_orig_mod.")
+# A program that reads a file with all its classes, which runs their code, and writes its weights alone.
+_CONVERT = (
+    "import sys, torch; c = torch.load(sys.argv[1], map_location='cpu', weights_only=False); "
+    f"inner = [c[k] for k in {_KEYS_OF_WEIGHTS} if k in c] if isinstance(c, dict) else []; "
+    "w = next((one for one in inner if isinstance(one, (dict, torch.nn.Module))), c); "
+    "torch.save(getattr(w, 'state_dict', lambda: w)(), sys.argv[2])"
+)
 
 
 @dataclass(frozen=True)
@@ -153,7 +164,9 @@ def _of_file(path: Path) -> SourceWeights:
         with warnings.catch_warnings():
             # note: the cause of a warning ends in an error, which is one line
             warnings.simplefilter("ignore")
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            # note: timm's checkpoints hold the arguments of its command
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     # note: torch raises any kind of error on a file that it has not written
     except Exception as error:
         if is_of_the_machine(error) and not isinstance(error, OSError):
@@ -162,7 +175,7 @@ def _of_file(path: Path) -> SourceWeights:
             "is not a file of weights or is cut short: neither safetensors nor torch can read it; set another file"
         )
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
-            message = "contains more than tensors and could run code; save only its state_dict() and set that file"
+            message = _of_classes(path, str(error))
         raise problem(path, message) from None
     own = content.get("state") if isinstance(content, dict) else None
     if isinstance(own, dict) and _are_tensors(own.get("weights")):
@@ -171,6 +184,17 @@ def _of_file(path: Path) -> SourceWeights:
     if not tensors:
         raise problem(path, "contains no mapping of names to tensors; set another file")
     return SourceWeights(f"{path} ({key})" if key else str(path), tensors)
+
+
+def _of_classes(path: Path, refusal: str) -> str:
+    """Describe a file with objects of a class that torch refuses, and print how to convert it."""
+    refused = re.search(r"GLOBAL ([\w.]+)", refusal)
+    message = f"contains {refused[1] if refused else 'a class'}, more than tensors, and could run code"
+    if re.search(r"whose module \S+ is blocked", refusal):
+        return f"{message}; set another file"
+    weights = f"{path.stem}-weights.pt"
+    line = join([sys.executable, "-c", _CONVERT, str(path), weights])
+    return f"{message}; only if you trust it, convert it and set {quote(weights)} instead: {line}"
 
 
 def _of_hub(name: str, path: Path) -> SourceWeights:

@@ -1,5 +1,6 @@
 """Pretrained weights of torchvision and timm, from their caches and the Hub."""
 
+import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.utils import CheckpointSaver, ModelEmaV3
 from torchvision.models import ResNet18_Weights
 
 from launcher.config.compose import compose
@@ -108,6 +110,20 @@ def test_position_embeddings_adapt_to_another_image_size(tmp_path: Path) -> None
     assert all(torch.equal(adapted.weights[name], tensor) for name, tensor in expected.items())
     with pytest.raises(UserError, match=r"of another network, not test_vit: cls_token is 1x1x64 instead of 1x1x128"):
         start(*TIMM, file, "model.arguments.embed_dim=128")
+
+
+def test_a_checkpoint_of_timms_command_loads_with_its_arguments(tmp_path: Path) -> None:
+    """Written by timm's own class, with the averages of its weights, which are loaded."""
+    model, averages = tiny(num_classes=5), ModelEmaV3(tiny(num_classes=5))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    arguments = argparse.Namespace(model="resnet18", lr=0.1, opt_betas=None, mean=(0.5, 0.5, 0.5), amp=True)
+    saver = CheckpointSaver(
+        model, optimizer, arguments, averages, checkpoint_dir=str(tmp_path), recovery_dir=str(tmp_path)
+    )
+    saver.save_checkpoint(3, metric=76.5)
+    pretrained = start("model=resnet18", f"model.weights={tmp_path}/last.pth.tar")
+    assert all(torch.equal(pretrained.weights[name], tensor) for name, tensor in averages.module.state_dict().items())
+    assert "last.pth.tar (state_dict_ema)" in pretrained.notes[0]
 
 
 def test_a_compressed_file_is_refused_before_it_fills_memory(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 import os
 import pickle
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +155,10 @@ BAD: dict[str, tuple[Callable[[dict[str, Tensor], Path], object], str]] = {
     ),
     "empty": (lambda w, path: path.touch(), "is not a file of weights or is cut short"),
     "pickle": (lambda w, path: path.write_bytes(pickle.dumps({"fc.bias": Runs()}, protocol=2)), "could run code"),
-    "code in a torch file": (lambda w, path: torch.save({**w, "hook": Runs()}, path), "could run code"),
+    "code in a torch file": (
+        lambda w, path: torch.save({**w, "hook": Runs()}, path),
+        "contains posix.mkdir, more than tensors, and could run code; set another file",
+    ),
     "torch cut short": (lambda w, path: cut(saved_as(w, path), 0.5), "is not a file of weights or is cut short"),
     "safetensors cut short": (lambda w, path: cut(safe(w, path), 0.5), "is not a complete safetensors file"),
     "metadata of its own": (lambda w, path: save_file(w, path, {"surgery": "{"}), "has metadata that are not JSON"),
@@ -181,6 +186,34 @@ def test_a_wrong_file_is_an_error_of_one_line(kind: str, trained: dict[str, Tens
     assert done.stderr.count(" is missing") + done.stderr.count("not part") + done.stderr.count("instead") <= 10
     assert not (here.folder / "runs").exists()
     assert not Path("ran").exists()
+
+
+@pytest.mark.parametrize("of", ["state_dict", "module", "whole module", "ema", "old format"])
+def test_a_file_with_another_class_is_refused_with_a_line_that_converts_it(
+    of: str, trained: dict[str, Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = tiny(num_classes=5)
+    model.load_state_dict(trained)
+    best, own = {"best": Fraction(1, 2)}, f"{type(model).__module__}.{type(model).__qualname__}"
+    content, name = {
+        "state_dict": ({"state_dict": trained, **best}, "fractions.Fraction"),
+        "module": ({"model": model, "ema": None, **best}, own),
+        "whole module": (model, own),
+        "ema": ({"model": tiny(num_classes=5).state_dict(), "ema": trained, **best}, "fractions.Fraction"),
+        "old format": ({"state_dict": trained, **best}, "fractions.Fraction"),
+    }[of]
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, "my best.pth", _use_new_zipfile_serialization=of != "old format")
+    with pytest.raises(UserError) as raised:
+        start(Path("my best.pth"))
+    (line,) = str(raised.value).splitlines()
+    assert f"contains {name}, more than tensors, and could run code; only if you trust it, convert it" in line
+    _, _, command = line.partition(" and set 'my best-weights.pt' instead: ")
+    _, _, program, *files = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", ["-c", *files])
+    exec(program, {})
+    weights, _ = start(Path("my best-weights.pt"))
+    assert all(torch.equal(weights[name], tensor) for name, tensor in trained.items())
 
 
 def test_a_missing_file_suggests_a_similar_name(file: Path) -> None:
