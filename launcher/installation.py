@@ -63,11 +63,17 @@ def how_to_add(*names: str) -> str:
     return f"{pip} {shlex.join(requirements)}"
 
 
-def how_to_open(url: str) -> str:
-    """Return the command that adds the package of a URL's protocol."""
+def package_of(url: str) -> str:
+    """Return the package of a URL's protocol, such as s3fs; fsspec itself for some."""
     from fsspec.registry import known_implementations
 
-    package = known_implementations[url.partition("://")[0]]["class"].partition(".")[0]
+    package: str = known_implementations[url.partition("://")[0]]["class"].partition(".")[0]
+    return package
+
+
+def how_to_open(url: str) -> str:
+    """Return the command that adds the package of a URL's protocol."""
+    package = package_of(url)
     # note: the error before it has the name of a package that a file system of fsspec's own needs
     return how_to_add("PACKAGE" if package == "fsspec" else package)
 

@@ -16,10 +16,11 @@ from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.workers import Report
 from launcher.doctor.examine import bad_images, examine
-from launcher.doctor.machine import Finding, ok
+from launcher.doctor.machine import Finding, ok, problem
 from launcher.errors import DONE, EXIT_USER_ERROR, MachineError, UserError, first_few
 from launcher.launch.files_first import decided
 from launcher.launch.prepare_run import prepare_run
+from launcher.training.mirror import mirror_of
 
 EXAMPLES = [
     "train doctor",
@@ -42,13 +43,26 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.list_bad:
         return _list_bad(composed.config)
     with progress_bars(console(sys.stderr if arguments.json else None)) as (out, report):
-        for finding in chain(examine(composed.config, report), _examine_loader(composed, report)):
+        config = composed.config
+        for finding in chain(examine(config, report), examine_mirror(config), _examine_loader(composed, report)):
             findings.append(finding)
             if not arguments.json:
                 _show(finding, out)
     if arguments.json:
         print_json([asdict(finding) for finding in findings])
     return EXIT_USER_ERROR if any(finding.status == "problem" for finding in findings) else 0
+
+
+def examine_mirror(config: RunConfig) -> Iterator[Finding]:
+    """Connect to the mirror as a run does at its start, which writes nothing."""
+    try:
+        mirror = mirror_of(config, config.run_name or "")
+    except UserError as error:
+        yield from (problem("mirror", f"{wrong.key}={wrong.value}", wrong.message) for wrong in error.problems)
+        return
+    if mirror is not None:
+        has = "has this run, which the same command resumes" if mirror.exists else "can be reached; nothing was written"
+        yield ok("mirror", f"{mirror.url} {has}")
 
 
 def _examine_loader(composed: Composed, report: Report) -> Iterator[Finding]:

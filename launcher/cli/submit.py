@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from launcher import plugins
 from launcher.config.choices import LoaderConfig
-from launcher.config.compose import Composed, compose
+from launcher.config.compose import DATA_FOLDER, Composed, compose
 from launcher.console import for_programs, only_json, print_json
+from launcher.data.inspection import inspect_data
+from launcher.data.loaders.base import loader_of
 from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.new_run import prepare_new
@@ -25,7 +27,7 @@ from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_valu
 
 EXAMPLES = [
     "train submit --slurm recipe=hot epochs=240 dataset.path=/data/imagenet",
-    "train submit --slurm recipe=mild batch_size=4096 launch.nnodes=2 submit.time=08:00:00 --run",
+    "train submit --slurm recipe=mild dataset.path=/data/imagenet batch_size=4096 launch.nnodes=2 --run",
     "train submit --sky recipe=hot dataset.path=/data submit.data=s3://mine/imagenet submit.runs=s3://mine/runs",
     "train submit --kubernetes recipe=mild dataset.path=/data/imagenet submit.image=registry.example/train:1",
 ]
@@ -81,6 +83,8 @@ def _check(composed: Composed, job: Job, values: Any) -> Prepared:
     """Refuse what the start of the run on the cluster refuses, as far as this machine has its files and packages."""
     config = composed.config
     shares = isinstance(values, slurm.Slurm)
+    if isinstance(values, sky.Sky | slurm.Slurm):
+        _check_path(composed, values)
     return prepare_new(
         replace(composed, config=replace(config, run_name=config.run_name or job.name)),
         devices=planned(config.launch, config.hardware.gpus or job.gpus),
@@ -89,6 +93,26 @@ def _check(composed: Composed, job: Job, values: Any) -> Prepared:
         runs=shares and job.named,
         with_weights=shares,
     )
+
+
+def _check_path(composed: Composed, values: slurm.Slurm | sky.Sky) -> None:
+    """Refuse a job without images: neither the config, nor the job's image, variables or program has their path."""
+    config, given = composed.config, [*values.env]
+    if isinstance(values, slurm.Slurm):
+        own, given = values.program, [*given, *values.lines]
+    else:
+        own = values.image
+        if "environment" in (composed.origins.get("dataset.path") or ""):
+            # note: a rented machine has no variable of this one
+            config = replace(config, dataset=replace(config.dataset, path=None))
+    reads = config.dataloader.reads and not config.dataset.is_built_in
+    if (
+        reads
+        and own is None
+        and not any(DATA_FOLDER in one for one in given)
+        and loader_of(config).reads_from(config) is None
+    ):
+        inspect_data(config, must_exist=True, skipped=())
 
 
 class _Submitted(NamedTuple):

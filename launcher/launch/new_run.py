@@ -18,6 +18,7 @@ from launcher.launch.prepare_run import Measures, Prepared, prepare_run
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import plan_for
 from launcher.records.run_folder import check_new
+from launcher.training.mirror import check_protocol
 
 
 def prepare_new(
@@ -104,6 +105,9 @@ def _problems(config: RunConfig, *, packages: bool, runs: bool) -> Problems:
     if packages:
         with problems.collected():
             config.logger.check()
+        if config.checkpoint.mirror is not None:
+            with problems.collected():
+                check_protocol(config.checkpoint.mirror)
     return problems
 
 

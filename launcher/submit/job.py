@@ -17,11 +17,12 @@ from launcher.config import overrides
 from launcher.config.formats import JOB
 from launcher.config.gpus import check_gpu, locked_torch
 from launcher.config.groups import price_age
+from launcher.config.keys import nearest_key
 from launcher.config.layers import COMMAND_LINE, leaves, put
 from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.secrets import secret_values
-from launcher.config.validate import typed
+from launcher.config.validate import NO_SUCH_KEY, typed
 from launcher.config.yaml_file import read_mapping
 from launcher.credentials import HIDDEN, is_secret
 from launcher.errors import Problem, Problems, UserError
@@ -154,13 +155,27 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     """
     values = read_mapping(paths.CONF / "submit" / f"{kind.__name__.lower()}.yaml")
     problems = Problems()
+    # note: options of sbatch have dashes, keys have none
+    words = [re.sub(r"^submit\.[\w-]+(?==)", lambda name: name[0].replace("-", "_"), word) for word in words]
     for one in overrides.parse(words, problems, kind, PREFIX):
         put(values, one.key.removeprefix(PREFIX), one.value)
     problems += _texts(values)
+    problems += _others(kind, values)
     with problems.collected():
         checked = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()
     return checked
+
+
+def _others(kind: type, values: dict[str, Any]) -> Iterator[Problem]:
+    """Remove keys that a kind of cluster has under no similar name, and yield how it takes its other options."""
+    how = getattr(kind, "OTHERS", "")
+    for name in [name for name in values if how and nearest_key(name, kind) is None]:
+        value = HIDDEN if is_secret(name) else values[name]
+        text = "VALUE" if value is None or isinstance(value, dict | list) else value
+        message = how.format(name=name.replace("_", "-"), value=text)
+        yield Problem(f"{NO_SUCH_KEY}; {message}", PREFIX + name, value, COMMAND_LINE)
+        del values[name]
 
 
 def _texts(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -179,5 +194,6 @@ def _texts(values: Mapping[str, Any]) -> Iterator[Problem]:
         if section == "env" and is_secret(name.lower()):
             message = "is a credential by its name, which the job would show; set submit.secrets to names instead"
             yield Problem(message, PREFIX + key, HIDDEN, COMMAND_LINE)
-    env = {name: value for name, value in (values.get("env") or {}).items() if not is_secret(name.lower())}
-    yield from secret_values({PREFIX.rstrip("."): {**values, "env": env}}, lambda key: COMMAND_LINE)
+    if isinstance(env := values.get("env"), dict):
+        values = {**values, "env": {name: value for name, value in env.items() if not is_secret(name.lower())}}
+    yield from secret_values({PREFIX.rstrip("."): values}, lambda key: COMMAND_LINE)

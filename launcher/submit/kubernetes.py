@@ -67,7 +67,11 @@ def render(job: Job, values: Kubernetes) -> str:
     place = f"cd {FOLDER}\n" if files else ""
     start = {"image": values.image, "command": ["bash", "-c", f"{place}{lines}\n"]}
     gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
-    resources = merged(gpus, values.container.get("resources", {}))
+    more = values.container.get("resources", {})
+    if not isinstance(more, Mapping):
+        message = "must be a mapping such as {limits: {memory: 128Gi}}"
+        raise UserError(Problem(message, "submit.container.resources", more))
+    resources = merged(gpus, more)
     metadata = _metadata(values, name)
     labelled = {**metadata, "labels": {"kueue.x-k8s.io/queue-name": values.queue}} if values.queue else metadata
     before = [_config_map(metadata, files)] if files else []

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import TERMINATED, Problem, UserError
+from launcher.installation import package_of
 from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, stamped
 from launcher.submit.own_files import FOLDER, own_files
 
@@ -46,8 +47,8 @@ def render(job: Job, values: Sky) -> str:
     if values.image is None and not Path("scripts/setup.sh").is_file():
         message = "without an image the job installs train from a copy of this folder, but it is not a checkout"
         raise UserError(Problem(f"{message}; change to one, or set submit.image=IMAGE", "submit.image", None))
-    is_mirrored = any(word.startswith("checkpoint.mirror=") for word in job.words)
-    if values.spot and values.runs is None and not is_mirrored:
+    mirror = next((word.partition("=")[2] for word in job.words if word.startswith("checkpoint.mirror=")), "")
+    if values.spot and values.runs is None and not mirror:
         message = "spot machines need a bucket to resume from: set checkpoint.mirror or submit.runs=s3://BUCKET/runs"
         raise UserError(Problem(f"{message}, or submit.spot=false", "submit.runs", None))
     start = "exec train" if values.image else "exec .venv/bin/train"
@@ -66,7 +67,7 @@ def render(job: Job, values: Sky) -> str:
         **({"file_mounts": mounts} if mounts else {}),
         **({"envs": {name: str(value) for name, value in values.env.items()}} if values.env else {}),
         **({"secrets": dict.fromkeys(values.secrets)} if values.secrets else {}),
-        **({} if values.image else {"setup": "make setup\n"}),
+        **({} if values.image else {"setup": f"make setup\n{_package(mirror)}"}),
         "run": f"{place}{_FIRST if job.nodes > 1 else ''}{lines}\n",
     }
     spot = "; spot machines cost less" if values.spot else ""
@@ -74,6 +75,12 @@ def render(job: Job, values: Sky) -> str:
     where = "" if values.image else ", in a checkout of train, which the job copies"
     passed = "".join(f" --secret {name}" for name in values.secrets)
     return head(job, f"sky jobs launch{passed} FILE{where}", f"sky jobs logs --name {task['name']}") + as_yaml(task)
+
+
+def _package(url: str) -> str:
+    """Return the line that installs the package of a mirror's protocol, such as s3fs, which `make setup` does not."""
+    package = package_of(url) if "://" in url else "fsspec"
+    return f".venv/bin/python -m pip install {package}\n" if package != "fsspec" else ""
 
 
 def _resources(job: Job, values: Sky) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
@@ -30,6 +30,7 @@ trap 'requested=yes; scancel --signal=USR1 "$job"' USR1
 trap 'ended=yes' TERM
 """
 _LOG = "%x-%j.log"
+_DIRECTIVE = "#SBATCH"
 _RENDEZVOUS = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 port=$((20000 + SLURM_JOB_ID % 20000))
@@ -77,9 +78,11 @@ def _seconds(text: str) -> int:
 class Slurm:
     """Values of a Slurm job: `time` in sbatch's format, a bare number in minutes; `save_before_end` in seconds.
 
-    `env` are variables of the job; `lines` are run before the first task, such as `module load cuda`.
+    `env` are variables of the job; `lines` are run before the first task, such as `module load cuda`, or are options of
+    sbatch, such as `#SBATCH --qos=high`.
     """
 
+    OTHERS: ClassVar[str] = "for other options of sbatch set submit.lines, such as '[\"#SBATCH --{name}={value}\"]'"
     time: Annotated[str, AfterValidator(_time)]
     save_before_end: Count
     partition: str | None
@@ -140,7 +143,8 @@ def _own(job: Job, values: Slurm) -> str:
     """Return the user's lines before the run."""
     # note: `train` finds the user's options in the folder in which it starts, and without them might use others
     place = [f"cd {shlex.quote(str(Path.cwd()))} || exit {EXIT_USER_ERROR}"] if has_own_files(job.modules) else []
-    return "".join(f"{line}\n" for line in [*exports(values.env), *values.lines, *place])
+    lines = (line for line in values.lines if not line.startswith(_DIRECTIVE))
+    return "".join(f"{line}\n" for line in [*exports(values.env), *lines, *place])
 
 
 def _program(values: Slurm) -> str:
@@ -161,4 +165,6 @@ def _options(job: Job, values: Slurm, log: str, *more: str) -> str:
     ]
     optional = {name: getattr(values, name) for name in ("partition", "account", "constraint", "mem")}
     options += [f"{name}={value}" for name, value in optional.items() if value is not None]
-    return "".join(f"#SBATCH --{option}\n" for option in options)
+    # note: sbatch reads no option after the first command; of equal ones it uses the last
+    others = [line for line in values.lines if line.startswith(_DIRECTIVE)]
+    return "".join(f"{line}\n" for line in [*(f"{_DIRECTIVE} --{option}" for option in options), *others])

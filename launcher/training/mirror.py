@@ -66,7 +66,7 @@ class Mirror:
             self._system, self._path = fsspec.core.url_to_fs(url, use_listings_cache=False)
             self.exists = within(_SECONDS, lambda: bool(self._system.exists(f"{self._path}/config.yaml")))
         except Exception as error:  # note: each file system raises other errors
-            raise self._problem(f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
+            raise _problem(self.url, f"cannot be used ({_reason(error)}); check the URL and your credentials") from None
         self._pushed: dict[str, Part] = {}
 
     def lacks(self, folder: RunFolder) -> dict[str, Part]:
@@ -116,7 +116,7 @@ class Mirror:
         Raises UserError if the bucket has no such run, or a file cannot be copied, or not within its time.
         """
         if not self.exists:
-            raise self._problem("no run there: it has no config.yaml; type the URL of a run")
+            raise _problem(self.url, "no run there: it has no config.yaml; type the URL of a run")
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
@@ -131,13 +131,10 @@ class Mirror:
                 (copy / "logs").mkdir(exist_ok=True)
                 copy.rename(folder)
         except ValueError as error:
-            raise self._problem(f"is not the mirror of a run: {error}; remove that file from it") from None
+            raise _problem(self.url, f"is not the mirror of a run: {error}; remove that file from it") from None
         except Exception as error:
-            raise self._problem(f"cannot be copied to {folder} ({_reason(error)}); try again") from None
+            raise _problem(self.url, f"cannot be copied to {folder} ({_reason(error)}); try again") from None
         return RunFolder(folder)
-
-    def _problem(self, message: str) -> UserError:
-        return _problem(self.url, message)
 
 
 def check_protocol(url: str) -> None:
@@ -203,13 +200,10 @@ class Pusher:
             thread.join(min(1.0, end - time.monotonic()))
             self._beat()
         reason = "did not respond" if self._thread is not None else self._failure
-        if not reason:
-            return
-        try:
+        lacking = "the newest files"
+        with suppress(OSError):
             lacking = first_few(list(self._mirror.lacks(self._folder)))
-        except OSError:
-            lacking = "the newest files"
-        if lacking:
+        if reason and lacking:
             files = f"{lacking} of {one_line(str(self._folder.path))}"
             print(f"warning: checkpoint.mirror={self._mirror.url} lacks {files} ({reason})", flush=True)
 

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from launcher.cli import doctor
 from launcher.cli import main as cli
+from launcher.config.compose import compose
 from launcher.doctor.machine import Finding, ok, problem, warning
 from tests.commands import output_of
 
@@ -41,6 +43,22 @@ def test_findings_are_printed_immediately(monkeypatch: pytest.MonkeyPatch, capsy
 
     monkeypatch.setattr(doctor, "examine", slowly)
     assert cli.main(["doctor"]) == 0
+
+
+def test_the_mirror_is_reached_and_not_written(tmp_path: Path) -> None:
+    mirror, words = tmp_path / "bucket", ["dataset=shapes", "run_name=first"]
+
+    def of(url: str) -> Finding:
+        (one,) = doctor.examine_mirror(compose([*words, f"checkpoint.mirror={url}"]).config)
+        return one
+
+    assert list(doctor.examine_mirror(compose(words).config)) == []
+    assert (of(f"file://{mirror}").status, list(tmp_path.iterdir())) == ("ok", [])
+    (mirror / "first").mkdir(parents=True)
+    (mirror / "first" / "config.yaml").touch()
+    assert "/first has this run" in of(f"file://{mirror}").observation
+    assert "Protocol not known" in (lost := of("nowhere://x")).advice
+    assert lost.status == "problem"
 
 
 @pytest.mark.system

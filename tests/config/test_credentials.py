@@ -109,7 +109,7 @@ def test_a_job_does_not_store_a_credential(word: str) -> None:
 
 def test_the_job_reads_a_credential_from_a_variable_or_a_file() -> None:
     lines = '["export HF_TOKEN=$(cat x)", "wget --password $PASS h"]'
-    shown = output_of("submit", "--slurm", "launch.nproc=1", "launch=cpu", f"submit.lines={lines}")
+    shown = output_of("submit", "--slurm", "dataset=shapes", "launch=cpu", f"submit.lines={lines}")
     assert "export HF_TOKEN=$(cat x)\nwget --password $PASS h\n" in shown
 
 

@@ -58,6 +58,8 @@ def test_unsupported_machines_are_refused(words: tuple[str, ...], line: str) -> 
 
 
 def test_a_job_on_the_cpu_takes_any_machine() -> None:
-    code, out, errors = execute("submit", "--slurm", "recipe=mild", "hardware=lambda_8x_v100", "launch=cpu")
+    code, out, errors = execute(
+        "submit", "--slurm", "recipe=mild", "dataset=shapes", "hardware=lambda_8x_v100", "launch=cpu"
+    )
     assert code == 0, errors
     assert "driver" not in out

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from fsspec.registry import known_implementations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -95,6 +96,14 @@ def test_a_name_that_is_taken_is_refused_by_all(folder: Path) -> None:
     for verb, words in ((["plan"], []), (["submit", "--slurm"], []), ([], []), (["submit", "--slurm"], several)):
         assert "run_name=mine: runs/mine exists" in refused(*verb, *ON_A_CPU, "run_name=mine", *words)
     assert output_of("submit", "--kubernetes", *ON_A_CPU, "run_name=mine")
+
+
+def test_a_mirror_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(known_implementations, "cloud", {"class": "cloudfs.System", "err": "Install cloudfs"})
+    words = [*ON_A_CPU, "checkpoint.mirror=cloud://runs", "run_name=mine"]
+    assert "checkpoint.mirror=cloud://runs: needs a package (Install cloudfs); run" in refused_by_all(*words)
+    for elsewhere in (["--kubernetes"], ["--slurm", "submit.program=/opt/train"]):
+        assert output_of("submit", *elsewhere, *words)
 
 
 def test_a_mirror_needs_a_name_which_a_job_has() -> None:

@@ -62,6 +62,6 @@ def test_the_installed_command_trains_submits_and_reports(installed: Path, tmp_p
     run = tmp_path / "runs" / "r"
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines() if '"eval"' in line]
     assert steps == [2]
-    assert "#SBATCH" in train(installed, tmp_path, "submit", "--slurm", "recipe=mild", *words[1:])
+    assert "#SBATCH" in train(installed, tmp_path, "submit", "--slurm", "recipe=mild", "dataset=shapes", *words[1:])
     train(installed, tmp_path, "report", "runs", "-o", "report.html")
     assert "<script" in (tmp_path / "report.html").read_text()

@@ -15,6 +15,11 @@ def _counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher_lab.predict.prediction.counted_steps", made_up)
 
 
+@pytest.fixture(autouse=True)
+def _images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAIN_DATA", "/data/imagenet")
+
+
 @pytest.fixture
 def submit(capsys: pytest.CaptureFixture[str]) -> Submit:
     """Return a function that returns the output of `train submit`."""

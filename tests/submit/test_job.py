@@ -19,6 +19,7 @@ from tests.commands import output_of, refused
 from .conftest import Submit
 
 BUCKET = "submit.runs=s3://mine/runs"
+SKY = ["--sky", "recipe=hot", "dataset.path=/data"]
 
 
 def printed(lines: str, folder: Path) -> list[str]:
@@ -77,7 +78,7 @@ def test_a_run_name_of_the_user_gets_no_timestamp() -> None:
 def test_the_price_is_for_all_nodes(submit: Submit) -> None:
     shown = submit("slurm", "recipe=hot", "hardware=p4d_24xlarge", "launch.nnodes=2")
     assert "43.92 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1" in shown
-    assert "unknown price" in submit("slurm", "launch.nproc=2")
+    assert "unknown price" in submit("slurm", "dataset=imagenet", "launch.nproc=2")
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
@@ -98,8 +99,15 @@ def test_a_job_on_gpus_has_the_driver_that_torch_needs(submit: Submit, kind: str
         (["--slurm", "recipe=hot", "submit.time=0-1", "submit.save_before_end=3600"], "less than submit.time=0-1"),
         (["--slurm", "recipe=hot", "submit.partition='a\n#SBATCH --exclusive'"], "must be one line"),
         (["--slurm", "dataset=shapes"], "launch.nproc=8"),
-        (["--sky", "recipe=hot"], "submit.runs=s3://BUCKET/runs"),
-        (["--sky", "recipe=hot", "hardware=this_machine", "launch.nproc=1", BUCKET], "hardware.gpu=null"),
+        (SKY, "submit.runs=s3://BUCKET/runs"),
+        ([*SKY, "hardware=this_machine", "launch.nproc=1", BUCKET], "hardware.gpu=null"),
+        (["--sky", "recipe=hot", BUCKET], "dataset.path=null: missing; set dataset.path=/data/imagenet"),
+        (["--slurm", "recipe=hot", "checkpoint.mirror=nowhere://x"], "Protocol not known: nowhere"),
+        *((["--slurm", "recipe=hot", f"submit.env={text}"], "submit.env") for text in ("[NAME]", "NAME", "3")),
+        (["--slurm", "recipe=hot", "submit.qos=high"], """set submit.lines, such as '["#SBATCH --qos=high"]'"""),
+        (["--slurm", "recipe=hot", "submit.mail-type=END"], "#SBATCH --mail-type=END"),
+        (["--slurm", "recipe=hot", "submit.nodelist=[a,b]"], "#SBATCH --nodelist=VALUE"),
+        (["--kubernetes", "recipe=hot", "submit.container={resources: a}"], "must be a mapping such as {limits: "),
         (["--kubernetes", "recipe=hot", "submit.shared_memory=lots"], "such as 64Gi"),
     ],
 )
@@ -108,6 +116,15 @@ def test_a_job_that_cannot_work_is_refused(words: list[str], expected: str, caps
     shown = capsys.readouterr()
     assert expected in shown.err
     assert not shown.out
+
+
+def test_a_job_needs_the_path_of_its_images(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the config, its variables, or a program of its own, whose variables are not known."""
+    monkeypatch.delenv("TRAIN_DATA")
+    job = ["recipe=hot", "dataset=imagenet"]
+    assert "dataset.path=null: missing; set dataset.path=/data/imagenet" in refused("submit", "--slurm", *job)
+    for word in ("env.TRAIN_DATA=/data", "lines=['export TRAIN_DATA=/data']", "program=/opt/train"):
+        assert submit("slurm", *job, f"submit.{word}")
 
 
 @pytest.mark.parametrize("example", verb.EXAMPLES)
@@ -120,7 +137,7 @@ def test_examples_print_a_job(example: str, submit: Submit) -> None:
 def test_run_passes_the_job_to_the_submitting_program(
     kind: str, submit: Submit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["recipe=hot", "run_name=mine", *([BUCKET] if kind == "sky" else [])]
+    words = ["recipe=hot", "run_name=mine", *([BUCKET, *SKY[2:]] if kind == "sky" else [])]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "is not installed; omit --run" in refused("submit", f"--{kind}", "--run", *words)
     program = tmp_path / {"slurm": "sbatch", "sky": "sky", "kubernetes": "kubectl"}[kind]
@@ -137,7 +154,7 @@ SELECTOR = "--selector=jobset.sigs.k8s.io/jobset-name=mine,batch.kubernetes.io/j
     ("kind", "program", "words", "calls", "follow"),
     [
         ("slurm", "sbatch", [], ["job.sh"], "tail -F mine-41.log"),
-        ("sky", "sky", [BUCKET], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
+        ("sky", "sky", [BUCKET, *SKY[2:]], ["jobs launch --yes --detach-run job.yaml"], "sky jobs logs --name mine"),
         ("kubernetes", "kubectl", [], ["create --filename job.yaml"], "kubectl logs --follow job/mine"),
         ("kubernetes", "kubectl", ["launch.nnodes=2"],
          [*["apply --filename job.yaml"] * 2, "create --filename job.yaml"],

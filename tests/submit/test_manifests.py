@@ -12,7 +12,7 @@ from tests.commands import refused
 
 from .conftest import Submit, types_accept, validate
 
-BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet"]
+BUCKETS = ["submit.runs=s3://mine/runs", "submit.data=s3://mine/imagenet", "dataset.path=/data"]
 # note: SkyPilot pins its dependencies, so scripts/setup_tests.sh installs it into a separate environment
 SKY_PYTHON = Path(sys.prefix) / "skypilot" / "bin" / "python"
 LOAD = """
@@ -34,6 +34,8 @@ def test_a_sky_task_requests_the_gpus_of_the_hardware(submit: Submit) -> None:
     assert task["file_mounts"]["/runs"] == {"source": "s3://mine/runs", "mode": "MOUNT_CACHED"}
     assert (task["workdir"], task["setup"]) == (".", "make setup\n")
     assert 'exec .venv/bin/train "${words[@]}"' in task["run"]
+    mirrored = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS, "checkpoint.mirror=gs://mine/runs"))
+    assert mirrored["setup"] == "make setup\n.venv/bin/python -m pip install gcsfs\n"
 
 
 def test_a_sky_task_with_an_image_has_no_setup(submit: Submit) -> None:
@@ -69,7 +71,7 @@ def test_a_sky_task_without_an_image_needs_a_checkout(tmp_path: Path, monkeypatc
 def test_skypilot_loads_the_task(submit: Submit, tmp_path: Path, words: list[str], expected: str) -> None:
     if not SKY_PYTHON.exists():
         pytest.skip(f"skypilot is not installed in {SKY_PYTHON.parents[1]}; make setup-rest installs it")
-    (tmp_path / "task.yaml").write_text(submit("sky", "recipe=hot", *words, "submit.runs=s3://mine/runs"))
+    (tmp_path / "task.yaml").write_text(submit("sky", "recipe=hot", *words, *BUCKETS[::2]))
     environment = {**os.environ, "HOME": str(tmp_path)}
     command = [str(SKY_PYTHON), "-c", LOAD, "task.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -226,7 +228,13 @@ def test_a_pod_has_the_volumes_and_the_time_to_save(submit: Submit, kind: str) -
 
 
 def test_a_sky_task_has_the_values_that_are_set(submit: Submit) -> None:
-    words = ["submit.restarts=7", "submit.disk=900", "submit.runs=s3://mine/kept", "submit.data=gs://mine/photos"]
+    words = [
+        "submit.restarts=7",
+        "submit.disk=900",
+        "submit.runs=s3://mine/kept",
+        "submit.data=gs://mine/photos",
+        BUCKETS[2],
+    ]
     named = ["submit.gpus={A100 40GB: A100-SXM}", "hardware.gpu=A100 40GB"]
     task = yaml.safe_load(submit("sky", "recipe=hot", *words, *named))
     resources = task["resources"]

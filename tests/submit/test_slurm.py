@@ -22,14 +22,21 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert (sbatch["partition"], sbatch["time"], sbatch["signal"]) == ("gpu", "1-02:00:00", "B:USR1@180")
     assert "requeue" in sbatch
     assert "account" not in sbatch
-    more = ["submit.mem=256G", "submit.constraint=a100", "submit.env={A: 'b c'}", "submit.lines=['module load cuda']"]
+    more = [
+        "submit.mem=256G",
+        "submit.constraint=a100",
+        "submit.env={A: 'b c'}",
+        "submit.lines=['module load cuda','#SBATCH --qos=high']",
+    ]
     more += ["submit.account=lab", "submit.save_before_end=240", "submit.program=/opt/bin/train"]
     script = submit("slurm", *words, *more)
     assert (options(script)["mem"], options(script)["constraint"]) == ("256G", "a100")
+    assert options(script)["qos"] == "high"
+    assert script.index("--qos=high") < script.index("export A=")
     assert (options(script)["account"], options(script)["signal"]) == ("lab", "B:USR1@240")
     assert ' /opt/bin/train "${words[@]}"' in script
     assert "\nexport A='b c'\nmodule load cuda\nset -uo pipefail\n" in script
-    assert "gpus-per-node" not in options(submit("slurm", "launch=cpu"))
+    assert "gpus-per-node" not in options(submit("slurm", "dataset=imagenet", "launch=cpu"))
 
 
 @pytest.mark.parametrize("words", [[], ["launch.nnodes=2", "run_name=a b", "runs=my runs"]])

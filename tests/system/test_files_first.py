@@ -204,7 +204,7 @@ def test_the_time_of_a_plan_has_the_writing(by_hand: None) -> None:
     text = output_of("plan", *words, "--on", "all")
     assert "note: FFCV files are written on " in text
     assert "p4d_24xlarge" in text.partition("are written on ")[2].partition(";")[0]
-    job = output_of("submit", "--slurm", *words, "hardware=p4d_24xlarge")
+    job = output_of("submit", "--slurm", *words, "dataset.path=/data", "hardware=p4d_24xlarge")
     assert " of it to write FFCV files, predicted: " in job
 
 

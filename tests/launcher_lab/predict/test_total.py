@@ -9,7 +9,7 @@ import pytest
 from tests.commands import output_of
 from tests.counted_steps import made_up
 
-RUN = ("recipe=mild", "epochs=36", "dataset=imagenet", "hardware=p4d_24xlarge")
+RUN = ("recipe=mild", "epochs=36", "dataset=imagenet", "dataset.path=/data/imagenet", "hardware=p4d_24xlarge")
 JOBS = {
     "slurm": (),
     "kubernetes": ("submit.image=me/train:1",),
