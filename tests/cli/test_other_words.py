@@ -38,7 +38,9 @@ from tests.commands import refused
         ("letterbox=true", "images are cropped and not padded"),
         ("linear_probe=true", "; type optimizer.backbone_lr=0"),
         ("--sync-bn", "batch norm counts the images of each process"),
-        ("submit --slurm recipe=hot submit.qos=high", "SBATCH_QOS=high"),
+        ("submit --slurm recipe=hot submit.qos=high", "#SBATCH --qos=high"),
+        ("submit --slurm recipe=hot nodelist=[a,b]", """takes it by submit.lines='["#SBATCH --nodelist=VALUE"]'"""),
+        ("submit --slurm recipe=hot partition=gpu", "takes it by submit.partition=gpu"),
         ("hydra.run.dir=out", "; type runs=out"),
         ("lr=0.1", "did you mean optimizer.lr?"),
         ("amp=true", "; type precision=auto"),
@@ -58,7 +60,9 @@ def test_a_word_of_another_tool_is_refused_with_what_to_type(line: str, remedy: 
 
 def accepted(line: str) -> bool:
     """Return whether each key=value of a line has a value that its key takes."""
-    typed = re.findall(r"\b([a-z_]\w*(?:\.\w+)*)=(\[.*?\]|[^\s,;]+)", line.partition(", which are for")[0])
+    typed = re.findall(
+        r"\b([a-z_]\w*(?:\.\w+)*)=(\[.*?\]|[^\s,;]+)", re.split(", which are for|; train submit", line)[0]
+    )
     plain = [(key, text if text in ON_OFF else yaml.safe_load(text)) for key, text in typed]
     return all(takes(key, value) for key, value in plain if (key.rpartition(".")[0], value) != ("algorithms", "on"))
 
