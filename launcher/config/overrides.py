@@ -118,6 +118,9 @@ def _by_grammar(key: str, text: str) -> Assignment:
         return Assignment(key, text, quoted(text))
     if override.is_sweep_override():
         message = "takes one value; write a list as [a,b], or use `train curve` to run several values"
+        if override.is_interval_sweep():
+            space = f"{key}: {{low: 0.1, high: 1, scale: log}}"
+            message = f"is an interval; write {space} with its bounds in space.yaml, and type train tune space.yaml"
         raise UserError(Problem(message, key, text, COMMAND_LINE))
     return Assignment(key, override.value(), text)
 

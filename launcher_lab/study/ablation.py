@@ -120,8 +120,8 @@ def alternatives(word: str, limit: int) -> list[str] | None:
     if is_text(RunConfig, key) and not _SWEEP.fullmatch(text):
         return None if unquoted(text) is not None else [f"{key}={value}" for value in text.split(",")]
     override = read_override(word)
-    # note: a glob has no values until Hydra searches for files
-    if override is None or not override.is_sweep_override() or text.startswith("glob("):
+    # note: a glob has no values until Hydra searches for files, and an interval has none
+    if override is None or not override.is_sweep_override() or override.is_interval_sweep() or text.startswith("glob("):
         return None
     return [
         f"{override.get_key_element()}={value}" for value in itertools.islice(override.sweep_string_iterator(), limit)

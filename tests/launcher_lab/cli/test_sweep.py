@@ -126,7 +126,7 @@ def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flower
 def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
-    words = ["dataset=image_folder", f"dataset.path={flowers}", "batch_size=2"]
+    words = ["recipe=none", "dataset=image_folder", f"dataset.path={flowers}", "batch_size=2"]
     run = create(tmp_path / "runs" / "tune-space", "study-1-trial-1", unique=False)
     write(prepare_run(compose([*words, "optimizer.lr=0.1"])).plan.config, run.config)
     note_dataset(run, "c" * 64)
@@ -265,3 +265,10 @@ def test_no_run_of_a_grid_writes_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert fixed.config == cell.composed.config
     typed = (*words, "dataloader.folder=nvme")
     assert training.Cell(typed, compose(typed), tmp_path / "b").command == typed
+
+
+@pytest.mark.parametrize("verb", [[], ["plan"], ["curve"], ["ablate"]])
+def test_an_interval_is_one_line_that_names_what_to_type(verb: list[str]) -> None:
+    line = refused(*verb, "optimizer.lr=interval(0.1,1)")
+    assert "write optimizer.lr: {low: 0.1, high: 1, scale: log} with its bounds in space.yaml" in line
+    assert line.endswith("and type train tune space.yaml\n")
