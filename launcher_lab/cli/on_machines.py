@@ -72,7 +72,7 @@ def handle(arguments: argparse.Namespace) -> int | None:
         composed = replace(composed, config=replace(composed.config, epochs=epochs))
     config = composed.config
     if arguments.on != ALL:
-        check_gpu(config.hardware, "hardware" if arguments.on is None else "--on")
+        check_gpu(config.hardware, "--on")
     chosen = list(known.values()) if arguments.on == ALL else [config.hardware]
     candidates, more, remedies = offers_on(composed, chosen)
     notes += more
@@ -141,16 +141,16 @@ def _typed(arguments: argparse.Namespace, key: str) -> str | None:
 
 
 def _names_machine(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a machine, by `--on` or `hardware=`."""
+    """Return whether the command line has a machine for a budget, by `--on` or `hardware=`."""
     return arguments.on is not None or _typed(arguments, "hardware") in rented()
 
 
 def _has_machine(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a machine.
+    """Return whether the command line has a machine whose time and cost are requested.
 
     Raises UserError if an option needs a machine and there is none.
     """
-    if _names_machine(arguments):
+    if arguments.on is not None:
         return True
     for name, default in (("quality", None), ("image", None), ("prices", "conf")):
         if (value := getattr(arguments, name)) != default:

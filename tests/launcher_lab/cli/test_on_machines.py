@@ -11,7 +11,7 @@ from launcher.config.groups import machines
 from launcher.plan.plan import Plan
 from launcher_lab.predict.counted import CountedStep
 from launcher_lab.predict.machines import rented, sky_prices
-from tests.commands import execute, refused
+from tests.commands import execute, output_of, refused
 from tests.counted_steps import made_up
 
 PLAN = ("plan", "recipe=mild", "epochs=36", "dataset=imagenet")
@@ -40,14 +40,15 @@ def test_a_machine_has_minutes_money_and_bottlenecks() -> None:
     assert {phase["bound"] for phase in offer["phases"]} <= {"arithmetic", "memory", "loader"}  # type: ignore[attr-defined]
 
 
-def test_hardware_selects_a_machine_too() -> None:
-    one, other = offered(*PLAN, "--on", "p4d_24xlarge"), offered(*PLAN, "hardware=p4d_24xlarge")
-    assert one == other
+def test_only_on_asks_for_time_and_cost() -> None:
+    steps = json.loads(output_of(*PLAN, "hardware=p4d_24xlarge", "--json"))
+    assert (steps["processes"], "offers" in steps) == (8, False)
+    one = offered(*PLAN, "--on", "p4d_24xlarge")
     assert [offer["spot"] for offer in one] == [True, False]
     assert one[0]["minutes"]["value"] > one[1]["minutes"]["value"]  # type: ignore[index]
 
 
-@pytest.mark.parametrize("words", [("--on", "2x p4d_24xlarge"), ("hardware=p4d_24xlarge", "launch.nnodes=2")])
+@pytest.mark.parametrize("words", [("--on", "2x p4d_24xlarge"), ("--on", "p4d_24xlarge", "launch.nnodes=2")])
 def test_several_machines_share_the_batch_and_each_has_its_price(words: tuple[str, ...]) -> None:
     code, out, errors = execute(*PLAN, *words)
     assert code == 0, errors
@@ -192,10 +193,9 @@ def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path
         file.parent.mkdir()
         header = (folder / "vms.csv").read_text().splitlines()[0]
         file.write_text(f"{header}\n{row}\n")
-    for named in (("--on", "p5_48xlarge"), ("hardware=p5_48xlarge",)):
-        offers = offered(*PLAN, *named, "--prices", "sky")
-        hourly = {offer["spot"]: 60 * offer["cost"]["value"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
-        assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
+    offers = offered(*PLAN, "--on", "p5_48xlarge", "--prices", "sky")
+    hourly = {offer["spot"]: 60 * offer["cost"]["value"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
+    assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
     assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
         *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
     )

@@ -31,7 +31,7 @@ def test_a_job_starts_with_the_cost_that_plan_predicts(cluster: str, is_spot: bo
     spot = (f"submit.spot={is_spot}".lower(),) if cluster == "sky" else ()
     several = ("submit.kind=JobSet",) if nodes and cluster == "kubernetes" else ()
     text = output_of("submit", f"--{cluster}", *RUN, *nodes, *JOBS[cluster], *spot, *several)
-    offers = json.loads(output_of("plan", *RUN, *nodes, "--json"))["offers"]
+    offers = json.loads(output_of("plan", *RUN, *nodes, "--on", "p4d_24xlarge", "--json"))["offers"]
     (offer,) = (one for one in offers if one["spot"] == (is_spot and cluster == "sky"))
     found = TOTAL.search(text)
     assert found is not None, text[:400]
@@ -48,7 +48,7 @@ def test_stop_minutes_end_the_predicted_time_and_cost_of_a_job_and_of_a_plan() -
         assert found is not None
         return [float(part) for part in found.groups()]
 
-    offers = json.loads(output_of("plan", *RUN, "stop.minutes=3", "--json"))["offers"]
+    offers = json.loads(output_of("plan", *RUN, "stop.minutes=3", "--on", "p4d_24xlarge", "--json"))["offers"]
     limited = next(one for one in offers if not one["spot"])
     # note: the start is not counted
     assert 3 < limited["minutes"]["value"] == limited["minutes"]["high"] < 5
