@@ -271,10 +271,10 @@ def _skip_notes(bad: dict[str, str], splits: Sequence[Split]) -> list[str]:
 
 def counted(config: RunConfig, where: Path | str, counts: tuple[int, int, int], notes: list[str]) -> Inspection:
     """Return an inspection with classes, training and validation images; raises UserError if others are set."""
-    dataset = config.dataset
-    classes, train, val = counts
+    dataset, (classes, train, val) = config.dataset, counts
     if dataset.classes is not None and classes != dataset.classes:
-        message = f"{where} has {count_of(classes, 'class')}; set dataset.classes={classes}, or null to count them"
+        instead = "dataset=image_folder" if dataset.is_built_in else f"dataset.classes={classes}, or null to count them"
+        message = f"{where} has {count_of(classes, 'class')}; set {instead}"
         raise UserError(Problem(message, "dataset.classes", dataset.classes))
     if dataset.val_split is not None:
         drawn = (

@@ -73,7 +73,8 @@ def shared_memory_need(config: RunConfig, ranks: int) -> int:
 def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     """Check the data set's files and decode all images of class folders; yield one finding per fault."""
     name = config.dataset.name
-    if config.dataset.is_built_in or not config.dataloader.reads:
+    given = getattr(config.dataloader, "train", None) or getattr(config.dataloader, "val", None)
+    if (config.dataset.is_built_in and given is None) or not config.dataloader.reads:
         yield ok("data set", f"{name}, built in")
         return
     try:

@@ -1,5 +1,6 @@
 """Classes without images, and data sets of one class: each command refuses or notes them, with counts."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.errors import UserError
-from tests.commands import execute, refused
+from tests.commands import execute, output_of, refused
 
 from .conftest import add, make_loaders, words_for, write_files
 
@@ -30,7 +31,7 @@ def test_one_class_alone_is_refused(tmp_path: Path, verb: str) -> None:
 
 @pytest.mark.parametrize("words", [["dataloader=synthetic"], ["dataset=image_folder", "dataset.path=/nowhere"]])
 def test_one_class_is_refused_without_reading_images(words: list[str]) -> None:
-    counts = ["dataset.classes=1", "dataset.train_samples=640", "dataset.val_samples=64"]
+    counts = ["recipe=none", "dataset.classes=1", "dataset.train_samples=640", "dataset.val_samples=64"]
     assert "needs at least two classes" in refused("plan", *words, *counts)
 
 
@@ -84,3 +85,19 @@ def test_ffcv_files_of_different_classes_are_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "ffcv").glob("*.json"):
         file.unlink()
     assert notes(tmp_path, "dataloader=ffcv") == []
+
+
+def test_given_files_decide_what_the_images_are(tmp_path: Path) -> None:
+    """Plan and doctor describe what the run reads, also with the counts of built-in images beside the files."""
+    for split, name in itertools.product(("train", "val"), ("cat", "dog")):
+        add(tmp_path, split, name, 4)
+    train, val = write_files(tmp_path)
+    words = ["dataloader=ffcv", f"dataloader.train={train}", f"dataloader.val={val}", "launch=cpu", "recipe=none"]
+    words += ["batch_size=4", "schedule.warmup=0ba"]
+    assert "image_folder, 8 training images and 8 validation images" in output_of("plan", *words)
+    assert "2 classes, 8 training and 8 validation images" in execute("doctor", *words)[1].replace("\n", " ")
+    for verb in ("plan", "estimate", ""):
+        line = refused(*filter(None, [verb]), *words, "dataset=shapes")
+        assert line.startswith("error: dataset.classes=10: ")
+        assert "has 2 classes; set dataset=image_folder" in line
+    assert "set dataset=image_folder" in execute("doctor", *words, "dataset=shapes")[1].replace("\n", " ")

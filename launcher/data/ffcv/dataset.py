@@ -56,6 +56,12 @@ class FFCVDataset:
         file = getattr(self.loader, split)
         return Path(file) if file is not None else self._written(split, self.loader.files)
 
+    @property
+    def are_given(self) -> bool:
+        """Return whether the config has files that are on this machine, which decide what the images are."""
+        given = [getattr(self.loader, split) for split in SPLITS]
+        return any(file is not None and Path(file).is_file() for file in given)
+
     def open(self, split: str) -> Beton:
         """Open the file of a split.
 

@@ -25,9 +25,9 @@ _ALWAYS_LISTED = 20_000
 
 def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
     """Count the classes and images of both files; raises UserError if they are missing or do not match."""
-    if has_counts(config.dataset) and not must_exist:
-        return Inspection(config, [])
     files = FFCVDataset.of(config)
+    if has_counts(config.dataset) and not (must_exist or files.are_given):
+        return Inspection(config, [])
     train, val = files.open("train"), files.open("val")
     files.open_small(train)
     where = train.path.parent
