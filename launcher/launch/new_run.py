@@ -129,7 +129,7 @@ def _in_time(prepared: Prepared, origins: Mapping[str, str], config: RunConfig, 
         known = "no top-1 of them is known" if shrinks else "may have a higher top-1"
         note += f"; {' or '.join(choices)} would take as long, by its pixels, and {known}"
     others = [one for one in prepared.notes if one not in {*notes(requested)}]
-    return replace(prepared, plan=plan, notes=[*others, note, *notes(plan)])
+    return replace(prepared, plan=plan, notes=[note, *others, *notes(plan)])
 
 
 def _of_more_epochs(prepared: Prepared, fitting: int) -> Iterator[str]:

@@ -122,7 +122,7 @@ def prepare_run(
             plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if data.config.batch_size == "auto" else []
-    messages = [*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes]
+    messages = [*dict.fromkeys([*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes])]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
 
@@ -244,3 +244,9 @@ def _pretrained(
 
     typed = {key for key, origin in origins.items() if origin == COMMAND_LINE}
     return pretrained_weights(config, classes, typed=typed)
+
+
+def few_of(notes: Sequence[str]) -> list[str]:
+    """Return the notes to print before a run: three, of more than these the first two and the number of the others."""
+    more = f"{len(notes) - 2} more, which `train plan` prints with the words of this run, and logs/rank-0.log has"
+    return [*notes] if len(notes) <= 3 else [*notes[:2], more]

@@ -32,7 +32,7 @@ from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.changes import check_checkpoints, last_ranks, print_changes
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
-from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
+from launcher.launch.prepare_run import Measures, Prepared, few_of, prepare_run, write_images, write_teacher
 from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
@@ -68,7 +68,7 @@ def start(
     config = prepared.plan.config
     if (restored := _from_mirror(config, out)) is not None:
         return resume(restored, launcher=launcher)
-    for note in prepared.notes:
+    for note in few_of(prepared.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     images = identity(config, prepared.skipped, prepared.images)
     with stop_requests() as request:

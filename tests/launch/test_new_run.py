@@ -17,7 +17,7 @@ from launcher.errors import UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices
 from launcher.launch.new_run import left_to_the_start, prepare_new
-from launcher.launch.prepare_run import planned_here
+from launcher.launch.prepare_run import few_of, planned_here
 from launcher.rank.group import Ranks
 from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import rehearse
@@ -29,7 +29,7 @@ from tests import trainers
 from tests.commands import execute, output_of, refused
 
 TINY = ["dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "model=resnet18", "batch_size=8"]
-TINY += ["schedule.warmup=1ba"]
+TINY += ["schedule.warmup=1ba", "recipe=none"]
 ON_A_CPU = [*TINY, "launch=cpu"]
 
 
@@ -149,6 +149,14 @@ def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch
     assert "checked at the start" not in output_of("plan", *ON_A_CPU)
 
 
+def test_a_run_prints_three_lines_of_notes_at_most_and_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert few_of(["a", "b", "c"]) == ["a", "b", "c"]
+    *first, more = few_of(["a", "b", "c", "d"])
+    assert (first, more[:28]) == (["a", "b"], "2 more, which `train plan` p")
+    monkeypatch.setattr("launcher.launch.prepare_run.notes", lambda plan: ["twice", "twice"])
+    assert output_of("plan", *ON_A_CPU).count("note: twice") == 1
+
+
 # -- any config
 
 SYNTHETIC = [*ON_A_CPU, "dataloader=synthetic"]
@@ -192,7 +200,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
 @st.composite
 def configs(draw: st.DrawFn) -> list[str]:
     """Draw the words of a run on the CPU that needs no files."""
-    words = ["launch=cpu", "dataloader=synthetic", "dataloader.batches=1", "dataset.val_samples=20"]
+    words = ["recipe=none", "launch=cpu", "dataloader=synthetic", "dataloader.batches=1", "dataset.val_samples=20"]
     words += draw(st.sampled_from([*TASKS.values()]))
     chosen = st.lists(st.sampled_from(ALGORITHMS), max_size=4, unique=True)
     of_a_recipe = st.sampled_from(trainers.RECIPES).map("recipe={}".format)
