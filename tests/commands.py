@@ -22,9 +22,10 @@ def output_of(*words: str) -> str:
 
 
 def refused(*words: str) -> str:
-    """Return the one error line of a command that is refused."""
+    """Return the one error line of a command that is refused, without the line on the recipe that was chosen."""
     code, _, errors = execute(*words)
     assert code == 2
+    errors = "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("auto: "))
     assert errors.startswith("error: "), errors
     assert errors.count("\n") == 1
     return errors

@@ -12,7 +12,16 @@ from launcher.data.workers import quiet
 
 MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
 RUN = [
-    *(*MODEL, "task=language", "task.length=16", "dataset=text", "dataloader=tokens", "launch=cpu", "epochs=2"),
+    *(
+        "recipe=none",
+        *MODEL,
+        "task=language",
+        "task.length=16",
+        "dataset=text",
+        "dataloader=tokens",
+        "launch=cpu",
+        "epochs=2",
+    ),
     *("batch_size=8", "eval_batch_size=6", "dataset.train_samples=48", "dataset.val_samples=11", "optimizer=adamw"),
     *("optimizer.scale_lr=off", "optimizer.lr=0.01", "schedule.warmup=0ba", "logger.tensorboard=false"),
     *("logger.interval=1ba", "model.dropout=0.1"),

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from launcher import paths, randomness
-from launcher.cli.recipe_choice import FINETUNE, SMALL, Facts, alternatives, choose, values_of_task
+from launcher.cli.recipe_choice import Facts, alternatives, choose
 from launcher.cli.within import best_within
 from launcher.config import recipes
 from launcher.config.budget import BUDGET
-from launcher.config.compose import DATA_FOLDER, Composed, Composition, compose, dataset_at
+from launcher.config.compose import Composed, Composition, compose, dataset_at, path_of
 from launcher.config.overrides import parse
 from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
@@ -35,12 +35,8 @@ from launcher.launch.prepare_run import planned_here
 from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
-# The verbs of one run that `recipe=auto` works with. The first ones prepare the run, so what they see of its images is
-# not seen again; for these and `show`, images without a recipe mean it too.
+# The verbs that prepare one run, so what they see of its images is not seen again.
 _PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look", "lr-find")
-_BARE = (*_PREPARED, "show")
-_ONE_RUN = (*_BARE, "doctor", "prepare", "relabel")
-_SEVERAL = ("curve", "ablate", "tune")
 # What the number and size of the images set besides the recipe, and why.
 _OF_IMAGES = {
     "epochs": "",
@@ -50,34 +46,25 @@ _OF_IMAGES = {
 }
 # Keys with a value that fixes the image size, or was chosen for one.
 _WITH_A_SIZE = ("epochs", "dataset.native_size", "image", "model")
-# Values that a recipe fixes: with one of these and no recipe, the defaults of conf/train.yaml apply. So does `loss`,
-# unless `task` is set too, because recipes fix only the loss of classification.
-_OF_A_RECIPE = ("optimizer", "schedule", "algorithms", "image", "batch_size", "fidelity")
 
 
 def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[str], Composed | None]:
-    """Return a verb's words with the recipe and values that `recipe=auto` chooses, and their config; typed values stay.
+    """Return a verb's words with the recipe and values that are chosen for them, and their config; typed values stay.
 
-    Without a choice, the words are as typed, and the config is None. Prints what is chosen and why, and the command
-    that sets the same, to standard error, with the options that the verb needs. `budget=5min` chooses the best of the
-    runs here that ends in time, if any.
+    With a recipe, also `recipe=none`, the words are as typed, and the config is None. Prints the choice to standard
+    error, and for `plan` why, and the command that sets the same. `budget=5min` chooses the best of the runs here that
+    ends in time, if any. options: those that the verb needs.
 
-    Raises UserError if the verb has several runs, the images are missing, or it does not know the task.
+    Raises UserError if the images are missing, or a word is wrong.
     """
     of_the_job = [word for word in words if word.startswith(PREFIX)]
-    assignments = parse([word for word in words if word not in of_the_job], problems := Problems())
+    # note: composing reports the problems, after it has read the code of the words
+    assignments = parse([word for word in words if word not in of_the_job], Problems())
     typed = {one.key: one.value for one in assignments}
-    if typed.get("recipe") != recipes.AUTO and (problems or verb not in _BARE or not _is_bare(typed)):
-        if verb in _SEVERAL and _is_bare(typed):
-            images = shlex.quote(f"dataset.path={typed['dataset.path']}")
-            note = f"no recipe, so the defaults of every key; `train plan {images}` prints one for these images to add"
-            print(one_line(f"note: {note}"), file=sys.stderr)
+    if typed.get("recipe", recipes.AUTO) != recipes.AUTO:
         return [*words], None
-    if verb not in _ONE_RUN:
-        raise _problem("is for one run; use the recipe that `train plan recipe=auto` prints for your images")
-    problems.settle()
     if BUDGET in typed:
-        within, ends = best_within(verb, words, typed, str(typed.get("dataset") or _dataset(typed)))
+        within, ends = best_within(verb, words, typed, str(typed.get("dataset") or _dataset(typed, None)))
         explicit, composed = with_recipe(verb, within, *options)
         # note: a known run has its own size and length
         keys = [word.lstrip("+").partition("=")[0] for word in within]
@@ -85,15 +72,18 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
         composed = replace(composed or compose(explicit), may_shrink=may_shrink)
         return explicit, replace(composed, ends=ends if verb == "run" else None)
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
-    dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
-    choice = _choice(verb, typed, [*dataset, *(word for word in rest if word not in of_the_job)])
-    explicit = [f"recipe={choice.recipe}", *dataset, *_words(choice.values), *rest]
-    because = "; ".join(_reasons(choice)) or "its own values and those of the command line"
-    command = shlex.join([*(["train"] if verb == "run" else ["train", verb]), *options, *explicit])
-    hint = _weights_hint(choice.composed.config, choice.facts)
-    for line in (f"recipe={choice.recipe}: {choice.facts}{hint}", because, f"the same: {command}"):
-        print(one_line(f"auto: {line}"), file=sys.stderr)
+    choice = _choice(verb, typed, [word for word in rest if word not in of_the_job])
+    own = [f"recipe={choice.recipe}", *_words(choice.values)]
+    _show(f"{' '.join(own)}: {choice.facts}{_weights_hint(choice.composed.config, choice.facts)}")
+    explicit = [*own, *rest]
+    if verb == "plan":
+        _show("; ".join(_reasons(choice)) or "its own values and those of the command line")
+        _show(f"the same: {shlex.join(['train', verb, *options, *explicit])}")
     return explicit, choice.composed
+
+
+def _show(text: str) -> None:
+    print(one_line(f"auto: {text}"), file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -109,23 +99,36 @@ class _Choice:
 def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choice:
     """Choose for the words of a verb, besides those `typed`.
 
-    Composes the recipe of few images, and adds to its config; only for many on GPUs, it composes another recipe.
+    Composes the recipe that suits few images, and adds to its config, unless it composes another recipe.
     """
-    guess = recipes.load(FINETUNE if typed.get("model.weights") else SMALL)
-    of_task = _untyped(values_of_task(guess.name, str(typed.get("task", guess.options["task"]))), typed)
-    composition = Composition([f"recipe={guess.name}", *_words(of_task), *words])
+    guess, known = _guess(typed)
+    composition = Composition([f"recipe={guess}", *_words(known), *words])
     first = composition.composed()
     inspection, facts = _look(verb, first, typed)
     name, values = choose(facts)
-    values = _untyped(values, typed)
-    if (name, values.keys() - _OF_IMAGES) == (guess.name, of_task.keys()) and not guess.lengths:
-        composition.set({key: values[key] for key in values.keys() - of_task.keys()})
+    values = {**known, **_untyped(values, typed)}
+    if name == guess and values.keys() - known.keys() <= {*_OF_IMAGES} and not recipes.load(guess).lengths:
+        composition.set({key: values[key] for key in values.keys() - known.keys()})
         composed = composition.composed()
     else:
         composed = compose([f"recipe={name}", *_words(values), *words])
     # note: nothing is listed if images are missing or built in
-    is_listed = inspection.splits and _images_of(composed.config) == _images_of(first.config)
+    is_listed = inspection and inspection.splits and _images_of(composed.config) == _images_of(first.config)
     return _Choice(name, values, facts, replace(composed, inspected=inspection if is_listed else None))
+
+
+def _guess(typed: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the recipe for few images of the typed words, and the values that do not depend on the images."""
+    model = str(typed.get("model.architecture") or typed.get("model") or "")
+    name, values = choose(Facts(_task(typed), weights=bool(typed.get("model.weights")), architecture=model))
+    dataset = None if "dataset" in typed else _dataset(typed, recipes.load(name).options["dataset"])
+    return name, {**({"dataset": dataset} if dataset else {}), **_untyped(values, typed)}
+
+
+def _task(typed: Mapping[str, Any]) -> str:
+    """Return the task that is typed, or that the typed data loader is for."""
+    loaders = read_mapping(paths.CONF / "auto.yaml")["tasks_of_loaders"]
+    return str(typed.get("task") or loaders.get(typed.get("dataloader"), "classification"))
 
 
 def _images_of(config: RunConfig) -> tuple[Any, ...]:
@@ -144,23 +147,21 @@ def choices_on_gpus(words: Sequence[str], gpus: int) -> tuple[list[tuple[str, li
     assignments = parse(words, problems := Problems())
     problems.settle()
     typed = {one.key: one.value for one in assignments}
-    dataset = [] if "dataset" in typed else [f"dataset={_dataset(typed)}"]
-    first = compose([f"recipe={FINETUNE if typed.get('model.weights') else SMALL}", *dataset, *words])
+    guess, known = _guess(typed)
+    first = compose([f"recipe={guess}", *_words(known), *words])
     inspection, facts = _look("plan", first, typed, Devices("cuda", gpus))
     several = alternatives(facts, typed, first.config.dataset.native_size)
-    choices = [(name, [*dataset, *_words(_untyped(values, typed))]) for name, values in several]
-    return choices, replace(first, inspected=inspection if inspection.splits else None)
+    choices = [(name, _words({**known, **_untyped(values, typed)})) for name, values in several]
+    return choices, replace(first, inspected=inspection if inspection and inspection.splits else None)
 
 
 def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that typed ones do not replace."""
-    # note: parts of a typed batch are its own
+    # note: parts of a typed batch are its own, and typed image sizes are those of the images as they are
     own = {*typed, *(["device_batch_size"] if "batch_size" in typed else [])}
-    return {
-        key: value
-        for key, value in values.items()
-        if key not in own and not ("optimizer" in typed and key.startswith("optimizer."))
-    }
+    own |= {"dataset.native_size"} if any(key.startswith("image.") and "size" in key for key in typed) else set()
+    groups = {"optimizer", "schedule", "algorithms"} & typed.keys()
+    return {key: value for key, value in values.items() if key not in own and key.partition(".")[0] not in groups}
 
 
 def _words(values: Mapping[str, Any]) -> list[str]:
@@ -171,41 +172,50 @@ def _problem(message: str) -> UserError:
     return UserError(Problem(message, "recipe", recipes.AUTO))
 
 
-def _is_bare(typed: Mapping[str, Any]) -> bool:
-    """Return whether the words set images and nothing that a recipe fixes; a model counts only without weights."""
-    of_task = () if "task" in typed else ("loss",)
-    fixed = (*_OF_A_RECIPE, *of_task, *(() if typed.get("model.weights") else ("model",)))
-    heads = {key.partition(".")[0] for key in typed}
-    return "dataset.path" in typed and not {"recipe", "dataset"} & typed.keys() and not heads.intersection(fixed)
+def _dataset(typed: Mapping[str, Any], usual: str | None) -> str | None:
+    """Return the option of `dataset` for a path, or built in without one; None keeps another usual one of the recipe.
 
-
-def _dataset(typed: Mapping[str, Any]) -> str:
-    """Return the option of `dataset` for the typed path, or that of the environment."""
-    if path := typed.get("dataset.path") or os.environ.get(DATA_FOLDER):
+    Raises UserError if `recipe=auto` is typed, and no images are.
+    """
+    if usual not in (None, "image_folder", "imagenet"):
+        return None
+    if path := path_of(typed):
         return dataset_at(str(path))
-    raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
+    if "recipe" in typed:
+        raise _problem("needs images; set dataset.path=FOLDER, or dataset=shapes for built-in ones")
+    return "shapes"
 
 
 def _look(
     verb: str, composed: Composed, typed: Mapping[str, Any], devices: Devices | None = None
-) -> tuple[Inspection, Facts]:
-    """Return what a config's images are, and its facts; devices: those to choose for, by default the config's."""
+) -> tuple[Inspection | None, Facts]:
+    """Return what a config's images are, and its facts; devices: those to choose for, by default the config's.
+
+    Text is not read, because its recipe does not depend on it.
+    """
     task, launch = composed.config.task, composed.config.launch
-    known = read_mapping(paths.CONF / "auto.yaml")["tasks"]
-    if task.name not in known:
-        raise _problem(f"chooses for task={', '.join(known)} only; set another recipe for task={task.name}")
+    architecture, weights = composed.config.model.architecture, bool(typed.get("model.weights"))
+    if task.axes == 1:
+        return None, Facts(task.name, weights=weights, architecture=architecture)
     with progress_bars(console(sys.stderr)) as (_, report):
         skipped = None if verb in _PREPARED else ()
         data = inspect_data(with_absolute_paths(composed.config), must_exist=False, skipped=skipped, report=report)
     config = data.config
     if devices is None:
         devices = planned(launch, gpus_of_node(config)) if verb == "submit" else planned_here(composed)
-    pixels = _median_size(data.splits[0], config) if data.splits and "dataset.native_size" not in typed else None
-    processes, on_gpus = devices.processes * launch.nnodes, devices.kind == "cuda"
-    images, labels = config.dataset.train_samples or 1, task.counted(config.dataset.classes or 1)
-    epochs, weights = config.epochs if "epochs" in typed else None, bool(typed.get("model.weights"))
-    is_timed = config.stop.minutes is not None
-    return data, Facts(task.name, images, labels, pixels, processes, on_gpus, weights, epochs, is_timed)
+    facts = Facts(
+        task.name,
+        images=config.dataset.train_samples or 1,
+        labels=task.counted(config.dataset.classes or 1),
+        processes=devices.processes * launch.nnodes,
+        on_gpus=devices.kind == "cuda",
+        weights=weights,
+        epochs=config.epochs if "epochs" in typed else None,
+        is_timed=config.stop.minutes is not None,
+        architecture=architecture,
+    )
+    scales = not facts.is_transformer and task.labelled != "pixels" and "dataset.native_size" not in typed
+    return data, replace(facts, size=_median_size(data.splits[0], config) if data.splits and scales else None)
 
 
 def _median_size(images: Split, config: RunConfig) -> int | None:
@@ -226,8 +236,8 @@ def _reasons(choice: _Choice) -> list[str]:
     length = chosen.get("epochs", facts.epochs or recipes.load(name).get("epochs"))
     why = {**_OF_IMAGES, "epochs": f"{count_of(facts.images * length, 'image')} in all"}
     own = [f"{count_of(length, 'epoch')}, the length that {name} is for"] if name in recipes.BANDED else []
-    if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in why]:
-        own.append(f"{' '.join(of_task)} (for task={facts.task})")
+    if of_task := [f"{key}={value}" for key, value in chosen.items() if key not in (*why, "dataset")]:
+        own.append(f"{' '.join(of_task)} (for task={facts.task} and {choice.composed.config.model.architecture})")
     return [*own, *(f"{key}={value} ({why[key]})" for key, value in chosen.items() if key in why)]
 
 

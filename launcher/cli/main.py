@@ -60,6 +60,10 @@ for _added in registered(plugins.VERBS).values():
         VERBS.setdefault(_verb, _meaning)
         _MODULES.setdefault(_verb, _module)
 
+# The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
+_OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit", "lr-find")
+_OF_WORDS = ("look", "doctor", "relabel")
+
 _EXAMPLES = """examples:
   train epochs=1                                a ResNet-18 on built-in images, in a minute on a CPU
   train recipe=mild dataset=imagenet dataset.path=/data/imagenet
@@ -192,8 +196,8 @@ def _run(words: list[str]) -> int:
     arguments.composed = None
     typed = getattr(arguments, "overrides", ())
     chooses = getattr(registered(plugins.OPTIONS).get(verb), "chooses", lambda _: False)
-    of_images = any(word.endswith("recipe=auto") or word.startswith("dataset.path=") for word in typed)
-    if of_images and not chooses(arguments):
+    of_files = verb == "prepare" and "recipe=auto" in typed
+    if (verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files) and not chooses(arguments):
         from launcher.cli.auto import with_recipe
 
         options = [f"--{arguments.kind}"] if verb == "submit" else []

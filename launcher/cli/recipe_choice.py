@@ -7,10 +7,9 @@ from typing import Any
 
 from launcher import paths
 from launcher.config import recipes
+from launcher.config.recipes import Recipe
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
-
-SMALL, FINETUNE = "small", "finetune"
 
 
 @dataclass(frozen=True)
@@ -18,20 +17,28 @@ class Facts:
     """What a choice depends on: the training images, their labels and median shorter edge in pixels (None: unknown).
 
     `processes` are those of all nodes, one per GPU if `on_gpus`; `epochs` and `weights` are those of the command line.
-    is_timed: whether minutes limit the run, so that its epochs need not.
+    is_timed: whether minutes limit the run, so that its epochs need not. architecture: of the model, by its name.
     """
 
     task: str
-    images: int
-    labels: str
-    size: int | None
-    processes: int
-    on_gpus: bool
-    weights: bool
-    epochs: int | None
+    images: int = 0
+    labels: str = ""
+    size: int | None = None
+    processes: int = 1
+    on_gpus: bool = False
+    weights: bool = False
+    epochs: int | None = None
     is_timed: bool = False
+    architecture: str = ""
+
+    @property
+    def is_transformer(self) -> bool:
+        """Return whether the model trains as a vision transformer does, by its name."""
+        return any(part in self.architecture for part in read_mapping(paths.CONF / "auto.yaml")["transformers"])
 
     def __str__(self) -> str:
+        if not self.images:
+            return f"task={self.task}"
         pixels = f" with a median of {self.size} px" if self.size else ""
         devices = count_of(self.processes, "GPU") if self.on_gpus else "the CPU"
         weights = "" if self.weights else "no "
@@ -39,11 +46,28 @@ class Facts:
 
 
 def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
-    """Return the recipe for some facts, and the values to set by key, by the limits of conf/auto.yaml."""
+    """Return the recipe for some facts, and the values to set by key, by the table of conf/auto.yaml."""
     limits = read_mapping(paths.CONF / "auto.yaml")
-    name = _recipe(facts, limits)
-    values = values_of_task(name, facts.task)
-    recipe, of_few = recipes.load(name), name in (SMALL, FINETUNE)
+    row = next(row for row in limits["recipes"] if _holds(row, facts))
+    names = row["recipe"] if isinstance(row["recipe"], list) else [row["recipe"]]
+    several = [recipes.load(name) for name in names]
+    length = facts.epochs or several[0].get("epochs")
+    recipe = next((one for one in several if one.about.covers(length)), several[0])
+    values = {**_of_task(recipe, facts.task, limits), **row.get("set", {})}
+    if facts.images and (of := row.get("images_are")):
+        values |= _of_images(facts, recipe, limits, of_few=of == "few")
+    return recipe.name, {key: value for key, value in values.items() if value != recipe.get(key)}
+
+
+def _holds(row: Mapping[str, Any], facts: Facts) -> bool:
+    """Return whether the conditions of a row hold."""
+    own = {"task": facts.task, "weights": facts.weights, "gpus": facts.on_gpus, "transformer": facts.is_transformer}
+    return facts.images >= row.get("images", 0) and all(own[key] == row[key] for key in own if key in row)
+
+
+def _of_images(facts: Facts, recipe: Recipe, limits: Mapping[str, Any], *, of_few: bool) -> dict[str, Any]:
+    """Return the length, batch and image size that some images set."""
+    values: dict[str, Any] = {}
     if of_few:
         low, high = limits["epochs"]
         images = limits["images"]["gpu" if facts.on_gpus or facts.is_timed else "cpu"]
@@ -58,7 +82,7 @@ def choose(facts: Facts) -> tuple[str, dict[str, Any]]:
         values["device_batch_size"] = micro_batch
     if facts.size is not None and facts.size < limits["small_images"]:
         values["dataset.native_size"] = max(1, facts.size // limits["size_multiple"]) * limits["size_multiple"]
-    return name, {key: value for key, value in values.items() if value != recipe.get(key)}
+    return values
 
 
 def alternatives(facts: Facts, typed: Collection[str], size: int) -> list[tuple[str, dict[str, Any]]]:
@@ -78,20 +102,9 @@ def alternatives(facts: Facts, typed: Collection[str], size: int) -> list[tuple[
     return several
 
 
-def values_of_task(recipe: str, task: str) -> dict[str, Any]:
-    """Return what a recipe needs for another task than classification; off are only algorithms that it has."""
-    limits = read_mapping(paths.CONF / "auto.yaml")
-    has = [f"algorithms.{name}" for name in recipes.load(recipe).options["algorithms"]]
+def _of_task(recipe: Recipe, task: str, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a recipe needs for another task than its own; off are only algorithms that it has."""
+    has = [f"algorithms.{name}" for name in recipe.options["algorithms"]]
     of_task: dict[str, Any] = limits["tasks"].get(task, {})
     values = {key: value for key, value in of_task.items() if value != "off" or key in has}
-    return {**values, **(limits["from_scratch"] if values and recipe == SMALL else {})}
-
-
-def _recipe(facts: Facts, limits: Mapping[str, Any]) -> str:
-    if facts.weights:
-        return FINETUNE
-    if not facts.on_gpus or facts.images < limits["large"] or limits["tasks"][facts.task]:
-        return SMALL
-    banded = [recipes.load(name) for name in recipes.BANDED]
-    length = facts.epochs or banded[0].get("epochs")
-    return next(recipe.name for recipe in banded if recipe.about.covers(length))
+    return {**values, **(limits["from_scratch"] if values and recipe.name == "small" else {})}

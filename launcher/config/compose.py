@@ -87,7 +87,7 @@ class Composition:
         name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
         with paths.searching(self._folders(assignments)):
             with self.problems.collected():
-                self.recipe = None if name is None else recipes.load(str(name))
+                self.recipe = None if name in (None, recipes.NONE) else recipes.load(str(name))
                 self.code = code.use(_names_of_code(assignments, self.recipe))
                 if self.code:
                     # note: its options have keys
@@ -183,7 +183,7 @@ class Composition:
 
         chosen, setting = sort_words(assignments, self.problems)
         typed: dict[str, Any] = {one.key: one.value for one in setting}
-        self._choose_dataset(chosen, typed.get("dataset.path", os.environ.get(DATA_FOLDER)), top)
+        self._choose_dataset(chosen, path_of(typed), top)
         self.options = {**top.options, **chosen}
         files = self._files(top, typed)
         self._note_replaced(chosen, top)
@@ -268,6 +268,13 @@ def _own_values(path: Path, group: str) -> dict[str, Any]:
             f"{path}: has no {TARGET}; write {TARGET}: {DOTTED_NAME}, or defaults: [OPTION, _self_] to change one"
         )
     return values
+
+
+def path_of(typed: Mapping[str, Any]) -> Any:
+    """Return the path of a command line's images, or of their FFCV files, which decide what the images are."""
+    files = [typed.get(f"dataloader.{split}") for split in ("train", "val")]
+    paths_of = [typed.get("dataset.path"), *files, os.environ.get(DATA_FOLDER)]
+    return next((path for path in paths_of if path), None)
 
 
 def dataset_at(path: str, usual: str | None = None) -> str:

@@ -26,8 +26,8 @@ from launcher.errors import Problem, Problems, UserError
 # The recipes whose bands cover all lengths, to suggest one for a length outside another recipe's band.
 BANDED = ("mild", "medium", "hot")
 TRAIN = "train"
-# The word that chooses one for the images and the machine.
-AUTO = "auto"
+# The words that choose one for the images and the machine, as no word does, and none.
+AUTO, NONE = "auto", "none"
 
 LENGTHS, PUBLISHED = "lengths", "published"
 _MOST_BASES = 10

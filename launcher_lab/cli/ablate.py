@@ -16,7 +16,7 @@ from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
-from launcher_lab.cli.curve import as_started, check_all, expand
+from launcher_lab.cli.curve import as_started, check_all, expand, on_a_recipe
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study import ablation
@@ -54,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     job_words = take_job_words(arguments)
     _check_several(arguments.overrides)
+    arguments.overrides = on_a_recipe("ablate", arguments)
     composed = expand(arguments.overrides)[0].composed
     variants = ablation.grid(list(composed.config.algorithms), arguments.more)
     cells = {variant: expand([*arguments.overrides, *variant.words], variant.name) for variant in variants}

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from launcher.cli.auto import with_recipe
 from launcher.config.compose import compose
 from launcher.config.layers import COMMAND_LINE, leaves
 from launcher.config.recipes import AUTO
@@ -58,6 +59,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     job_words = take_job_words(arguments)
+    arguments.overrides = on_a_recipe("curve", arguments)
     cells = expand(arguments.overrides)
     machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
     prepared = check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
@@ -81,6 +83,18 @@ def main(arguments: argparse.Namespace) -> int:
         runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]
         print_json({"runs": runs})
     return code
+
+
+def on_a_recipe(verb: str, arguments: argparse.Namespace) -> list[str]:
+    """Return the words of a grid with the recipe that is chosen if they have none; of several values the first counts.
+
+    Raises UserError as `with_recipe`.
+    """
+    words = arguments.overrides
+    first = [(alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
+    explicit, composed = with_recipe("submit" if arguments.slurm else verb, first)
+    rest = [word for word in words if word.lstrip("+") != f"recipe={AUTO}"]
+    return [*explicit[: len(explicit) - len(rest)], *rest] if composed else words
 
 
 def _print_out_of_fold(cells: Sequence[Cell]) -> None:

@@ -28,7 +28,7 @@ from launcher.errors import Problem, UserError
 from launcher.records.metrics import is_finished, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.curve import MOST_RUNS, as_started, check_all, check_existing
+from launcher_lab.cli.curve import MOST_RUNS, as_started, check_all, check_existing, on_a_recipe
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study.runs import quality
@@ -65,6 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
         flag = max(counts, key=counts.__getitem__)
         raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; set fewer", flag, counts[flag]))
     space = read_space(arguments.space)
+    arguments.overrides = on_a_recipe("tune", arguments)
     common = compose(arguments.overrides).config
     all_trials = trials(space, studies=arguments.studies, each=arguments.trials, seed=common.seed)
     runs = Path(common.runs) / f"tune-{space.name}"

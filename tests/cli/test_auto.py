@@ -2,22 +2,23 @@
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from launcher import paths
-from launcher.cli import within
-from launcher.cli.auto import with_recipe
+from launcher.cli import main as cli
 from launcher.cli.recipe_choice import Facts, choose
-from launcher.config.compose import compose
-from launcher.config.resolved import as_mapping, read
+from launcher.config.compose import Composition, compose
+from launcher.config.resolved import as_mapping
+from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.launch import devices
+from launcher_lab.cli import curve
+from launcher_lab.cli.training import Training
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
 
@@ -62,6 +63,17 @@ def facts(**changes: Any) -> Facts:
         ({"on_gpus": True, "processes": 8, "epochs": 240, **IMAGENET}, "hot", {}),
         ({"task": "multilabel", "on_gpus": True, **IMAGENET}, "small", {"epochs": 10, "loss": "bce", **OTHER_TASKS}),
         ({"task": "multilabel", "weights": True}, "finetune", {"loss": "bce"}),
+        ({"architecture": "vit_small_patch16_224"}, "small_muon", {"algorithms.blurpool": "off"}),
+        (
+            {"architecture": "convnext_tiny", "images": 20000},
+            "small_muon",
+            {"algorithms.blurpool": "off", "epochs": 10},
+        ),
+        ({"architecture": "deit3_small", **IMAGENET}, "vit_s16", {"schedule.fit": "on", "device_batch_size": 256}),
+        ({"architecture": "vit", "processes": 8, **IMAGENET}, "vit_s16", {"schedule.fit": "on"}),
+        ({"architecture": "vit", "weights": True, **IMAGENET}, "finetune", {"epochs": 10}),
+        ({"task": "language", "images": 0}, "small_gpt", {}),
+        ({"task": "segmentation", "images": 120}, "small_segmentation", {"epochs": 200, "batch_size": 8}),
         # note: which has no whitening to turn off
         ({"task": "regression", "weights": True}, "finetune", {"loss": "mse", "algorithms.label_smoothing": "off"}),
     ],
@@ -85,9 +97,13 @@ def images(tmp_path: Path) -> Path:
         (["auto", "dataset.native_size=32"], {"recipe": "small", "dataset.native_size": 32}),
         (["recipe=auto", "dataset=imagenet", "optimizer.lr=0.5"], {"dataset.name": "imagenet", "optimizer.lr": 0.5}),
         (["model=resnet50", "model.weights=torchvision"], {"recipe": "finetune", "model.name": "resnet50"}),
-        # words that a recipe fixes mean the defaults, as before
-        (["optimizer.lr=0.5"], {"recipe": None, "batch_size": 64}),
+        (["optimizer.lr=0.5"], {"recipe": "small", "optimizer.lr": 0.5}),
+        (["recipe=none", "optimizer.lr=0.5"], {"recipe": None, "batch_size": 64}),
         (["recipe=baseline"], {"recipe": "baseline"}),
+        (["image.train_size=32"], {"recipe": "small", "dataset.native_size": 224, "image.train_size": 32}),
+        (["model=vit"], {"recipe": "small_muon", "dataset.native_size": 224, "optimizer.name": "muon"}),
+        (["model=timm", "model.weights=timm"], {"recipe": "finetune", "dataset.native_size": 224}),
+        (["optimizer=adamw", "model=vit"], {"recipe": "small_muon", "optimizer.name": "adamw"}),
     ],
 )
 def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
@@ -96,19 +112,21 @@ def test_typed_words_stay_and_the_printed_command_sets_the_same_config(
     if "dataset=imagenet" in words:
         # note: of 2 classes, where the option has 1,000
         words = [*words, "dataset.classes=2", "dataset.train_samples=null", "dataset.val_samples=null"]
-    code, shown, errors = execute("show", *words, f"dataset.path={images}", "launch=cpu")
+    typed = [*words, f"dataset.path={images}", "launch=cpu"]
+    code, shown, errors = execute("show", *typed)
     assert code == 0, errors
-    lines = [line for line in errors.splitlines() if line.startswith("auto: ")]
     if expected["recipe" if "recipe" in expected else "dataset.name"] in (None, "baseline"):
-        assert lines == []
-        command = ["train", "show", *words, f"dataset.path={images}", "launch=cpu"]
+        assert errors == ""
+        command = ["train", "show", *typed]
     else:
-        assert len(lines) == 3
+        lines = execute("plan", *typed)[2].splitlines()
+        assert errors.splitlines() == lines[:1]
+        assert len(lines) >= 3
         assert "120 training images of 2 classes" in lines[0]
         assert "()" not in lines[1]
         command = shlex.split(lines[2].removeprefix("auto: the same: "))
-        assert command[:2] == ["train", "show"]
-        assert output_of(*command[1:]) == shown
+        assert command[:2] == ["train", "plan"]
+        assert output_of("show", *command[2:]) == shown
     config: Any = as_mapping(compose(command[2:]).config)
     for key, value in expected.items():
         found = config
@@ -124,8 +142,9 @@ def test_the_printed_command_shows_the_same_counts_notes_and_origins(words: list
     (next(images.glob("train/*/")) / "broken.png").write_text("")
     code, shown, errors = execute(*words, f"dataset.path={images}", "launch=cpu")
     assert code == 0, errors
-    command = shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))
-    assert (code, shown) == execute(*command[1:], *words[1:2])[:2]
+    planned = execute("plan", *words[2:], f"dataset.path={images}", "launch=cpu")[2]
+    command = shlex.split(planned.splitlines()[2].removeprefix("auto: the same: "))
+    assert (code, shown) == execute(words[0], *command[2:], *words[1:2])[:2]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +186,7 @@ def test_the_advice_to_divide_a_few_images_leads_to_a_plan_or_one_line(images: i
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_plan_and_run_choose_alike(gpus: int, images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: gpus)
-    chosen = [execute(verb, f"dataset.path={images}")[2].splitlines()[:2] for verb in ("plan", "show")]
+    chosen = [execute(verb, f"dataset.path={images}")[2].splitlines()[:1] for verb in ("plan", "show")]
     assert chosen[0] == chosen[1]
     assert ("2 GPUs" if gpus else "the CPU") in chosen[0][0]
     job = ["submit", "--slurm", f"dataset.path={images}", "recipe=auto", "submit.time=01:00:00"]
@@ -180,11 +199,11 @@ def test_plan_and_run_choose_alike(gpus: int, images: Path, monkeypatch: pytest.
 
 def test_many_images_on_gpus_get_another_recipe_than_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "visible_gpus", lambda: 2)
-    words = ["show", "recipe=auto", "dataset=imagenet", "dataset.path=/nowhere", "--origin"]
-    code, shown, errors = execute(*words)
-    assert (code, "recipe=mild: 1,281,167 training images" in errors) == (0, True)
-    command = shlex.split(errors.splitlines()[2].removeprefix("auto: the same: "))
-    assert shown == output_of(*command[1:], "--origin")
+    words = ["recipe=auto", "dataset=imagenet", "dataset.path=/nowhere"]
+    code, shown, errors = execute("show", *words, "--origin")
+    assert (code, "recipe=mild device_batch_size=256: 1,281,167 training images" in errors) == (0, True)
+    command = shlex.split(execute("plan", *words)[2].splitlines()[2].removeprefix("auto: the same: "))
+    assert shown == output_of("show", *command[2:], "--origin")
     assert re.search(r"^device_batch_size=256 +command line$", shown, re.MULTILINE)
 
 
@@ -193,7 +212,7 @@ def test_many_images_on_gpus_get_another_recipe_than_few(monkeypatch: pytest.Mon
     [
         (["plan", "recipe=auto"], "recipe=auto: needs images; set dataset.path=FOLDER, or dataset=shapes"),
         (["recipe=auto", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
-        (["curve", "recipe=auto", "dataset.path=/nowhere", "seed=0,1"], "recipe=auto: is for one run"),
+        (["curve", "recipe=auto,mild", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
         (["plan", "recipe=auto", "dataset=shapes", "epoch=3"], "epoch=3 (command line): no such key"),
         (["recipe=auto", "dataset=shapes", "budget=25usd"], "budget=25usd: this machine has no price; set a time"),
         (["recipe=auto", "dataset=shapes", "budget=5"], "budget=5: must be money such as 25usd, or a time such as 2h"),
@@ -205,94 +224,77 @@ def test_auto_refuses_in_one_line(words: list[str], message: str) -> None:
     assert message in refused(*words)
 
 
-def test_several_runs_of_images_without_a_recipe_get_a_note(tmp_path: Path) -> None:
-    for words, count in ((["epochs=1,2"], 1), (["epochs=1,2", "recipe=small"], 0)):
-        _, _, errors = execute("curve", f"dataset.path={tmp_path / 'my images'}", *words)
-        assert errors.count("no recipe, so the defaults of every key") == count
-        assert errors.count(f"`train plan 'dataset.path={tmp_path / 'my images'}'` prints one") == count
+# Words beside which a recipe stays: what they set, by the key of the config.
+BESIDE = {
+    "loss.class_weights=auto": "auto",
+    "batch_size=32": 32,
+    "model=resnet50": "resnet50",
+    "algorithms.mixup.alpha=0.3": 0.3,
+    "image.scale=[0.2,1.0]": [0.2, 1.0],
+    "model.weights=torchvision": "torchvision",
+    "optimizer.lr=0.5": 0.5,
+    "fidelity=published": "published",
+    "schedule=linear": "linear",
+}
+
+
+@pytest.mark.parametrize("word", BESIDE)
+def test_a_word_changes_the_recipe_that_is_chosen_and_does_not_drop_it(word: str, images: Path) -> None:
+    words = ["show", f"dataset.path={images}", "launch=cpu", word]
+    shown = output_of(*words)
+    assert shown == output_of(*words, "recipe=auto")
+    values: Any = yaml.safe_load(shown)
+    assert values["recipe"] == ("finetune" if "weights=t" in word else "small")
+    for part in word.partition("=")[0].split("."):
+        values = values[part]
+    assert (values["name"] if isinstance(values, dict) else values) == BESIDE[word]
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "run",
+        "plan",
+        "show",
+        "estimate",
+        "submit --slurm",
+        "doctor",
+        "look",
+        "curve",
+        "ablate --grid",
+        "tune s.yaml --list",
+    ],
+)
+def test_every_verb_chooses_alike(verb: str, images: Path, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(here.folder)
+    (here.folder / "s.yaml").write_text("optimizer.lr: [0.5]\n")
+    composed, seen = Composition.composed, list[RunConfig]()
+    monkeypatch.setattr(Composition, "composed", lambda self: (one := composed(self), seen.append(one.config))[0])
+    name = verb.split()[0]
+    if name in ("curve", "ablate", "tune"):
+        monkeypatch.setattr(curve, "check_all", lambda *_, **__: [])
+        monkeypatch.setattr(Training, "run", lambda self: 0)
+    else:
+        monkeypatch.setattr(cli.module_of(name), "main", lambda arguments: 0)
+    words = [f"dataset.path={images}", "launch=cpu", "image.scale=[0.2,1.0]"]
+    code, _, errors = execute(*verb.split(), *words, *["hardware=p4d_24xlarge"] * (name == "submit"))
+    assert (code, errors.count("auto: recipe=small ")) == (0, 1), errors
+    config = seen[-1]
+    length = round(config.epochs * config.schedule.dilate)
+    values = (config.recipe, length, config.batch_size, config.image.scale, config.dataset.native_size)
+    assert values == ("small", 200, 8, [0.2, 1.0], 48)
 
 
 def test_auto_chooses_for_the_built_in_images_only_if_they_are_typed() -> None:
-    assert "recipe=small: 4,000 training images of 10 classes" in execute("plan", "auto", "dataset=shapes")[2]
-
-
-def test_a_budget_is_the_time_of_the_longest_run_that_the_images_are_worth(images: Path, here: Any) -> None:
-    code, shown, errors = execute("show", f"dataset.path={images}", "launch=cpu", "budget=90s", f"runs={here.folder}")
-    assert (code, "budget=90s: no finished run of these images in so short a time" in errors) == (0, True)
-    assert re.search(r"minutes: 1\.5\b", shown)
-
-
-def test_money_is_the_time_that_it_pays_for_on_a_machine_with_a_price() -> None:
-    words = ["show", "auto", "dataset=shapes", "launch=cpu", "hardware.price_per_hour=2.5"]
-    code, shown, errors = execute(*words, "budget=1usd")
-    assert code == 0, errors
-    assert re.search(r"minutes: 24\b", shown)
-    assert "budget=1eur: its price is in USD" in refused(*words, "budget=1eur")
-
-
-@pytest.mark.system
-def test_a_budget_of_a_job_pays_its_start_too_and_the_printed_command_submits(images: Path) -> None:
-    words = ["submit", "--slurm", f"dataset.path={images}", "launch=cpu", "hardware.price_per_hour=2.5"]
-    code, job, errors = execute(*words, "budget=1usd")
-    assert (code, "stop.minutes=22.5 " in job) == (0, True), errors
-    assert "budget=1usd: 24 min, 1.5 of them assumed for the job's start" in errors
-    command = next(line.partition("the same: ")[2] for line in errors.splitlines() if "the same: " in line)
-    assert execute(*shlex.split(command)[1:])[:2] == (0, job)
-    assert "budget=5s: a job takes 1.5 min to start; set more, such as 3min" in refused(*words, "budget=5s")
-
-
-@pytest.mark.system
-def test_a_budget_shows_the_finished_runs_that_ended_in_it(images: Path, here: Any) -> None:
-    words = ["auto", f"dataset.path={images}", "model=resnet18", "dataset.native_size=32", "launch=cpu"]
-    words += ["launch.nproc=1", "dataloader.workers=0", "budget=10min"]
-    first = here(*words, "epochs=1", "run_name=first", "batch_size=20")
-    assert "1 of 1 epoch fit by the time of measured steps" in first.stdout
-    config = read(here.folder / "runs" / "first" / "config.yaml")
-    assert 5 < (config.stop.minutes or 0) < 10
-    known = here(*words, "epochs=1", "run_name=second", "seed=1")
-    assert re.search(
-        r"auto: budget=10min: top-1 [\d.]+ % \(one run\) in \d+ s: train recipe=small .*epochs=1", known.stderr
-    )
-    second = read(here.folder / "runs" / "second" / "config.yaml")
-    assert (second.epochs, second.batch_size, second.seed) == (1, 8, 1)
-
-
-@pytest.mark.parametrize(("seconds", "words"), [(61.0, ["recipe=hot", "epochs=3"]), (59.0, [])])
-def test_a_known_run_is_repeated_if_it_took_half_of_the_time(
-    seconds: float, words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = SimpleNamespace(words=("recipe=hot", "epochs=3", "seed=1"), line="", seconds=seconds)
-    monkeypatch.setattr(within, "_known", lambda *_: [known])
-    typed = {"recipe": "auto", "seed": 2, "budget": "2min"}
-    chosen, _ = within.best_within("run", ["recipe=auto", "seed=2", "budget=2min"], typed, "shapes")
-    assert chosen == [*(words or ["recipe=auto"]), "seed=2", "stop.minutes=2"]
+    assert "recipe=small epochs=11: 4,000 training images of 10 classes" in execute("plan", "auto", "dataset=shapes")[2]
 
 
 @pytest.mark.system
 def test_a_folder_alone_trains(images: Path, here: Any) -> None:
     words = [f"dataset.path={images}", "epochs=1", "launch=cpu", "dataloader.workers=0", "run_name=run"]
     done = here(*words)
-    assert "auto: recipe=small: 120 training images" in done.stderr
+    assert (
+        "auto: recipe=small dataset=image_folder batch_size=8 dataset.native_size=48: 120 training images"
+        in done.stderr
+    )
     assert "recipe: small" in (here.folder / "runs" / "run" / "config.yaml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "may_shrink"),
-    [
-        ([], True),
-        (["dataset.native_size=64"], False),
-        (["epochs=3"], False),
-        (["model=resnet18", "recipe=auto"], False),
-    ],
-)
-def test_images_become_smaller_for_a_budget_unless_their_size_or_length_is_typed(
-    words: list[str], may_shrink: bool, images: Path, here: Any
-) -> None:
-    plan = ["plan", f"dataset.path={images}", "launch=cpu", "budget=5min", f"runs={here.folder}", *words]
-    assert ("stop.minutes=5 and their image size" in output_of(*plan)) == may_shrink
-    submit, run = (with_recipe(verb, plan[1:])[1] for verb in ("submit", "run"))
-    assert submit is not None
-    assert run is not None
-    # note: a job has less time, after its start
-    assert replace(submit.config, stop=run.config.stop) == run.config
-    assert (submit.may_shrink, run.may_shrink, submit.ends) == (may_shrink, may_shrink, None)

@@ -100,7 +100,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
 
 
 def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "launcher", "launch=cpu", "epochs=1", f"runs={tmp_path}"]
+    command = [sys.executable, "-m", "launcher", "recipe=none", "launch=cpu", "epochs=1", f"runs={tmp_path}"]
     limit = partial(resource.setrlimit, resource.RLIMIT_AS, (LITTLE, LITTLE))
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert done.returncode == 1

@@ -27,7 +27,14 @@ ONE_THREAD = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
 
 
 def words_for(folder: Path, *words: str) -> list[str]:
-    return ["dataset=image_folder", f"dataset.path={folder}", "dataset.native_size=32", "batch_size=8", *words]
+    return [
+        "dataset=image_folder",
+        f"dataset.path={folder}",
+        "recipe=none",
+        "dataset.native_size=32",
+        "batch_size=8",
+        *words,
+    ]
 
 
 def add(folder: Path, split: str, name: str, count: int) -> None:

@@ -64,7 +64,7 @@ def test_an_error_about_an_unusual_name_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["new\nline", "-rf", "emoji🙂", "[/x]", "a b"])
 def test_the_folder_itself_may_have_an_unusual_name(tmp_path: Path, name: str) -> None:
-    words = ["dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
+    words = ["recipe=none", "dataset=image_folder", f"dataset.path='{folder_of(tmp_path / name)}'", "batch_size=1"]
     code, out, errors = execute("plan", *words)
     assert (code, errors) == (0, "")
     assert "2 training images" in out

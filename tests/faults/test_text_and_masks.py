@@ -18,6 +18,7 @@ pytestmark = pytest.mark.system
 STEPS = 12
 SHARED = ["batch_size=12", "eval_batch_size=6", "epochs=3", "checkpoint.every=2ba"]
 SEGMENTATION = [
+    "recipe=none",
     *("task=segmentation", "dataloader=masks", "dataset=image_folder", "dataset.native_size=24", "launch=cpu"),
     *("model=unet", "model.filters=4", "model.levels=2", "loss=dice_cross_entropy", "schedule.warmup=0ba"),
     *("optimizer=adamw", "optimizer.scale_lr=off", "optimizer.lr=0.01", "logger.tensorboard=false"),

@@ -149,7 +149,14 @@ def test_a_command_that_must_end_trains_in_what_is_left_after_the_starts(
 
 
 def test_a_plan_of_several_nodes_is_refused_as_its_run() -> None:
-    words = ["stop.minutes=1", "launch.nnodes=2", "dataset=shapes", "run_name=a", "launch.rdzv=127.0.0.1:29400"]
+    words = [
+        "recipe=none",
+        "stop.minutes=1",
+        "launch.nnodes=2",
+        "dataset=shapes",
+        "run_name=a",
+        "launch.rdzv=127.0.0.1:29400",
+    ]
     for verb in ("plan", "run"):
         assert "stop.minutes=1.0: is measured on one node" in refused(verb, *words)
 

@@ -38,12 +38,14 @@ from tests.trainers import EARLY, SMALL, teacher, tensors
 PARTS = ("model", "weights", "optimizer", "algorithms", "scaler")
 EVENTS = ["eval_every=4ba", "checkpoint.every=3ba", "logger.interval=2ba", "logger.tensorboard=false", "epochs=2"]
 TOKENS = [
+    "recipe=none",
     *("task=language", "task.length=16", "dataset=text", "dataloader=tokens", "dataset.classes=257", "model=gpt"),
     *("model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"),
     *("dataset.train_samples=48", "dataset.val_samples=12", "batch_size=8", "eval_batch_size=4", "launch=cpu"),
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off", "schedule.warmup=0ba"),
 ]
 MASKS = [
+    "recipe=none",
     *("task=segmentation", "dataset=shape_masks", "dataloader=masks", "dataloader.workers=0", "model=unet"),
     *("model.filters=8", "model.levels=3", "loss=dice_cross_entropy", "launch=cpu", "dataset.native_size=32"),
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off"),

@@ -18,7 +18,7 @@ WORDS = [
     *("dataset.train_samples=48", "dataset.val_samples=20", "dataset.native_size=32", "model=resnet18", "launch=cpu"),
     *("launch.nproc=1", "batch_size=8", "epochs=2", "dataloader.workers=0", "logger.tensorboard=false"),
     *("schedule.warmup=0ba", "optimizer.lr=0.01", "optimizer.scale_lr=off", "model.residual_batchnorm_weight=0"),
-    *("dataset.path=drawn", "image.eval_flip_average=true"),
+    *("dataset.path=drawn", "image.eval_flip_average=true", "recipe=none"),
 ]
 RUNS = {
     "multilabel": ["dataset=scenes", "task=multilabel", "loss=bce", "target=map:0.99"],
@@ -98,7 +98,7 @@ def test_arrays_of_other_channels_train_and_predict_as_in_the_export(dtype: str,
     words = [
         *CHANNELS[dtype], "dataset=image_folder", "dataset.path=data", f"dataset.dtype={dtype}", "dataset.mean=null",
         "dataset.std=null", "dataset.native_size=24", "image.train_size=224", "image.eval_size=224", "batch_size=4",
-        "launch=cpu", "launch.nproc=1", "epochs=2", "dataloader.workers=0", "logger.tensorboard=false",
+        "launch=cpu", "launch.nproc=1", "epochs=2", "dataloader.workers=0", "logger.tensorboard=false", "recipe=none",
     ]  # fmt: skip
     refused = train(*words, "algorithms.randaugment=on", code=2).stderr
     assert refused == train("plan", *words, "algorithms.randaugment=on", code=2).stderr

@@ -32,7 +32,14 @@ def test_the_page_of_a_folder_escapes_names_and_loads_nothing(tmp_path: Path) ->
 
 
 def test_only_a_page_is_replaced(tmp_path: Path) -> None:
-    shapes = ["dataset=shapes", "dataset.train_samples=40", "dataset.val_samples=10", "model=resnet18", *WORDS[1:]]
+    shapes = [
+        "recipe=none",
+        "dataset=shapes",
+        "dataset.train_samples=40",
+        "dataset.val_samples=10",
+        "model=resnet18",
+        *WORDS[1:],
+    ]
     (path := tmp_path / "look.html").write_text("<p>my own</p>")
     assert "exists and is not such a page" in refused("look", *shapes, "-o", str(path))
     assert path.read_text() == "<p>my own</p>"
