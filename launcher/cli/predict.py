@@ -156,6 +156,9 @@ def _flag(name: str) -> str:
 def _continue(arguments: argparse.Namespace, load: Callable[[], TrainedModel]) -> int:
     """Print a text and its continuation."""
     text = " ".join(arguments.images)
+    if len(arguments.images) == 1 and is_file(Path(text)):
+        message = f'{text} is continued as a text, not read; type "$(cat {text})" to continue what it holds'
+        print(f"note: {one_line(message)}", file=sys.stderr)
     from launcher.weights.generate import continuation
 
     added = continuation(

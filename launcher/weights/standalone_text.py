@@ -43,7 +43,10 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
     """Print the text on the command line and its likeliest continuation."""
     if len(sys.argv) != 2:
         sys.exit("usage: python model.py TEXT")
-    known = encode(sys.argv[1]) or [CARD["input"]["end"]]
+    try:
+        known = encode(sys.argv[1]) or [CARD["input"]["end"]]
+    except UnicodeEncodeError:
+        sys.exit("the text is not in UTF-8")
     start = len(known)
     for _ in range(_MOST_TOKENS):
         window = np.array([known[-CARD["input"]["length"] :]], np.int64)

@@ -1,11 +1,14 @@
 """A text is continued by the likeliest tokens, or by draws that follow the probabilities of the model."""
 
+from argparse import Namespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from launcher.cli import predict
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.tasks import build_task
@@ -80,3 +83,12 @@ def test_the_space_before_the_first_word_of_a_continuation_is_kept() -> None:
     assert known.task.tokenizer.sizes[[1, ord("d"), 256]].tolist() == [5, 5, 0]
     library.decoder = tokenizers.decoders.WordPiece()
     assert not model(library.to_str()).task.tokenizer.sizes.any()
+
+
+def test_the_name_of_a_file_is_noted_to_be_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompt.txt").write_text("some text")
+    values = dict.fromkeys(("temperature", "top_k", "seed"))
+    for text, count in ((str(tmp_path / "prompt.txt"), 1), ("some text", 0)):
+        predict._continue(Namespace(images=[text], tokens=2, json=False, **values), model)
+        out, errors = capsys.readouterr()
+        assert (out, errors.count("is continued as a text, not read")) == (f"{text}dd\n", count)

@@ -70,7 +70,9 @@ def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) ->
     size = len(Stream([Path(folder.root, file) for file in folder.files], config.dataset.classes))
     count = (size - 1) // length
     if count < 1:
-        message = f"has not {length + 1:,} tokens for {name}, a sequence and the next token; set a lower task.length"
+        message = (
+            f"has not {length + 1:,} tokens for {name}, a sequence and the next; add text, or set a lower task.length"
+        )
         if not folder.files:
             message = f"has files of tokens, but none with {name} in its name; rename or add one"
         elif not size and config.dataset.val_split is not None:
