@@ -75,7 +75,7 @@ def test_escape_sequences_in_names_do_not_reach_the_terminal_but_programs_get_th
     for words in [
         (HOSTILE,),
         (f"epochs={HOSTILE}",),
-        (f"dataset.path={HOSTILE}", "dataset=imagenet"),
+        (f"dataset.path={HOSTILE}", "dataset=imagenet", "recipe=none"),
     ]:
         done = here(*words, code=2)
         assert done.stderr.count("\n") == 1
