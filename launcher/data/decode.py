@@ -61,12 +61,13 @@ def decode(data: bytes, *, upright: bool) -> Decoded:
         return Decoded(whole.convert("RGB"), image_format, mode, turned)
 
 
-def samples(data: bytes, *, as_colours: bool = False) -> np.ndarray:
+def samples(data: bytes, *, upright: bool, as_colours: bool = False) -> np.ndarray:
     """Decode an image's samples as they are stored: [H, W] of numbers or palette indices, or [H, W, channels].
 
     as_colours: uint8 [H, W, 3] instead. Raises UnreadableImage as `decode`.
     """
     with _opened(data) as image:
+        _turn(image) if upright else _leave(image)
         return np.asarray(image.convert("RGB") if as_colours else image)
 
 
@@ -116,13 +117,16 @@ def _orientation(image: Image.Image) -> int | None:
     return None
 
 
-def size(data: bytes) -> tuple[int, int]:
-    """Return width and height of an image as it is stored, without decoding it.
+def size(data: bytes, *, upright: bool = False) -> tuple[int, int]:
+    """Return width and height of an image as it is stored, or `upright`, from the head of the file.
 
-    Raises UnreadableImage as `decode`, as far as the head of the file shows.
+    Raises UnreadableImage as `decode`, as far as that shows.
     """
     with _opened(data) as image:
-        return image.size
+        width, height = image.size
+        # note: Pillow has turned the size of a TIFF already
+        is_other = upright != (image.format == "TIFF")
+        return (height, width) if is_other and _orientation(image) in range(5, 9) else (width, height)
 
 
 def lacking() -> dict[tuple[str, ...], str]:

@@ -55,12 +55,15 @@ class PixelType:
         """The extensions of images besides the usual ones."""
         return () if self.is_rgb else ARRAYS
 
-    def edges(self, data: bytes) -> tuple[int, int]:
-        """Return height and width of an image as it is stored; raises UnreadableImage as far as this reads the file."""
+    def edges(self, data: bytes, *, upright: bool = False) -> tuple[int, int]:
+        """Return height and width of an image as it is stored, or `upright`.
+
+        Raises UnreadableImage as far as this reads the file.
+        """
         if self.is_rgb:
-            width, height = size(data)
+            width, height = size(data, upright=upright)
             return height, width
-        height, width, _ = self.read(data, upright=False).shape
+        height, width, _ = self.read(data, upright=upright).shape
         return height, width
 
     def read(self, data: bytes, *, upright: bool) -> np.ndarray:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from launcher.data.split import Split
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
-# A value of a mask, or a colour as #rrggbb.
-Value = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=rf"^{_COLOUR.pattern}$")]
+_Colour = Annotated[str, Field(pattern=rf"^{_COLOUR.pattern}$")]
+# The value of a class in masks, up to 65,535 since predicted masks are PNGs, or a colour as #rrggbb.
+Value = Annotated[int, Field(ge=0, le=65535)] | _Colour
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -52,7 +53,7 @@ class SegmentationConfig(ImageTaskConfig):
 
     name: Literal["segmentation"]
     classes: Annotated[list[str], Field(min_length=2)] | Annotated[dict[str, Value], Field(min_length=2)] | None
-    ignore: Value | None
+    ignore: Annotated[int, Field(ge=0)] | _Colour | None
 
     def loaded_evaluation_view(self, config: RunConfig) -> int:
         # note: outputs of other crops belong to other pixels

@@ -13,6 +13,7 @@ from launcher import atomic
 from launcher.data.crops import resize_by_torch
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import pixel_type_of
+from launcher.data.masks.values import MaskTask
 from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
@@ -29,7 +30,7 @@ class MaskedImage(PredictedImage):
 
 @torch.inference_mode()
 def write_masks(model: TrainedModel, files: Sequence[str], masks: Sequence[Path], top: int) -> Iterator[MaskedImage]:
-    """Write the predicted mask of each file, a PNG of indices with a palette; yield the classes with most pixels.
+    """Write the predicted mask of each file, the PNG of `mask_image`; yield the classes with most pixels.
 
     The shorter edge of an image is resized as for an evaluation; scores are resized to the image's own size.
 
@@ -51,13 +52,27 @@ def _written(model: TrainedModel, file: str, path: Path, top: int) -> MaskedImag
         mask = predicted_mask(model, read(Piece(file, file)))
     except UnreadableImage as error:
         return MaskedImage(file, [], str(error))
-    image = Image.fromarray(mask)
-    image.putpalette(palette().reshape(-1).tolist())
+    task: MaskTask = model.task.values  # type: ignore[assignment]
     with atomic.writing(path) as temporary:
-        image.save(temporary, "PNG")
+        mask_image(mask, task).save(temporary, "PNG")
     shares = np.bincount(mask.reshape(-1), minlength=len(model.card["classes"])) / mask.size
     order = np.argsort(-shares, kind="stable")[:top]
     return MaskedImage(file, [(model.card["classes"][n], float(shares[n])) for n in order if shares[n]], None, path)
+
+
+def mask_image(mask: np.ndarray, task: MaskTask) -> Image.Image:
+    """Return class indices, uint8 [H, W], as an image of the values that the task has for them, which it would read.
+
+    These are colours, or numbers with a palette; those above 255 have 16 bits.
+    """
+    values = np.array(task.values() or range(256))[mask]
+    if task.is_coloured:
+        return Image.fromarray((values[..., None] >> [16, 8, 0] & 255).astype(np.uint8))
+    if max(task.values() or [0]) > 255:
+        return Image.fromarray(values.astype(np.uint16))
+    image = Image.fromarray(values.astype(np.uint8))
+    image.putpalette(palette().reshape(-1).tolist())
+    return image
 
 
 def predicted_mask(model: TrainedModel, data: bytes) -> np.ndarray:

@@ -132,6 +132,15 @@ def predicted(scores: np.ndarray) -> list[int]:
     return order[:5].tolist() if scores.max() >= facts.get("confidence", 0) else []
 
 
+def mask_image(indices: np.ndarray) -> Image.Image:
+    """Return class indices [H, W] as an image of the values or colours of the run's `task.classes`, else of themselves."""
+    classes = CARD["config"]["task"]["classes"]
+    values = [*classes.values()] if isinstance(classes, dict) else [*range(len(CLASSES))]
+    if any(isinstance(one, str) for one in values):
+        return Image.fromarray(np.array([[*bytes.fromhex(one[1:])] for one in values], np.uint8)[indices])
+    return Image.fromarray(np.array(values, np.uint8 if max(values) < 256 else np.uint16)[indices])
+
+
 def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
     """Print the predictions of the image files on the command line: likeliest classes, numbers, or shares of pixels.
 
@@ -149,7 +158,7 @@ def main(logits_of: Callable[[np.ndarray], np.ndarray]) -> None:
         if logits.ndim == 3:
             # note: of the crop that the network gets
             mask = logits.argmax(0)
-            Image.fromarray(mask.astype("uint8")).save(f"{Path(path).stem}_mask.png")
+            mask_image(mask).save(f"{Path(path).stem}_mask.png")
             shares = np.bincount(mask.reshape(-1), minlength=len(CLASSES)) / mask.size
             print(*(f"{share:8.2%}  {name}" for name, share in zip(CLASSES, shares, strict=True) if share), sep="\n")
             continue

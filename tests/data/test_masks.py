@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
@@ -17,6 +17,7 @@ from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.masks.pairs import read_pairs
 from launcher.data.masks.values import IGNORED, Masks
 from launcher.errors import UserError
+from launcher.weights.masks import mask_image
 
 SHAPE = (6, 8)
 COMPUTED = ("dataset.mean=null", "dataset.std=null")
@@ -27,7 +28,7 @@ def masks_of(*words: str, **task: Any) -> Masks:
     values: Any = compose(["task=segmentation", *words]).config.task
     for name, value in task.items():
         object.__setattr__(values, name, value)
-    return Masks.of(values)
+    return Masks.of(values, upright=True)
 
 
 def write(path: Path, array: np.ndarray, kind: str = ".png", **options: Any) -> Path:
@@ -169,6 +170,64 @@ def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
     assert {*result.skipped} == {"images/2.jpg", "images/7.jpg"}
     files = [file for split in read_pairs(result.config, result.skipped) for file in split.files]
     assert len(files) == 8
+
+
+@pytest.mark.parametrize("kind", [".jpg", ".png", ".tif", ".webp"])
+def test_masks_are_of_upright_images_unless_images_are_read_as_stored(kind: str, tmp_path: Path) -> None:
+    """Labelling tools show photos upright; the oracle is Pillow's exif_transpose."""
+    folders, random = {True: tmp_path / "upright", False: tmp_path / "stored"}, np.random.default_rng(0)
+    for number in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = number
+        pixels = random.integers(0, 250, (*SHAPE, 3)).astype(np.uint8)
+        for upright, folder in folders.items():
+            file = write(folder / "images" / f"{number}", pixels, kind, exif=exif)
+            with Image.open(file) as image:
+                size = (ImageOps.exif_transpose(image) if upright else Image.fromarray(pixels)).size
+            write(folder / "masks" / f"{number}", np.full(size[::-1], number % 2, np.uint8))
+    for upright, folder in folders.items():
+        words = ["dataset.val_split=0.3", f"dataset.exif_orientation={str(upright).lower()}"]
+        config = inspected(folder, *words).config
+        for split in read_pairs(config):
+            records = config.task.records(split, config.task.evaluation_decoder(config))
+            for number in range(len(split.files)):
+                records.decoder.pair(records.record(number))  # raises if image and mask differ
+        other = words[1].replace(str(upright).lower(), str(not upright).lower())
+        with pytest.raises(UserError) as refused:
+            inspected(folder, words[0], other)
+        (problem,) = refused.value.problems
+        assert "4 of 8 images with masks cannot be used: images/" in problem.message
+        assert ", which EXIF rotates), images/" in problem.message
+        assert f"rotate these masks as their images, or set {words[1]}" in problem.message
+
+
+@pytest.mark.parametrize(
+    ("classes", "mode", "stored"),
+    [
+        (None, "P", [0, 1, 2]),
+        (["a", "b", "c"], "P", [0, 1, 2]),
+        ({"wall": 1, "building": 2, "sky": 150}, "P", [1, 2, 150]),
+        ({"a": 0, "b": 255, "c": 4000}, "I;16", [0, 255, 4000]),
+        ({**COLOURS, "c": "#C80000"}, "RGB", [[0, 0, 0], [10, 11, 12], [200, 0, 0]]),
+    ],
+)
+def test_a_predicted_mask_has_the_values_of_the_classes(classes: Any, mode: str, stored: Any, tmp_path: Path) -> None:
+    values: Any = compose(["task=segmentation"]).config.task
+    object.__setattr__(values, "classes", classes)
+    indices = np.arange(48, dtype=np.uint8).reshape(SHAPE) % 3
+    mask_image(indices, values).save(tmp_path / "mask.png")
+    with Image.open(tmp_path / "mask.png") as image:
+        assert image.mode == mode
+        assert np.array_equal(np.asarray(image), np.array(stored)[indices])
+    assert np.array_equal(Masks.of(values, upright=True).read((tmp_path / "mask.png").read_bytes()), indices)
+
+
+def test_the_rotation_of_a_mask_itself_is_applied(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    file = write(tmp_path / "mask", np.arange(48, dtype=np.uint8).reshape(SHAPE) % 3, exif=exif)
+    with Image.open(file) as image:
+        assert np.array_equal(masks_of().read(file.read_bytes()), np.asarray(ImageOps.exif_transpose(image)))
 
 
 def test_masks_of_jpeg_are_refused(tmp_path: Path) -> None:

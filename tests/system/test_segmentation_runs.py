@@ -106,12 +106,20 @@ def test_look_shows_masks_over_images(tmp_path: Path) -> None:
 COMPUTED = ("dataset.mean=null", "dataset.std=null")
 BRATS = [
     *("recipe=unet_brats", "dataset.path=data", "dataset.native_size=24", "model.filters=4", "model.levels=3"),
-    *("batch_size=4", "epochs=4", "launch=cpu", "launch.nproc=1", "dataloader.workers=0", "logger.tensorboard=false"),
+    *(
+        "task.classes={none:0,core:1,edema:2,enhancing:4}",
+        "batch_size=4",
+        "epochs=4",
+        "launch=cpu",
+        "launch.nproc=1",
+        "dataloader.workers=0",
+        "logger.tensorboard=false",
+    ),
 ]
 
 
 def write_slices(folder: Path) -> None:
-    """Write slices [24, 24, 4] of noise with masks of four classes: 12 for training, and three and three others."""
+    """Write slices [24, 24, 4] of noise with masks of BraTS' values: 12 for training, and three and three others."""
     random = np.random.default_rng(0)
     for number in range(18):
         place, mask = "train" if number < 12 else "val" if number < 15 else "test", np.zeros((24, 24))
@@ -120,7 +128,8 @@ def write_slices(folder: Path) -> None:
         for part in ("images", "masks"):
             (folder / place / part).mkdir(parents=True, exist_ok=True)
         np.save(folder / place / "images" / f"{number}.npy", slices.astype(np.float32))
-        Image.fromarray(mask.astype(np.uint8)).save(folder / place / "masks" / f"{number}.png")
+        values = np.array([0, 1, 2, 4], np.uint8)[mask.astype(int)]
+        Image.fromarray(values).save(folder / place / "masks" / f"{number}.png")
 
 
 def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) -> None:
@@ -137,6 +146,7 @@ def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) ->
     file = "data/val/images/12.npy"
     train("predict", "runs/brats", file, "--masks", "masks")
     mask = np.asarray(Image.open(tmp_path / "masks" / "12.png"))
+    assert {*np.unique(mask)} <= {0, 1, 2, 4}
     for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
         train("export", "runs/brats", *flags, "-o", name)
         python(MODEL_MAIN, f"{name}/model.py", file, folder=tmp_path)

@@ -36,7 +36,8 @@ class PairDecoder(Pixels):
 
     def __init__(self, config: RunConfig):
         super().__init__(PixelType.of(config.dataset), upright=config.dataset.exif_orientation)
-        self.image, self.seed, self.masks = config.image, config.seed, Masks.of(config.task, config.dataset.classes)  # type: ignore[arg-type]
+        self.image, self.seed = config.image, config.seed
+        self.masks = Masks.of(config.task, config.dataset.classes, upright=self.upright)  # type: ignore[arg-type]
 
     def pair(self, record: Record) -> tuple[np.ndarray, np.ndarray]:
         """Return image and mask, [H, W, C] and uint8 [H, W, 1]; raises UnreadableImage if their sizes differ."""

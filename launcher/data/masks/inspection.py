@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig
 
 _PAIRS_A_TASK = 32
+# The end of the reason for a mask of an image before its EXIF rotation, or after it where that is off.
+_OTHER_WAY = ", which EXIF rotates"
 
 
 class Checked(NamedTuple):
@@ -49,7 +51,7 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
         return Inspection(config, notes, classes=names)
     splits = read_pairs(config, skipped or ())
     task: MaskTask = config.task  # type: ignore[assignment]
-    checked = [check_pairs(split, task, None, PixelType.of(dataset), report) for split in splits]
+    checked = [check_pairs(split, task, None, dataset, report) for split in splits]
     (train, val), bad, notes = _usable(splits, checked, dataset, "dataset.path")
     names = task.names_of(checked[0].pixels, checked[1].pixels, dataset.classes)
     for title, result in zip(("training", "validation"), checked, strict=True):
@@ -65,7 +67,7 @@ def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) ->
     dataset, task = config.dataset, config.task
     assert dataset.test_path is not None
     pairs = evaluation_pairs(dataset.test_path, dataset)
-    checked = check_pairs(pairs, task, len(classes), PixelType.of(dataset), report)  # type: ignore[arg-type]
+    checked = check_pairs(pairs, task, len(classes), dataset, report)  # type: ignore[arg-type]
     (images,), _, notes = _usable([pairs], [checked], dataset, "dataset.test_path")
     return replace(images, classes=[*classes]), notes
 
@@ -83,8 +85,12 @@ def _usable(
     shown = first_few([f"{file} ({why})" for file, why in bad.items()])
     if bad and not dataset.skip_bad:
         total = sum(len(split.files) for split in splits)
-        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; repair them, or set "
-        raise UserError(Problem(f"{message}dataset.skip_bad=true", key, path))
+        message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; "
+        remedy = "repair them, or set dataset.skip_bad=true"
+        if any(why.endswith(_OTHER_WAY) for why in bad.values()):
+            other = str(not dataset.exif_orientation).lower()
+            remedy = f"rotate these masks as their images, or set dataset.exif_orientation={other}"
+        raise UserError(Problem(message + remedy, key, path))
     usable = [without(split, bad) for split in splits]
     for split in usable:
         if not split.files:
@@ -96,7 +102,7 @@ def _usable(
     return usable, bad, notes
 
 
-def check_pairs(split: Split, task: MaskTask, classes: int | None, pixel_type: PixelType, report: Report) -> Checked:
+def check_pairs(split: Split, task: MaskTask, classes: int | None, dataset: Dataset, report: Report) -> Checked:
     """Read all masks, and the sizes of their images, on all cores; once for equal files.
 
     classes: their number, if it is known.
@@ -104,8 +110,10 @@ def check_pairs(split: Split, task: MaskTask, classes: int | None, pixel_type: P
     assert isinstance(split.stored, Paired)
     pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
+    pixel_type, upright = PixelType.of(dataset), dataset.exif_orientation
     facts = [
-        2,
+        3,
+        upright,
         files,
         str(task),
         *([] if classes is None else [classes]),
@@ -114,7 +122,7 @@ def check_pairs(split: Split, task: MaskTask, classes: int | None, pixel_type: P
 
     def compute() -> Checked:
         pixels, bad = np.zeros(256, np.int64), {}
-        work = partial(_examined, masks=Masks.of(task, classes), pixel_type=pixel_type)
+        work = partial(_examined, masks=Masks.of(task, classes, upright=upright), pixel_type=pixel_type)
         few = len(pairs) <= _PAIRS_A_TASK
         several = in_workers(work, pairs, _PAIRS_A_TASK, usable_cores())
         results = work(pairs) if few else (result for _, result in several)
@@ -136,12 +144,20 @@ def _examined(
     for image, mask in pairs:
         try:
             indices = masks.read(read(Piece(mask, mask)))
-            reason = mismatch(pixel_type.edges(read(Piece(image, image))), indices)
+            reason = _misfit(read(Piece(image, image)), indices, pixel_type, upright=masks.upright)
             counts = np.bincount(indices.reshape(-1), minlength=256)
         except UnreadableImage as error:
             reason, counts = str(error), np.zeros(256, np.int64)
         results.append((reason, counts.tolist()))
     return results
+
+
+def _misfit(image: bytes, mask: np.ndarray, pixel_type: PixelType, *, upright: bool) -> str | None:
+    """Return `mismatch` of an image's file, with `_OTHER_WAY` if EXIF rotation explains it."""
+    reason = mismatch(pixel_type.edges(image, upright=upright), mask)
+    if reason is None or mismatch(pixel_type.edges(image, upright=not upright), mask):
+        return reason
+    return f"{reason}{' of the stored pixels' if upright else ' of the upright image'}{_OTHER_WAY}"
 
 
 def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:

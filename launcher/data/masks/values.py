@@ -46,17 +46,21 @@ class MaskTask(Protocol):
 
 @dataclass(frozen=True)
 class Masks:
-    """Reads masks by the values of a task; a colour is red * 65536 + green * 256 + blue."""
+    """Reads masks by the values of a task; a colour is red * 65536 + green * 256 + blue.
+
+    `upright` applies their own EXIF rotation.
+    """
 
     values: tuple[int, ...]
     ignored: int | None
     coloured: bool
+    upright: bool
 
     @classmethod
-    def of(cls, task: MaskTask, classes: int | None = None) -> Masks:
+    def of(cls, task: MaskTask, classes: int | None = None, *, upright: bool) -> Masks:
         """Return what reads the masks of a task; classes: their number, if it is known."""
         values = task.values() or range(classes or MOST_CLASSES)
-        return cls(tuple(values), task.ignored_value, task.is_coloured)
+        return cls(tuple(values), task.ignored_value, task.is_coloured, upright)
 
     def read(self, data: bytes) -> np.ndarray:
         """Return the class of each pixel of a mask's file, uint8 [H, W], IGNORED for those without one.
@@ -65,7 +69,7 @@ class Masks:
         """
         if data.startswith(_JPEG):
             raise UnreadableImage("its mask is a JPEG, which changes values at edges; draw masks as PNG")
-        array = array_of(data) if is_array(data) else samples(data, as_colours=self.coloured)
+        array = array_of(data) if is_array(data) else samples(data, upright=self.upright, as_colours=self.coloured)
         numbers = self._colours(array) if self.coloured else self._numbers(array)
         known, places = self._table
         at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
