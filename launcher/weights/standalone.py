@@ -133,7 +133,7 @@ def predicted(scores: np.ndarray) -> list[int]:
 
 
 def mask_image(indices: np.ndarray) -> Image.Image:
-    """Return class indices [H, W] as an image of the values or colours of the run's `task.classes`, else of themselves."""
+    """Return class indices [H, W] as an image of the values or colours that the run's `task.classes` has."""
     classes = CARD["config"]["task"]["classes"]
     values = [*classes.values()] if isinstance(classes, dict) else [*range(len(CLASSES))]
     if any(isinstance(one, str) for one in values):

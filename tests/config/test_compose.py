@@ -162,6 +162,8 @@ def test_the_environment_sets_the_folder_unless_a_word_does(monkeypatch: pytest.
         ([], [], "image_folder"),
         (["dataset=shapes"], ["train/a"], "shapes"),
         (["recipe=small"], ["train/a"], "image_folder"),
+        (["recipe=small_segmentation"], ["train/images", "train/masks"], "image_folder"),
+        (["recipe=small_segmentation"], [], "image_folder"),
     ],
 )
 @pytest.mark.parametrize("named", ["dataset.path", "environment"])

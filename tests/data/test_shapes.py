@@ -9,6 +9,7 @@ from launcher.config.compose import compose
 from launcher.config.schema import Dataset
 from launcher.data.builtin import ensure_folder
 from launcher.data.figures import FIGURES, draw_figure
+from launcher.errors import UserError
 
 
 def dataset(path: Path) -> Dataset:
@@ -40,6 +41,20 @@ def test_an_existing_folder_is_used_as_it_is(tmp_path: Path) -> None:
     marked.write_bytes(b"mine")
     ensure_folder(dataset(tmp_path / "shapes"))
     assert marked.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("kind", ["shapes", "shape_masks"])
+def test_a_folder_of_other_images_is_neither_read_nor_written(kind: str, tmp_path: Path) -> None:
+    words = [f"dataset={kind}", "dataset.train_samples=11", "dataset.val_samples=11", f"dataset.path={tmp_path / 'a'}"]
+    drawn = ensure_folder(compose(words).config.dataset)
+    before = sorted(drawn.rglob("*"))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").touch()
+    for other in ([*words[:-1], f"dataset.path={tmp_path / 'mine'}"], [*words, "dataset.val_samples=12"]):
+        with pytest.raises(UserError, match=rf"is not the folder of dataset={kind}.*set dataset=image_folder to read"):
+            ensure_folder(compose(other).config.dataset)
+    assert sorted(drawn.rglob("*")) == before
+    assert [one.name for one in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
 def test_two_processes_may_draw_at_once(tmp_path: Path) -> None:

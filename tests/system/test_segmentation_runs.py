@@ -19,9 +19,22 @@ from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
 pytestmark = pytest.mark.system
 
 WORDS = [
-    *("recipe=small_segmentation", "dataset.path=drawn", "dataset.train_samples=32", "dataset.val_samples=12"),
-    *("dataset.native_size=32", "model.filters=8", "model.levels=3", "launch=cpu", "launch.nproc=1", "batch_size=8"),
-    *("epochs=2", "dataloader.workers=0", "logger.tensorboard=false", "image.eval_flip_average=true"),
+    *(
+        "recipe=small_segmentation",
+        "dataset=shape_masks",
+        "dataset.path=drawn",
+        "dataset.train_samples=32",
+        "dataset.val_samples=12",
+    ),
+    *("dataset.native_size=32", "model.filters=8", "model.levels=3", "launch=cpu"),
+    *(
+        "launch.nproc=1",
+        "batch_size=8",
+        "epochs=2",
+        "dataloader.workers=0",
+        "logger.tensorboard=false",
+        "image.eval_flip_average=true",
+    ),
 ]
 
 
@@ -84,8 +97,16 @@ def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Pat
         for part in ("images", "masks"):
             (tmp_path / "data" / split / part).mkdir(parents=True)
             Image.new("L", (8, 8)).save(tmp_path / "data" / split / part / "0.png")
-    refused = train("recipe=small", "dataset.path=data", "batch_size=1", "launch=cpu", code=2)
+    words = ["recipe=small", "dataset.path=data", "batch_size=1", "launch=cpu"]
+    refused = train(*words, code=2)
     assert "has folders of images and masks; set recipe=small_segmentation" in refused.stderr
+    refused = train("plan", *words, "task=segmentation", code=2)
+    assert "reads no masks, which task=segmentation needs; set recipe=small_segmentation" in refused.stderr
+    words = ["recipe=small_segmentation", "dataset.path=data", "batch_size=1", "launch=cpu", "dataset.classes=2"]
+    assert "image_folder, 1 training image and 1 validation image" in train("plan", *words).stdout
+    refused = train("plan", *words, "dataset=shape_masks", "dataset.classes=11", code=2)
+    assert "is not the folder of dataset=shape_masks" in refused.stderr
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["data"]
 
 
 def test_look_shows_masks_over_images(tmp_path: Path) -> None:

@@ -21,8 +21,16 @@ from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
 
 SMP = ["recipe=small_segmentation", "model=smp", "model.arguments.encoder_depth=3"]
 RUN = [
-    *(*SMP, "model.arguments.decoder_channels=[16,8,8]", "dataset.path=drawn", "dataset.train_samples=32"),
-    *("dataset.val_samples=12", "dataset.native_size=32", "launch=cpu", "launch.nproc=1", "batch_size=8", "epochs=3"),
+    *(*SMP, "model.arguments.decoder_channels=[16,8,8]", "dataset=shape_masks", "dataset.path=drawn"),
+    *(
+        "dataset.train_samples=32",
+        "dataset.val_samples=12",
+        "dataset.native_size=32",
+        "launch=cpu",
+        "launch.nproc=1",
+        "batch_size=8",
+        "epochs=3",
+    ),
     *("dataloader.workers=0", "logger.tensorboard=false", "checkpoint.every=2ba", "logger.interval=1ba"),
 ]
 NEEDED = pytest.mark.skipif(

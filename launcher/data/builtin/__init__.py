@@ -1,6 +1,7 @@
 """Built-in data sets, drawn with a seed or of this machine; imports no torch. Each kind is one file."""
 
 import hashlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -10,18 +11,37 @@ from launcher import paths
 from launcher.config.builtin import images_of, is_drawn
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import check_labels
+from launcher.data.listing import is_file
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 
 _VERSION = 2
+# The file in a folder of drawn images with the name of their values.
+_MARK = ".drawn"
 
 
 def ensure_folder(dataset: Dataset) -> Path:
-    """Return a local data set's folder; draw the built-in images on first use, by one process."""
+    """Return a local data set's folder; draw the built-in images on first use, by one process.
+
+    Raises UserError if `dataset.path` of built-in images is another folder than theirs, or cannot be written.
+    """
     folder = shapes_folder(dataset)
-    if is_drawn(dataset.kind) and not (folder / "val").is_dir():
-        _draw_all(dataset, folder)
+    if is_drawn(dataset.kind):
+        check_folder(dataset)
+        if not (folder / "val").is_dir():
+            _draw_all(dataset, folder)
     return folder
+
+
+def check_folder(dataset: Dataset) -> None:
+    """Raise UserError if `dataset.path` of built-in images exists, and is no folder of theirs."""
+    folder = shapes_folder(dataset)
+    if dataset.path is None or not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    if not is_file(mark := folder / _MARK) or mark.read_text() != drawn_as(dataset):
+        message = f"is not the folder of dataset={dataset.name}, whose images are drawn by the program; set "
+        message += "dataset=image_folder to read the folder, or remove dataset.path"
+        raise UserError(Problem(message, "dataset.path", dataset.path))
 
 
 def shapes_folder(dataset: Dataset) -> Path:
@@ -47,6 +67,7 @@ def _draw_all(dataset: Dataset, folder: Path) -> None:
             drawn = Path(temporary) / "shapes"
             for split, samples in (("train", dataset.train_samples), ("val", dataset.val_samples)):
                 images.draw(drawn, split, samples or 0, dataset.native_size)
+            (drawn / _MARK).write_text(drawn_as(dataset))
             drawn.rename(folder)
     except OSError as error:
         # note: another process may have drawn the same images meanwhile
@@ -67,6 +88,7 @@ def check_built_in(config: RunConfig) -> tuple[list[str], list[str]]:
         if value != usual:
             message = f"the built-in images have {config.task.counted(len(names))} and their own validation split; "
             raise UserError(Problem(f"{message}remove the key", f"dataset.{key}", value))
+    check_folder(dataset)
     if labelled != "class":
         return names, []
     train, val = (np.arange(count or 0) % len(names) for count in (dataset.train_samples, dataset.val_samples))

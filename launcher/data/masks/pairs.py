@@ -50,6 +50,13 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Split,
     return replace(train, classes=class_names(config)), replace(val, classes=class_names(config))
 
 
+def has_masks(path: str) -> bool:
+    """Return whether a folder has images and masks, not labels of other kinds such as YOLO's text files."""
+    masks = [folder for _, folder in _folders(Path(path)).values()]
+    files = (file for one in masks for _, _, names in os.walk(Path(path, one)) for file in names)
+    return any(is_image(file, ARRAYS) for file in files)
+
+
 def class_names(config: RunConfig) -> list[str]:
     """Return the names of a run's classes: numbers without others; empty before these are counted."""
     task: MaskTask = config.task  # type: ignore[assignment]
