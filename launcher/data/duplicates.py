@@ -138,12 +138,31 @@ def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Split], at_least
     for split in splits:
         ours = ([image for image in group if image.split == split.split] for group in groups)
         copies = [(image, same[0]) for same in ours for image in same[1:]]
+        copies, again = _divided(copies)
         are = "is a copy of another" if len(copies) == 1 else "are copies of others"
         notes += _line(copies, at_least, f"{count_of(len(copies), f'{_TITLES[split.split]} image')} {are}")
-    mixed = [(image, group[0]) for group in groups for image in group if image.label != group[0].label]
-    return notes + _line(mixed, at_least, f"{count_of(len(mixed), 'image')} with a copy in another class")
+        rows = count_of(len(again), f"{_TITLES[split.split]} row")
+        notes += _line(again, at_least, f"{rows} with the image of another row")
+    mixed, again = _divided([(one, group[0]) for group in groups for one in group if one.label != group[0].label])
+    notes += _line(mixed, at_least, f"{count_of(len(mixed), 'image')} with a copy in another class")
+    what = f"{count_of(len(again), 'row')} with the image of a row of another label, so they contradict each other"
+    return notes + _line(again, at_least, f"{what}; write one row an image, for task=multilabel with all its labels")
+
+
+def _divided(pairs: Sequence[tuple[_Image, _Image]]) -> tuple[list[tuple[_Image, _Image]], list[tuple[_Image, _Image]]]:
+    """Return the pairs of two files, and those of one file, which rows of a table have twice."""
+    copies: list[tuple[_Image, _Image]] = []
+    again: list[tuple[_Image, _Image]] = []
+    for one, other in pairs:
+        (again if _place(one) == _place(other) else copies).append((one, other))
+    return copies, again
 
 
 def _line(pairs: Sequence[tuple[_Image, _Image]], at_least: str, what: str) -> list[str]:
     """Return a note on pairs with the first; none without pairs."""
-    return [f"{at_least}{what}: {one.piece} = {other.piece}" for one, other in pairs[:1]]
+    same = [(str(one.piece), str(other.piece)) for one, other in pairs[:1]]
+    return [f"{at_least}{what}: {one}{f' = {other}' * (other != one)}" for one, other in same]
+
+
+def _place(image: _Image) -> tuple[str, int]:
+    return image.piece.file, image.piece.start

@@ -16,7 +16,7 @@ from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
-from launcher.data.masks.pairs import has_masks
+from launcher.data.masks.pairs import check_reads_masks, check_without_masks
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
@@ -65,9 +65,7 @@ def inspect_data(
     folder is no error if the config has the counts.
     """
     loader, dataset = loader_of(config), config.dataset
-    if loader.gives == "label" and config.task.labelled == "pixels":
-        message = f"reads no masks, which task={config.task.name} needs; set recipe=small_segmentation, or masks"
-        raise UserError(Problem(message, "dataloader", loader.name))
+    check_reads_masks(config)
     folder = loader.reads_from(config) if loader.reads and not dataset.is_built_in else None
     # note: counts in the config do not replace those of an existing folder
     must_exist = must_exist or (folder is not None and _exists(folder))
@@ -165,9 +163,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
         return Inspection(config, [])
     if dataset.path is None or not (is_remote(dataset.path) or _exists(dataset.path)):
         raise UserError(_missing_folder(dataset))
-    if has_masks(dataset.path):
-        message = "has folders of images and masks; set recipe=small_segmentation"
-        raise UserError(Problem(message, "dataset.path", dataset.path))
+    check_without_masks(dataset.path)
     bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
     train, val = read_splits(config, bad if skipped is None else skipped, report)
     _check_files(config, (train, val))

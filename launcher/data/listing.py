@@ -11,8 +11,11 @@ EXTENSIONS = (
     *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
     *(".avif", ".heic", ".heif"),
 )
-# Left by other programs: macOS's zip files, and the index of a Synology disk.
-_IGNORED = ("__MACOSX", "@eaDir")
+# Left by other programs: macOS's zip files, Synology's and QNAP's disks, volumes of ext4 and Windows, Python.
+_IGNORED = (
+    *("__MACOSX", "@eaDir", "#recycle", "@Recycle", "lost+found", "$RECYCLE.BIN", "System Volume Information"),
+    "__pycache__",
+)
 
 
 def image_files(names: Iterable[str], more: tuple[str, ...] = ()) -> tuple[list[str], Drops]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher.config.class_names import in_order
+from launcher.config.class_names import STATES, in_order
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.errors import Problem, UserError
@@ -59,11 +59,7 @@ def _is_set(text: str, columns: list[str]) -> bool:
 
     Raises UserError if it is neither 0 nor 1.
     """
-    states = {
-        **dict.fromkeys(("1", "1.0", "true"), True),
-        **dict.fromkeys(("", "0", "0.0", "false"), False),
-    }
-    if (state := states.get(text.lower())) is None:
+    if (state := STATES.get(text.lower())) is None:
         raise UserError(Problem(f"has the value {text}; write 1 or 0", "dataset.columns.label", columns))
     return state
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic.dataclasses import dataclass
 
 from launcher import atomic
+from launcher.config import class_names
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.counts import count_of
@@ -51,12 +52,12 @@ class RegressionConfig(ImageTaskConfig):
         rows = []
         for text in texts:
             try:
-                rows.append([float(part) for part in text.split(columns.separator)])
+                rows.append([class_names.number(part) for part in text.split(columns.separator)])
             except ValueError:
                 message = f"has {text!r}, which is no number; set a column of numbers, or a list of such columns"
                 raise UserError(Problem(message, key, name)) from None
             width = len(name) if isinstance(name, list) else len(rows[0])
-            if len(rows[-1]) != width or not all(map(math.isfinite, rows[-1])):
+            if len(rows[-1]) != width:
                 message = f"has {text!r}, but needs {count_of(width, 'finite number')}; add them, or remove the row"
                 raise UserError(Problem(message, key, name))
         if isinstance(name, list):

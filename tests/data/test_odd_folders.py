@@ -29,7 +29,8 @@ ONE_NAME, NAMES = (f"{files} without an image extension, such as" for files in (
 COPY = "1 training image is a copy of another: /train/"
 LEFTOVERS = [
     *("train/.git/1.png", "train/__MACOSX/1.png", "train/.ipynb_checkpoints/1.png"),
-    *("train/cat/@eaDir/1.png", "train/cat/._0.png"),
+    *("train/cat/@eaDir/1.png", "train/cat/._0.png", "train/lost+found/1.png", "train/$RECYCLE.BIN/1.png"),
+    *("train/#recycle/1.png", "train/System Volume Information/1.png"),
 ]
 UNTRAINED = "error: 1 class has no training images: {} (1 validation image); add some, or remove it; {}"
 NO_CLASSES = "error: /{0} contains no class folders; expected /{0}/CLASS/*.jpg"
@@ -138,6 +139,22 @@ LAYOUTS = [
         words="dataset.val_split=0.1",
     ),
     case("no validation images", [remove("val")], f"{NO_VAL}{SPLIT}"),
+    case(
+        "the working folder with its runs and what a volume has",
+        [
+            *(move("train/cat", "cat"), move("train/dog", "dog"), remove("train"), remove("val")),
+            *(image("runs/a/curve.png"), file("runs/a/config.yaml"), file("runs/a/metrics.jsonl")),
+            image("lost+found/1.png"),
+        ],
+        "2 classes, 4 + 2 images",
+        "dataset.val_split=0.3: holding out 2 of 6 images, drawn from each class by seed=42",
+        words="dataset.val_split=0.3",
+    ),
+    case(
+        "Roboflow's table beside its images",
+        [remove("train"), remove("val"), image("train/0.jpg"), image("valid/0.jpg"), file("train/_classes.csv")],
+        f"{NO_CLASSES.format('train')}; to read its table, set dataset.path=/train/_classes.csv dataset.val_split=0.1",
+    ),
     case("a file named val", [remove("val"), file("val")], f"{NO_VAL}{SPLIT}"),
     case("an empty val/", [remove("val"), folder("val")], NO_CLASSES.format("val") + SPLIT),
     case("test/ without classes", [remove("val"), image("test/0.png")], NO_CLASSES.format("test") + SPLIT),

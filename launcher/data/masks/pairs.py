@@ -50,11 +50,19 @@ def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Split,
     return replace(train, classes=class_names(config)), replace(val, classes=class_names(config))
 
 
-def has_masks(path: str) -> bool:
-    """Return whether a folder has images and masks, not labels of other kinds such as YOLO's text files."""
+def check_without_masks(path: str) -> None:
+    """Raise UserError if a folder has images and masks, not labels of other kinds such as YOLO's text files."""
     masks = [folder for _, folder in _folders(Path(path)).values()]
     files = (file for one in masks for _, _, names in os.walk(Path(path, one)) for file in names)
-    return any(is_image(file, ARRAYS) for file in files)
+    if any(is_image(file, ARRAYS) for file in files):
+        raise problem(path, "has folders of images and masks; set recipe=small_segmentation")
+
+
+def check_reads_masks(config: RunConfig) -> None:
+    """Raise UserError if a segmentation has a data loader of labels."""
+    if config.task.labelled == "pixels" and config.dataloader.gives == "label":
+        message = f"reads no masks, which task={config.task.name} needs; set recipe=small_segmentation, or masks"
+        raise UserError(Problem(message, "dataloader", config.dataloader.name))
 
 
 def class_names(config: RunConfig) -> list[str]:

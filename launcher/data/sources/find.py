@@ -18,7 +18,7 @@ from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem
-from launcher.data.sources.path_tables import TABLES, lone_table, table_source, tables_in
+from launcher.data.sources.path_tables import TABLES, folders_in, lone_table, table_source, tables_in
 from launcher.data.sources.shards import (
     COMPRESSED,
     FOLDERS,
@@ -168,10 +168,10 @@ def is_in_class_folders(path: str) -> bool:
         first = "decompress it, or " if format_of(path) in COMPRESSED else ""
         message = f"is no data set that is read; {first}set an archive ({' '.join(formats())}), a table "
         raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
-    if not is_folder(Path(path)) or any(map(is_folder, Path(path, "train").glob("[!.]*"))):
+    if not is_folder(Path(path)) or folders_in(below(path, "train")):
         return True
     archives, unread = archives_in(Files(path), path)
-    others = {entry.name for entry in Path(path).glob("[!.]*") if is_folder(entry)}.difference((*FOLDERS, FFCV))
+    others = {*folders_in(path)}.difference((*FOLDERS, FFCV))
     if others and not any(split_of(file.removeprefix(path)) for file in archives):
         archives = []
     if archives or tables_in(path):

@@ -12,6 +12,7 @@ from launcher.data.listing import entries, files_below, is_folder, unreadable_pa
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import UNDIVIDED, Wanted, below, class_root, is_remote, problem, split_of_wanted
+from launcher.data.sources.path_tables import TABLES
 from launcher.data.sources.pieces import Remote
 from launcher.data.sources.source import Files
 from launcher.data.split import Split
@@ -48,6 +49,8 @@ def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Split:
     if not classes:
         message = f"{root} contains no class folders; expected {root}/CLASS/*.jpg"
         message += UNDIVIDED * (split_of_wanted(wanted) == "val")
+        if table := next((name for name in beside if name.endswith(TABLES)), None):
+            message += f"; to read its table, set dataset.path={root / table} dataset.val_split=0.1"
         raise problem(path, "; ".join([message, *notes_on(in_root)]))
     for file in itertools.chain(*(files_below(root, name, inside, refused) for name in classes), beside):
         rows.add_file(file)

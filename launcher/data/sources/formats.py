@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from launcher.config.class_names import class_name
+from launcher.config.class_names import VALUES, class_name
 from launcher.config.schema import Columns
 from launcher.data.dropped import Drops, drop
 from launcher.data.listing import is_ignored, is_image
@@ -48,9 +48,8 @@ _OTHER_FIELD = "images of other fields of a sample"
 class SourceOptions:
     """How sources are read: columns of tables, links of class folders, and what each image needs as its label.
 
-    It is a `class` or `numbers`, and may be missing otherwise. `classes` are those of a run whose images are evaluated.
-    `groups` is the column of `dataset.groups`.
-    `extensions` are those of images besides the usual ones, in class folders. `class_level` is `dataset.class_level`.
+    It may be missing unless it is a `class` or `numbers`. `classes` are those of a run whose images are evaluated.
+    `groups` and `class_level` are those of `dataset`. `extensions` are of images besides the usual ones.
     """
 
     columns: Columns = NO_COLUMNS
@@ -62,14 +61,21 @@ class SourceOptions:
     class_level: str = "first"
 
     def check_label(self, text: str, file: str, entry: str, labels: str = "label", remove: str = "row") -> None:
-        """Raise a UserError about an entry of a file without a label, or a number of it, or with class levels."""
+        """Raise a UserError about an entry of a file without a label, a part of it or a right one, or class levels."""
         if self.class_level != "first":
-            raise UserError(
-                Problem(f"{file} has labels, not folders; set first", "dataset.class_level", self.class_level)
-            )
-        needs = {"class": [text], "numbers": text.split(self.columns.separator)}
-        if "" in needs.get(self.labelled, ()):
-            raise problem(file, f"{entry} has no {labels}; add it, or remove the {remove}")
+            message = f"{file} has labels, not folders; set first"
+            raise UserError(Problem(message, "dataset.class_level", self.class_level))
+        columns, split = self.columns.label, self.labelled != "class"
+        parts = [one.strip() for one in text.split(self.columns.separator)] if split else [text]
+        if not self.labelled or (self.labelled == "classes" and not isinstance(columns, list)):
+            return
+        names = columns if isinstance(columns, list) and len(columns) == len(parts) else [labels] * len(parts)
+        for name, part in zip(names, parts, strict=True):
+            if part == "":
+                raise problem(file, f"{entry} has no {name}; add it, or remove the {remove}")
+            if (kind := VALUES.get(self.labelled)) and not kind[0](part):
+                message = f"{file}: {entry} has the {name} {part}, {kind[1]}, remove the {remove}, or set other columns"
+                raise UserError(Problem(message, "dataset.columns.label", columns))
 
 
 @dataclass(frozen=True)
@@ -128,7 +134,8 @@ def no_class(where: str, value: object, columns: Columns) -> UserError:
 
 def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[str]:
     """Return the columns of the labels of a table; raises as `column_of`."""
-    return [column_of(names, "label", one, where) for one in _several(columns.label)]
+    several = columns.label if isinstance(columns.label, list) else [columns.label]
+    return [column_of(names, "label", one, where) for one in several]
 
 
 def column_of(names: Collection[str], what: str, wanted: str | None, where: str) -> str:
@@ -144,10 +151,6 @@ def column_of(names: Collection[str], what: str, wanted: str | None, where: str)
 
 def _present(names: Collection[str], what: str, wanted: str | None) -> str | None:
     return next((name for name in ([wanted] if wanted else _USUAL[what]) if name in names), None)
-
-
-def _several(labels: str | list[str] | None) -> Sequence[str | None]:
-    return labels if isinstance(labels, list) else [labels]
 
 
 def list_tar(file: BinaryIO, archive: str, columns: Columns) -> Listing:
@@ -206,7 +209,8 @@ def _json_label(content: bytes, archive: str, name: str, columns: Columns) -> st
         values = json.loads(content)
     if not isinstance(values, dict):
         return None
-    keys = [_present(values, "label", one) for one in _several(columns.label)]
+    names = columns.label if isinstance(columns.label, list) else [columns.label]
+    keys = [_present(values, "label", one) for one in names]
     if None in keys:
         return None
     label, folders = label_text([*map(values.get, keys)], columns, f"{archive}: {name}"), PurePosixPath(name).parts[:-1]

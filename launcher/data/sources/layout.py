@@ -14,6 +14,8 @@ VAL = ("val", "valid", "validation", "test")
 FFCV = "ffcv"
 # Names of split folders in other spellings, which are no classes.
 SPLIT_NAMES = ("train", "training", *VAL, "testing")
+# Files of a run folder.
+_RUN = ("config.yaml", "metrics.jsonl")
 UNDIVIDED = "; to validate on a tenth of the images in train/CLASS/ or CLASS/, set dataset.val_split=0.1"
 
 # A split, `all` images that `dataset.val_split` divides, or those of an `evaluation`: of `val`, or of all classes.
@@ -61,11 +63,17 @@ class Tree:
         self._entries = entries
 
     def folders(self, path: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted, without that of FFCV files and what programs left."""
+        """Return the names of the folders in a folder, sorted, without those of FFCV files, runs and other programs."""
         names = sorted(name for name, is_folder in self._entries(path) if is_folder and not is_ignored(name))
+        names = [name for name in names if not self._has_runs(join(path, name))]
         return [
             name for name in names if name != FFCV or self.has_images(below := join(path, name)) or self.folders(below)
         ]
+
+    def _has_runs(self, path: str) -> bool:
+        """Return whether the first folder or image in a folder is a run of this program; reads no more entries."""
+        first = next(((name, inner) for name, inner in self._entries(path) if inner or is_image(name)), ("", False))
+        return first[1] and {*_RUN}.issubset(name for name, _ in self._entries(join(path, first[0])))
 
     def has_images(self, path: str) -> bool:
         """Return whether images lie in a folder itself."""

@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from launcher.data.sources.layout import (
 )
 from launcher.data.sources.pieces import Listed, Paths, Stored
 from launcher.data.sources.shards import format_of
+from launcher.data.sources.source import Files
 from launcher.data.split import Split
 from launcher.errors import Problem, UserError, first_few
 
@@ -135,10 +137,17 @@ def lone_table(path: str) -> str | None:
     if is_remote(path) or not is_folder(Path(path)):
         return None
     tables = [str(file) for file in sorted(Path(path).glob("[!.]*")) if file.suffix in TABLES and is_file(file)]
-    folders = [one for one in Path(path).glob("[!.]*") if is_folder(one)]
+    folders = [Path(path, name) for name in folders_in(path)]
     if len(tables) != 1 or tables[0] in tables_in(path) or len(folders) > 1:
         return None
     return None if any(map(is_folder, (inner for one in folders for inner in one.iterdir()))) else tables[0]
+
+
+def folders_in(path: str) -> list[str]:
+    """Return the names of the folders in one on this machine, as `Tree.folders`; none if it cannot be read."""
+    with suppress(OSError):
+        return Files(path).tree().folders("")
+    return []
 
 
 def _split(table: Path, head: Sequence[str], wanted: Wanted, column: str) -> tuple[str, Collection[str | None]]:
