@@ -99,6 +99,7 @@ def test_a_place_that_cannot_be_written_is_one_line(
     assert capsys.readouterr().err == f"error: runs/a/lock: {os.strerror(number)}; {remedy}\n"
 
 
+@pytest.mark.slow
 def test_a_run_under_a_limit_of_memory_ends_without_a_traceback(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "launcher", "recipe=none", "launch=cpu", "epochs=1", f"runs={tmp_path}"]
     limit = partial(resource.setrlimit, resource.RLIMIT_AS, (LITTLE, LITTLE))

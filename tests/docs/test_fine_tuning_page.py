@@ -30,6 +30,7 @@ def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("timm.models._hub.hf_hub_download", lambda *_, **__: str(tmp_path / "timm.safetensors"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("libraries")
 def test_every_command_plans_and_trains(here: Here) -> None:
     flowers = write_images(here.folder / "flowers", {"train": 6, "val": 2}, size=(32, 32))

@@ -213,6 +213,7 @@ def long_run(make_run: MakeRun) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_a_million_records_take_little_memory(long_run: Path, tmp_path: Path, make_run: MakeRun) -> None:
     for words in (["ls", "runs", str(tmp_path)], ["compare", str(tmp_path)]):
         output_of(*words)

@@ -15,6 +15,8 @@ from tests.airbench import BIAS_FACTOR, logits
 from tests.data.sources.cifar import write_cifar
 from tests.trainers import alone, assert_resumes
 
+pytestmark = pytest.mark.slow
+
 BATCH, STEPS, EPOCH, TOTAL = 32, 20, 6, 480
 # Learning rate and weight decay per 1024 images, convolutions of a group, momentum of statistics, warmup, last rate.
 PUBLISHED = {

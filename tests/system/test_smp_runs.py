@@ -106,6 +106,7 @@ def test_a_killed_run_resumes_to_the_same_bits_and_is_exported(tmp_path: Path) -
         assert (theirs == mask).mean() > 0.99
 
 
+@pytest.mark.slow
 @NEEDED
 def test_a_run_starts_from_the_encoder_of_the_library_or_a_file(tmp_path: Path) -> None:
     encoder = {name: one + 0.01 for name, one in built().encoder.state_dict().items() if one.is_floating_point()}

@@ -73,6 +73,7 @@ def on_rank(rank: int, folder: str, one_rank: dict[str, float]) -> None:
         assert value == pytest.approx(one_rank[name], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_metrics_are_the_same_on_ranks_with_different_numbers_of_batches(tmp_path: Path) -> None:
     on_ranks(2, on_rank, str(tmp_path), result([samples()], *WORDS).metrics)
 

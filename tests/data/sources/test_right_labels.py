@@ -241,6 +241,7 @@ def test_the_named_column_of_images_is_read(tmp_path: Path) -> None:
         assert contents == [png(name if column == "left" else "none") for name in names]
 
 
+@pytest.mark.slow
 def test_a_row_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
     count, text = 20_000, "not needed " * 10
     rows = [(f"images/{number % 100}/{number:08}.png", f"c{number % 7}", "train", text) for number in range(count)]

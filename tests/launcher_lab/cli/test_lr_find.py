@@ -8,6 +8,8 @@ from launcher_lab.cli.lr_find import suggested
 from tests.commands import refused
 from tests.runs import SMALL, Here, Train
 
+pytestmark = pytest.mark.slow
+
 RATES = [10 ** (step / 10 - 5) for step in range(60)]
 
 

@@ -15,6 +15,8 @@ from launcher_lab.look import corrupted_eval, corruptions
 from tests.commands import execute, output_of, refused
 from tests.saved_runs import finished
 
+pytestmark = pytest.mark.slow
+
 # Of each kind, for strengths 1 to 5 with NumPy's random numbers of the seed 1 to 5: the mean of the corrupted values,
 # and their mean distance to those before, by the public code on `IMAGE`. It is imagenet-c 0.0.3, and for motion_blur
 # and snow, which need ImageMagick there, imagecorruptions 1.1.2 with the zoom of the former. NumPy's numbers are
