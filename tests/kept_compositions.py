@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import shutil
 import sys
 import tempfile
 from contextlib import suppress
@@ -14,7 +15,7 @@ from launcher.config import hydra_source
 from launcher.config.hydra_source import Lookups
 
 _ROOT = Path(__file__).parents[1]
-_FOLDER = _ROOT / ".pytest_cache" / "compositions"
+_ALL = _ROOT / ".pytest_cache" / "compositions"
 
 
 class _Kept(dict[str, tuple[bytes, Lookups]]):
@@ -34,7 +35,7 @@ class _Kept(dict[str, tuple[bytes, Lookups]]):
         if tempfile.gettempdir() not in key:
             # note: a test may make all writes fail
             with suppress(OSError):
-                _FOLDER.mkdir(parents=True, exist_ok=True)
+                _make_folder()
                 with atomic.writing(_file(key)) as temporary:
                     temporary.write_bytes(pickle.dumps(value))
 
@@ -43,13 +44,22 @@ def keep() -> None:
     hydra_source._KEPT = _Kept()
 
 
+@lru_cache
+def _make_folder() -> None:
+    """Make the folder of this code, and remove those of others."""
+    _folder().mkdir(parents=True, exist_ok=True)
+    for other in _ALL.iterdir():
+        if other != _folder():
+            shutil.rmtree(other, ignore_errors=True)
+
+
 def _file(key: str) -> Path:
-    return _FOLDER / hashlib.sha256(f"{_code()} {key}".encode()).hexdigest()
+    return _folder() / hashlib.sha256(key.encode()).hexdigest()
 
 
 @lru_cache
-def _code() -> str:
-    """Return a digest of what composes."""
+def _folder() -> Path:
+    """Return the folder of what is composed by this code."""
     contents = [path.read_bytes() for path in sorted((_ROOT / "launcher" / "config").rglob("*.py"))]
     versions = [sys.version, version("hydra-core"), version("omegaconf")]
-    return hashlib.sha256(b"".join([*contents, *map(str.encode, versions)])).hexdigest()
+    return _ALL / hashlib.sha256(b"".join([*contents, *map(str.encode, versions)])).hexdigest()
