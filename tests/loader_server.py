@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import os
+import pickle
+import resource
 import signal
 import socket
 from collections.abc import Sequence
@@ -14,8 +16,6 @@ from typing import Any, NoReturn
 _PR_SET_PDEATHSIG = 1
 _MAIN = "from multiprocessing.forkserver import main;"
 _MOST_BYTES = 1 << 16
-# More than the numbers of the descriptors that a process has here.
-_HIGH = 200
 
 
 def prepare() -> None:
@@ -31,11 +31,16 @@ def prepare() -> None:
     def spawn(path: bytes, words: Sequence[Any], files: Sequence[int]) -> int:
         if not left or os.getpid() != parent or not str(words[-1]).startswith(_MAIN):
             return start(path, words, files)
-        message = repr((str(words[-1]), str(Path.cwd()), [*files])).encode()
+        message = pickle.dumps((str(words[-1]), str(Path.cwd()), [*files], dict(os.environ), _inherited()))
         socket.send_fds(ours, [message], [*files])
         return left.pop()
 
     forkserver.util = SimpleNamespace(**{**vars(util), "spawnv_passfds": spawn})  # type: ignore[attr-defined]
+
+
+def _inherited() -> tuple[set[int], tuple[int, int]]:
+    """Return what a new process would have of this one: its cores and its limit of open files."""
+    return os.sched_getaffinity(0), resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def _wait(theirs: socket.socket, parent: int) -> NoReturn:
@@ -48,12 +53,24 @@ def _wait(theirs: socket.socket, parent: int) -> NoReturn:
         os._exit(0)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 0)
     theirs.close()
-    code, folder, numbers = eval(message)
-    for file, number in zip([os.dup2(file, _HIGH + n) for n, file in enumerate(files)], numbers, strict=True):
+    code, folder, numbers, environment, (cores, limit) = pickle.loads(message)
+    # note: a file may have the number that another is to get
+    copies = [file if file not in numbers else _other(file, numbers) for file in files]
+    for file, number in zip(copies, numbers, strict=True):
         os.dup2(file, number)
     os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.sched_setaffinity(0, cores)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     gc.enable()
     try:
         exec(code, {})
     finally:
         os._exit(0)
+
+
+def _other(file: int, numbers: Sequence[int]) -> int:
+    """Duplicate a file under a number that is not among these."""
+    copy = os.dup(file)
+    return copy if copy not in numbers else _other(copy, numbers)
