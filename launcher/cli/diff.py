@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from launcher.config.code import read_only
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.overrides import word_of
@@ -42,5 +43,7 @@ def _values(name: str) -> dict[str, Any]:
     folder = RunFolder(Path(name))
     if "/" in name and folder.path.suffix not in (".yaml", ".yml"):
         folder = existing(name)
-    config = read(folder.config) if folder.exists() else compose([word_of("recipe", name)]).config
-    return dict(leaves(as_mapping(config)))
+    if folder.exists():
+        return dict(leaves(as_mapping(read(folder.config, imports=False))))
+    with read_only():
+        return dict(leaves(as_mapping(compose([word_of("recipe", name)]).config)))

@@ -3,13 +3,16 @@
 import shlex
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.table import Table
 
+from launcher.config.goals import Metric
 from launcher.config.groups import is_named
+from launcher.config.options import Unread
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import table, verbatim
@@ -81,7 +84,8 @@ def listed(folder: RunFolder) -> dict[str, Any]:
 def _read(folder: RunFolder, metric: str | None = None) -> ListedRun:
     name = str(folder.path)
     try:
-        config, rows = read(folder.config), list(filter(is_whole, read_rows(folder.metrics, outline=True)))
+        config = read(folder.config, imports=False)
+        rows = list(filter(is_whole, read_rows(folder.metrics, outline=True)))
     except (UserError, MachineError, OSError) as error:
         problem = error.line if isinstance(error, UserError) else one_line(str(error))
         return ListedRun(name, "damaged", problem=problem)
@@ -109,7 +113,7 @@ def _state(folder: RunFolder, valid: list[Row]) -> State:
 
 
 def _results(config: RunConfig, valid: list[Row], name: str | None) -> dict[str, Any]:
-    metric = next((one for one in config.task.metrics if name in (None, one.name)), None)
+    metric = next((one for one in _metrics(config, valid) if name in (None, one.name)), None)
     values = [row["metrics"] for row in valid if row["kind"] == "eval"]
     best = None if metric is None else metric.best(row.get(metric.name) for row in values)
     return {
@@ -119,6 +123,15 @@ def _results(config: RunConfig, valid: list[Row], name: str | None) -> dict[str,
         "epochs_done": float(max((row["epoch"] for row in valid if "epoch" in row), default=0)),
         "epochs": dilated_epochs(config.epochs, config.schedule.dilate),
     }
+
+
+def _metrics(config: RunConfig, valid: list[Row]) -> Sequence[Metric]:
+    """Return the metrics; of a task of the user's, whose code is not imported, the primary one of the records."""
+    if not isinstance(config.task, Unread):
+        return config.task.metrics
+    start = next((row for row in valid if row["kind"] == "start"), {})
+    name = str(start.get("primary", config.task.name))
+    return [Metric(name, name, "lower" if start.get("better") == "lower" else "higher", is_share=False)]
 
 
 def _cost(config: RunConfig, valid: list[Row], seconds: float) -> dict[str, Any]:

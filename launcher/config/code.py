@@ -1,26 +1,28 @@
 """Code of the user's: files and packages named by `code=`, whose options count as ours.
 
 Nothing runs that the user has not named: the cache keeps the SHA-256 of what was named on this machine, and code of a
-run or an export runs only if its SHA-256 is that of the run and among these.
+run or an export runs only if its SHA-256 is that of the run and among these. Exactly its bytes run, those of `*.py`
+files, and no other file. Python itself imports installed packages.
 """
 
-import hashlib
 import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from launcher import paths, plugins
+from launcher.config import source
 from launcher.config.fields import expanded
 from launcher.errors import Problem, UserError, one_line
 
@@ -28,6 +30,7 @@ KEY = "code"
 # What this process has loaded, for those that it starts.
 _LOADED = "TRAIN_CODE"
 _MODULE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_IS_READ_ONLY = ContextVar("is_read_only", default=False)
 
 
 class Own(NamedTuple):
@@ -40,8 +43,22 @@ class Own(NamedTuple):
     @property
     def files(self) -> list[Path]:
         """The files of its source."""
-        path = Path(self.path)
-        return [path] if path.is_file() else sorted(path.rglob("*.py"))
+        return source.files(Path(self.path))
+
+
+@contextmanager
+def read_only() -> Iterator[None]:
+    """Import no code that a config or a recipe names, for commands that only show runs; in this block."""
+    token = _IS_READ_ONLY.set(True)
+    try:
+        yield
+    finally:
+        _IS_READ_ONLY.reset(token)
+
+
+def is_read_only() -> bool:
+    """Return whether this is in a block of `read_only`."""
+    return _IS_READ_ONLY.get()
 
 
 def find(name: str) -> Own:
@@ -58,7 +75,7 @@ def find(name: str) -> Own:
         raise _problem(name, f"has the name of an installed package, {path.stem}; rename it")
     if not _MODULE.fullmatch(path.stem) or (path.is_file() and path.suffix != ".py"):
         raise _problem(name, "is not the name of a module; rename it, such as nets.py")
-    return Own(path.stem, str(path), _sha256(path))
+    return Own(path.stem, str(path), source.digest(path, source.read(path)))
 
 
 def _of_package(name: str) -> Own:
@@ -67,7 +84,7 @@ def _of_package(name: str) -> Own:
         raise _problem(name, "is neither a file nor an installed package; set a path such as ./nets.py")
     path = Path(spec.origin)
     path = path.parent if path.name == "__init__.py" else path
-    return Own(path.stem, str(path), _sha256(path))
+    return Own(path.stem, str(path), source.digest(path, source.read(path)))
 
 
 @cache
@@ -104,11 +121,12 @@ def _is_taken(path: Path) -> bool:
 
 
 def use(names: Sequence[str]) -> list[Own]:
-    """Load what the user names, and remember it on this machine.
+    """Load what the user names, and remember it on this machine; with `read_only` only find it.
 
     Raises UserError if it cannot be loaded.
     """
-    return _use([find(name) for name in names])
+    named = [find(name) for name in names]
+    return named if is_read_only() else _use(named)
 
 
 def _use(modules: list[Own]) -> list[Own]:
@@ -185,8 +203,8 @@ def _load(own: Own) -> None:
 
 
 def _import(own: Own) -> ModuleType:
-    if own.name not in sys.modules and _sha256(Path(own.path)) != own.sha256:
-        raise _problem(own.path, "has changed since this command started; start it again")
+    if own.name not in sys.modules:
+        _sources(own)
     try:
         return import_module(own.name)
     except UserError:
@@ -196,11 +214,12 @@ def _import(own: Own) -> ModuleType:
         raise _problem(own.path, f"cannot be imported: {type(error).__name__}: {one_line(str(error))}") from error
 
 
-def _sha256(path: Path) -> str:
-    if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    parts = ((str(file.relative_to(path)), _sha256(file)) for file in sorted(path.rglob("*.py")))
-    return hashlib.sha256(json.dumps(list(parts)).encode()).hexdigest()
+def _sources(own: Own) -> dict[str, bytes]:
+    """Return the source that has the SHA-256; raises UserError if the files have another one."""
+    sources = source.read(path := Path(own.path))
+    if source.digest(path, sources) != own.sha256:
+        raise _problem(own.path, "has changed since this command started; start it again")
+    return sources
 
 
 def _problem(value: str, message: str) -> UserError:
@@ -210,14 +229,26 @@ def _problem(value: str, message: str) -> UserError:
 class _Finder(MetaPathFinder):
     """Finds the modules of the user's code by name, also in processes that unpickle their classes."""
 
+    def __init__(self) -> None:
+        self._read: dict[Own, dict[str, bytes]] = {}
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        for own in loaded() if path is None else ():
-            if own.name == name:
-                folder = Path(own.path)
-                if folder.is_file():
-                    return spec_from_file_location(name, folder)
-                return spec_from_file_location(name, folder / "__init__.py", submodule_search_locations=[own.path])
+        root = name.partition(".")[0]
+        for own in loaded():
+            if own.name == root:
+                if spec := _installed_spec(own):
+                    return spec if name == root else None
+                if name == root or own not in self._read:
+                    self._read[own] = _sources(own)
+                return source.spec(name, self._read[own], Path(own.path))
         return None
+
+
+def _installed_spec(own: Own) -> ModuleSpec | None:
+    """Return where Python finds it, if it is an installed package and not below the working directory."""
+    spec = PathFinder.find_spec(own.name, [place for place in sys.path if place not in ("", str(Path.cwd()))])
+    place = Path(spec.origin) if spec and spec.origin else None
+    return spec if place and own.path in (str(place), str(place.parent)) else None
 
 
 # note: first, so that no other file of this name runs

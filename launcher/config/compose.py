@@ -60,6 +60,8 @@ def compose(words: Sequence[str]) -> Composed:
 
 def _with_installed(config: RunConfig) -> RunConfig:
     """Return the config with the installed packages that it uses among the code."""
+    if code.is_read_only():
+        return config
     own = [one for group in SWITCHED for one in getattr(config, group).values()]
     names = [type(one).__module__ for one in (*own, *vars(config).values())]
     names += [one.target for one in (*own, *vars(config).values()) if isinstance(one, Called)]

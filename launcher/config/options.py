@@ -20,9 +20,19 @@ from typing_extensions import TypedDict
 from launcher import paths
 from launcher.config import code
 from launcher.config.fields import STRICT
-from launcher.config.targets import KEY, Called, checked, of_files
+from launcher.config.targets import KEY, Called, checked, is_named, of_files
 from launcher.errors import UserError
 from launcher.plugins import check_complete, registered
+
+
+class Unread(dict[str, Any]):
+    """The values of an option whose class is in code of the user's that is not imported, also as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(name) from None
 
 
 @dataclass(frozen=True)
@@ -63,9 +73,14 @@ class Options:
     def _validated(self, values: Any) -> Any:
         if isinstance(values, self.base):
             return values
+        if code.is_read_only() and _is_of_the_user(values, self._declares(values), self.target):
+            return Unread(values)
         if isinstance(values, Mapping) and KEY in values and self.target:
             return from_json(_one_of((checked(self.target, self.group, str(values.get("name")), values),)), values)
         return from_json(_one_of(tuple(self.declarations().values())), values)
+
+    def _declares(self, values: Any) -> bool:
+        return isinstance(values, Mapping) and values.get("name") in self.declarations()
 
 
 @dataclass(frozen=True)
@@ -100,13 +115,25 @@ def by_name(group: str, base: type[Called], declared: Mapping[str, type[Any]], v
 
     Raises ValidationError, and UserError for a wrong `_target_` or keyword.
     """
-    kinds = {**declared}
+    kinds, unread = {**declared}, {}
+    if code.is_read_only() and isinstance(values, Mapping):
+        unread = {name: Unread(own) for name, own in values.items() if _is_of_the_user(own, name in declared, base)}
+        values = {name: own for name, own in values.items() if name not in unread}
     for name, inner in values.items() if isinstance(values, Mapping) else ():
         own = inner if isinstance(inner, Mapping) else {}
         if KEY in own or not declared:
             kinds[name] = checked(base, f"{group}.{name}", name, own)
-    typed = from_json(_mapping(tuple(kinds.items())), values)
+    typed = {**from_json(_mapping(tuple(kinds.items())), values), **unread}
     return {name: inner for name, inner in sorted(typed.items()) if inner is not None}
+
+
+def _is_of_the_user(values: Any, is_declared: bool, base: type[Called] | None) -> bool:
+    """Return whether values are of an option that is not declared, and whose target is in no library of the base."""
+    if not isinstance(values, Mapping):
+        return False
+    if KEY in values and base:
+        return not is_named(str(values[KEY]), base.libraries)
+    return not is_declared
 
 
 @cache

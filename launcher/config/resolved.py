@@ -11,7 +11,7 @@ from typing import Any
 
 from launcher import atomic
 from launcher.config.choices import LoggerConfig
-from launcher.config.code import use_recorded
+from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
 from launcher.config.formats import completed, is_old_behaviour
 from launcher.config.groups import values as group_values
@@ -111,7 +111,7 @@ def write(config: RunConfig, path: Path) -> None:
     atomic.write_text(path, dump(config))
 
 
-def read(path: Path, *, to_resume: bool = False) -> RunConfig:
+def read(path: Path, *, to_resume: bool = False, imports: bool = True) -> RunConfig:
     """Read a resolved config, as `typed_run` does.
 
     Raises UserError if the file is missing or invalid, and DiskError if it cannot be read.
@@ -120,7 +120,7 @@ def read(path: Path, *, to_resume: bool = False) -> RunConfig:
         raise UserError(f"{path} is missing: {path.parent} is not a run folder; pass one such as runs/mild-imagenet-1")
     values = read_mapping(path)
     try:
-        return typed_run(values, str(path), lambda key: str(path), to_resume=to_resume)
+        return typed_run(values, str(path), lambda key: str(path), to_resume=to_resume, imports=imports)
     except UserError as error:
         remedy = "; restore the key, or use the version of train that wrote the file"
         raise UserError(
@@ -134,16 +134,25 @@ def typed_run(
     origin: Callable[[str], str | None] = lambda key: None,
     *,
     to_resume: bool = False,
+    imports: bool = True,
 ) -> RunConfig:
     """Return the config of a run or an export, which stands at a place, with the user's code that it needs.
 
     Keys that an earlier version did not have get the value with its behaviour. Keys of another version are ignored with
-    a note, or refused with `to_resume` if they could change the training.
+    a note, or refused with `to_resume` if they could change the training. Without `imports` that code is not imported,
+    and its options are `Unread`.
 
     Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
     """
     values = completed(values)
+    if not imports and values["code"]:
+        with read_only():
+            return _typed(values, place, origin, to_resume)
     values["code"] = use_recorded(values["code"], values["code_sha256"], place)
+    return _typed(values, place, origin, to_resume)
+
+
+def _typed(values: Mapping[str, Any], place: str, origin: Callable[[str], str | None], to_resume: bool) -> RunConfig:
     try:
         return validate(values, origin)
     except UserError as error:

@@ -28,7 +28,7 @@ from launcher.config.fields import (
     Url,
     host_and_port,
 )
-from launcher.config.options import ByName, Options
+from launcher.config.options import ByName, Options, Unread
 from launcher.config.targets import Called
 from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
 from launcher.errors import Problem, UserError
@@ -287,8 +287,9 @@ class RunConfig:
     logger: Annotated[LoggerConfig, LOGGER]
 
     def __post_init__(self) -> None:
-        self.task.set_metrics(self.metrics, self.metric)
-        self.task.check_views(self)
+        if not isinstance(self.task, Unread):
+            self.task.set_metrics(self.metrics, self.metric)
+            self.task.check_views(self)
 
     def scaled_size(self, size: SizeT) -> SizeT | int:
         """Scale a size of `image` to the data set's native size, in steps of four pixels.

@@ -66,7 +66,7 @@ def _is_registered(architecture: str) -> bool:
 def _known(architecture: str) -> str:
     names, (plain, _, tag) = timm_architectures(), architecture.partition(".")
     is_timms = plain in names and (not tag or architecture in _tagged())
-    if not is_timms and not _is_registered(plain):
+    if not is_timms and not code.is_read_only() and not _is_registered(plain):
         like = nearest(architecture, names, ALMOST_EQUAL)
         hint = f"; did you mean {like}?" if like else "; timm.list_models() lists them"
         raise ValueError(f"is not a timm model{hint}")

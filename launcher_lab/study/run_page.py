@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launcher import page
 from launcher.config.layers import leaves
+from launcher.config.options import Unread
 from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
@@ -31,12 +32,12 @@ def write_page(folder: RunFolder) -> Path:
     Raises UserError if the config cannot be read, or another file has the page's name.
     """
     page.check_output(folder.page)
-    config, run = read(folder.config), read_run(folder.path)
-    about = [config.recipe or "no recipe", config.model.architecture, config.dataset.name]
+    config, run = read(folder.config, imports=False), read_run(folder.path)
+    about = [run.recipe, run.model, run.dataset]
     body = "".join(
         [
             f'<p class="hint">{page.text(" · ".join(about))}</p>\n',
-            page.section("Results", run.state, _table([*results(folder, config), *_cost(run)])),
+            page.section("Results", run.state, _table([*_results(folder, config, run), *_cost(run)])),
             _curve(folder.curve),
             _samples(folder.samples),
             _errors(folder.path),
@@ -51,6 +52,13 @@ def write_page(folder: RunFolder) -> Path:
 
 def _table(rows: Iterable[tuple[str, object]]) -> str:
     return page.table(("", ""), ([page.text(name), page.text(value)] for name, value in rows))
+
+
+def _results(folder: RunFolder, config: RunConfig, run: RunSummary) -> list[tuple[str, str]]:
+    """Return the results; of a task of the user's, whose code is not imported, the primary metric."""
+    if not isinstance(config.task, Unread):
+        return results(folder, config)
+    return [(run.metric.title, run.metric.text(one.top1)) for one in run.evaluations[-1:]]
 
 
 def _cost(run: RunSummary) -> list[tuple[str, object]]:
@@ -116,7 +124,7 @@ def _errors(folder: Path) -> str:
 
 
 def _commands(folder: Path, config: RunConfig) -> str:
-    run, of_images = shlex.quote(str(folder)), "image" in config.task.needs
+    run, of_images = shlex.quote(str(folder)), "image" in getattr(config.task, "needs", ["image"])
     lines = [
         f"train resume {run} " + word_of("epochs", str(2 * config.epochs)),
         f"train predict {run} {'IMAGES' if of_images else 'TEXT'}",
