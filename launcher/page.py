@@ -11,11 +11,9 @@ from string import Template
 import numpy as np
 from PIL import Image
 
-from launcher import atomic
-from launcher.disk import reason
+from launcher import atomic, outputs
 from launcher.errors import Problem, UserError, one_line
 
-_MARK = '<meta name="generator" content="train">'
 # Images up to this size are stored without loss and shown with their pixels.
 _SMALL, _QUALITY = 96, 90
 _PAGE = Path(__file__).with_suffix(".html")
@@ -103,19 +101,10 @@ def section(title: str, hint: str, body: str) -> str:
 
 
 def check_output(path: Path) -> None:
-    """Check before the work that a page can be written.
-
-    Raises UserError if the name does not end in .html, its folder is missing, or another file has the name.
-    """
+    """Check before the work that a page can be written; raises UserError as `outputs.check_file`, or without .html."""
     if path.suffix != ".html":
         raise UserError(Problem("must end in .html", "--output", path))
-    if not path.absolute().parent.is_dir():
-        raise UserError(Problem("its folder does not exist; create it first", "--output", path))
-    try:
-        if path.exists() and _MARK not in path.read_text(encoding="utf-8", errors="replace")[:1000]:
-            raise UserError(Problem("exists and is not such a page; set another name", "--output", path))
-    except OSError as error:
-        raise UserError(Problem(f"cannot be read: {reason(error)}", "--output", path)) from None
+    outputs.check_file(path)
 
 
 def write(path: Path, title: str, body: str) -> None:

@@ -21,6 +21,7 @@ from launcher.data.unreadable import read_skipped
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
+from launcher.outputs import check_file, check_replaced
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 --ema-length 0.02,0.05,0.1",
 ]
 _GALLERY, _TOP = "gallery.html", 5
+_TABLES = [f"by_{what}.csv" for what in ("class", "number", "place")]
+_FILES = [_GALLERY, *_TABLES, "confusion.png", "reliability.png", "scatter.png"]
 # Keys, and groups of keys, that an evaluation may change.
 _CHANGEABLE = (
     "dataset.path",
@@ -97,8 +100,9 @@ def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = Non
         raise UserError(f"--only-present is for one class an image, and the run is task={config.task.name}; remove it")
     devices = decide(replace(config.launch, nproc=1))
     output = Path(arguments.output or folder.path)
-    if arguments.by_class and (output / _GALLERY).exists():
-        page.check_output(output / _GALLERY)
+    # note: the names in a run folder are the program's own, but for the page
+    for name in (_FILES if arguments.output else [_GALLERY]) if arguments.by_class else ():
+        check_replaced(output / name)
     from launcher.weights.trained_model import evaluate_run
 
     top = (arguments.top or _TOP) if arguments.csv else None
@@ -169,8 +173,7 @@ def _check_csv(arguments: argparse.Namespace, config: RunConfig) -> None:
         raise UserError(f"--csv is for images, and {arguments.run} is a language model; remove it")
     if arguments.top is not None and arguments.top < 1:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
-    if not Path(arguments.csv).absolute().parent.is_dir():
-        raise UserError(Problem("its folder does not exist; create it first", "--csv", arguments.csv))
+    check_file(Path(arguments.csv), "--csv")
 
 
 def _fixed(key: str, value: Any) -> Problem:

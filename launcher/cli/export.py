@@ -13,6 +13,7 @@ from launcher.console import console, print_json, progress_bars
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.installation import how_to_add
+from launcher.outputs import check_folder
 from launcher.records.run_folder import existing
 from launcher.weights.card import CARD, ONNX, WEIGHTS
 from launcher.weights.fitted import notes
@@ -44,9 +45,10 @@ def main(arguments: argparse.Namespace) -> int:
     lengths = power_averages.lengths_of(arguments.ema_length, "--ema-length") if arguments.ema_length else [None]
     if len(lengths) > 1:
         raise UserError(Problem("exports one length; omit the others", "--ema-length", arguments.ema_length))
+    output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
+    check_folder(output)
     from launcher.weights.export import export_run
 
-    output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
         options = {"best": arguments.best, "onnx": arguments.onnx, "ema_length": lengths[0]}

@@ -30,6 +30,7 @@ from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.models.resnet import TorchvisionModel
+from launcher.outputs import check_replaced
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import other_views
@@ -103,7 +104,7 @@ def prepare_run(
     Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
     visible GPUs.
     """
-    config = with_absolute_paths(composed.config)
+    config = _with_outputs(composed.config, is_here=packages)
     if composed.inspected:
         data = composed.inspected.of(config)
     else:
@@ -125,6 +126,14 @@ def prepare_run(
     messages = [*dict.fromkeys([*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes])]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
+
+
+def _with_outputs(config: RunConfig, *, is_here: bool) -> RunConfig:
+    """Return the config with absolute paths; raises UserError if the run would replace a file on this machine."""
+    absolute = with_absolute_paths(config)
+    if is_here and absolute.heartbeat is not None:
+        check_replaced(Path(absolute.heartbeat), "heartbeat")
+    return absolute
 
 
 def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices, report: Report) -> Plan:

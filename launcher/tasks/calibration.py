@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from launcher import atomic
+from launcher.outputs import image_options
 
 _BINS = 15
 LEAST, MOST = 0.01, 100.0
@@ -77,8 +78,7 @@ def draw(bins: list[Bin], path: Path, title: str) -> None:
     axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="confidence", ylabel="accuracy")
     axes.set_title(f"{title}\nECE {calibration_error(bins):.2%}", loc="left", weight="bold", fontsize=9)
     with atomic.writing(path) as temporary:
-        # note: the temporary name has another suffix
-        figure.savefig(temporary, format="png")
+        figure.savefig(temporary, **image_options())
 
 
 def fit_temperature(outputs: Tensor, targets: Tensor, *, sigmoid: bool = False) -> float | None:

@@ -14,6 +14,7 @@ from launcher.data.batch import START
 from launcher.data.loading import EvaluationLoader
 from launcher.data.sampling import Request
 from launcher.errors import one_line
+from launcher.outputs import image_options
 from launcher.tasks import Details, Row, Task
 from launcher.tasks.calibration import Reliability, calibration_error, draw
 from launcher.tasks.images import displayed
@@ -200,5 +201,4 @@ def _draw(classes: Sequence[str], confusion: np.ndarray, path: Path, title: str)
         for row, column in zip(*counts.nonzero(), strict=True):
             colour = "white" if shares[row, column] > 0.5 else "black"
             axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=6, color=colour)
-    # note: the temporary name has another suffix
-    figure.savefig(path, format="png")
+    figure.savefig(path, **image_options())

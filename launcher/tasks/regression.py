@@ -17,6 +17,7 @@ from launcher.config.goals import Metric
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.later import torch
+from launcher.outputs import image_options
 from launcher.tasks import Details, Row
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 
@@ -195,8 +196,7 @@ class Scatter(Details):
             axes.set_xlabel(f"{name}, true", parse_math=False)
             axes.set_ylabel("predicted")
         with atomic.writing(drawing) as temporary:
-            # note: the temporary name has another suffix
-            figure.savefig(temporary, format="png")
+            figure.savefig(temporary, **image_options())
         return [*super().write(folder, title), drawing]
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from launcher import atomic
 from launcher.console import print_json
-from launcher.data.listing import is_folder
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.outputs import check_file, with_digest
 from launcher.records.run_folder import existing
 
 EXAMPLES = [
@@ -24,14 +24,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     folder, output = existing(arguments.run), arguments.output and Path(arguments.output)
-    if output and not is_folder(output.absolute().parent):
-        raise UserError(Problem("its folder does not exist; create it first", "--output", output))
+    if output:
+        check_file(output)
     from launcher_lab.study.card import as_text, card
 
     metadata, body = card(folder)
     if output:
         try:
-            atomic.write_text(output, as_text(metadata, body))
+            atomic.write_text(output, with_digest(as_text(metadata, body)))
         except OSError as error:
             message = f"cannot be written: {reason(error, 'pass another')}"
             raise UserError(Problem(message, "--output", output)) from None

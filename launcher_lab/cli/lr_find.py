@@ -16,6 +16,7 @@ from launcher.console import console, facts, print_json
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.launch import measure, prepare_here
+from launcher.outputs import check_file, image_options
 from launcher.plan.plan import Plan
 from launcher.schedules.constant import Constant
 from launcher_lab.study.report import COLOURS, GREY, drawing, write_file
@@ -47,6 +48,8 @@ def main(arguments: argparse.Namespace) -> int:
     if not _FEWEST <= arguments.steps <= _MOST:
         raise UserError(Problem(f"must be from {_FEWEST} to {_MOST:,}", "--steps", arguments.steps))
     composed = arguments.composed or compose(arguments.overrides)
+    if arguments.output:
+        check_file(Path(arguments.output))
     prepared = prepare_here(composed)
     plan, config = prepared.plan, prepared.plan.config
     if plan.total_steps < _FEWEST:
@@ -132,4 +135,4 @@ def draw(points: Points, chosen: float | None, path: Path, *, title: str) -> Non
         axes.set_ylim(low - 0.2 * (first - low), first + 0.5 * (first - low))
         axes.set_xscale("log")
     axes.legend(frameon=False)
-    write_file(path, lambda temporary: figure.savefig(temporary, format="png"))
+    write_file(path, lambda temporary: figure.savefig(temporary, **image_options()))

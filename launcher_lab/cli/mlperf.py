@@ -19,6 +19,7 @@ from launcher.errors import UserError
 from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
 from launcher.optimizers.lars import LARSConfig
 from launcher.optimizers.sgd import SGDConfig
+from launcher.outputs import check_replaced
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.run_folder import RunFolder, existing
@@ -38,6 +39,7 @@ def main(arguments: argparse.Namespace) -> int:
     sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
     if not sizes:
         raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
+    check_replaced(folder.path / LOG, "mlperf", "rename it")
     config = read(folder.config)
     if config.task.primary.name != "top1":
         has = f"{folder.path} has task={config.task.name}, and MLPerf's log is of classification, with top-1"
@@ -50,6 +52,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
+LOG = "mlperf.log"
 _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
 
@@ -80,7 +83,7 @@ def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
     rows = read_metrics(folder.metrics)
     if not rows or rows[0]["kind"] != "start":
         return None
-    path = folder.path / "mlperf.log"
+    path = folder.path / LOG
     started = min(folder.config.stat().st_mtime, rows[0]["time"])
     atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, started)))
     return path

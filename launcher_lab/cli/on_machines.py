@@ -17,6 +17,7 @@ from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.installation import page
+from launcher.outputs import check_file
 from launcher.records.progress import duration
 from launcher_lab.cli.budget import choose
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
@@ -56,6 +57,8 @@ def handle(arguments: argparse.Namespace) -> int | None:
     if arguments.budget is not None:
         name = _typed(arguments, "hardware") if named is None and arguments.on is None else named and named.machine
         return choose(arguments, [known[name]] if name in known else [*known.values()])
+    if arguments.image:
+        check_file(Path(arguments.image), "--image")
     composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
     if arguments.prices == "sky" and arguments.on == ALL:
         left = len(known) - len(priced)

@@ -14,6 +14,7 @@ from launcher.counts import count_of
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
 from launcher.installation import how_to_add
+from launcher.outputs import check_folder, check_replaced
 from launcher.records.run_folder import RunFolder, existing
 
 if TYPE_CHECKING:
@@ -63,6 +64,10 @@ def _check(arguments: argparse.Namespace) -> None:
             raise UserError(f"--public is for {HUB}NAME/MODEL; remove it")
         if not place.removeprefix(_FOLDER) or (Path(place.removeprefix(_FOLDER)) / "config.yaml").exists():
             raise UserError(Problem("is not a folder for a model; pass another", "place", place))
+        folder = Path(place.removeprefix(_FOLDER))
+        for path in (folder, folder / "onnx"):
+            check_folder(path, "place", "pass another folder")
+        check_replaced(folder / "README.md", "place", "pass another folder")
         return
     from launcher.weights.hub import repository
     from launcher_lab.publish.upload import check_repository

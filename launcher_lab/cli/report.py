@@ -7,8 +7,8 @@ from pathlib import Path
 
 from launcher.console import console, print_json
 from launcher.counts import count_of
-from launcher.data.listing import is_folder
 from launcher.errors import Problem, UserError
+from launcher.outputs import check_file, image_options
 from launcher.records.run_folder import RunFolder
 from launcher_lab.cli.compare import add_axes
 
@@ -38,8 +38,7 @@ def main(arguments: argparse.Namespace) -> int:
     for path in outputs:
         if path.suffix not in _FORMS:
             raise UserError(Problem(f"must end in one of {', '.join(_FORMS)}", "--output", path))
-        if not is_folder(path.absolute().parent):
-            raise UserError(Problem("its folder does not exist; create it first", "--output", path))
+        check_file(path)
     if not outputs:
         return _pages(arguments)
     from launcher_lab.study.report import page, tradeoff_figure, write_file
@@ -55,8 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
             write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
         else:
             figure = tradeoff_figure(results, title=arguments.title, axis=axis)
-            # note: the temporary name has no suffix for the format
-            write_file(path, partial(figure.savefig, format=path.suffix[1:]))
+            write_file(path, partial(figure.savefig, **image_options(path.suffix)))
         if not arguments.json:
             console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
     if arguments.json:

@@ -13,6 +13,7 @@ from launcher.config.schema import Hardware, RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
+from launcher.outputs import image_options
 from launcher.plan.plan import Plan
 from launcher_lab.predict.prediction import Prediction, efficiencies
 from launcher_lab.study.curves import Cost, Curve
@@ -205,7 +206,7 @@ def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
         figure.legend(loc="outside lower center", ncols=3)
     figure.draw_without_rendering()  # note: determines the positions of the points
     _name(axes, front)
-    write_file(path, lambda temporary: figure.savefig(temporary, format=path.suffix[1:]), "--image")
+    write_file(path, lambda temporary: figure.savefig(temporary, **image_options(path.suffix)), "--image")
 
 
 def _place(offer: Offer) -> tuple[float, float]:

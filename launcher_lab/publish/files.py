@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.outputs import with_digest
 from launcher.records.run_folder import RunFolder
 from launcher.weights.card import CARD
 from launcher.weights.export import export_run
@@ -53,7 +54,8 @@ def write_files(
         use += ["", f'timm.create_model("{timm_name}", pretrained=True)']
     metadata, body = card(folder, step=described["step"], use=use, library="timm" if has_timm else None)
     parts = [body, *_pictures(images), *([described["note"]] if described["note"] else [])]
-    (output / README).write_text(as_text(metadata, "\n".join(parts).rstrip("\n") + "\n"), encoding="utf-8")
+    text = as_text(metadata, "\n".join(parts).rstrip("\n") + "\n")
+    (output / README).write_text(with_digest(text), encoding="utf-8")
     return Published(sizes(output), has_timm)
 
 

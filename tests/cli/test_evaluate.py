@@ -154,7 +154,7 @@ def test_a_class_name_that_is_not_text_has_a_row_in_every_format(run: RunFolder,
     page = Page(tmp_path / "gallery.html")
     assert r"\udcff/0.png" in "".join(page.texts)
     (tmp_path / "gallery.html").write_text("my own")
-    assert "exists and is not such a page" in refused(*words)
+    assert "exists and is no output of this version of train" in refused(*words)
     names = [row["name"] for row in csv.DictReader((tmp_path / "by_class.csv").open())]
     assert names[0] == r"\udcff"
     assert "'=1+1" in names

@@ -41,7 +41,7 @@ def test_only_a_page_is_replaced(tmp_path: Path) -> None:
         *WORDS[1:],
     ]
     (path := tmp_path / "look.html").write_text("<p>my own</p>")
-    assert "exists and is not such a page" in refused("look", *shapes, "-o", str(path))
+    assert "exists and is no output of this version of train" in refused("look", *shapes, "-o", str(path))
     assert path.read_text() == "<p>my own</p>"
     path.unlink()
     for _ in range(2):

@@ -118,5 +118,5 @@ def test_names_are_escaped_and_only_a_page_is_replaced(here: Here, with_page: No
     (run / "environment.json").write_text("[]")
     output_of("report", str(run))
     (run / "index.html").write_text("<p>my own</p>")
-    assert "exists and is not such a page" in refused("report", str(run))
+    assert "exists and is no output of this version of train" in refused("report", str(run))
     assert Path(run, "index.html").read_text() == "<p>my own</p>"
