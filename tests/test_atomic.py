@@ -1,12 +1,15 @@
 """Files appear complete or not at all, even if writers are killed, fail or run concurrently."""
 
 import multiprocessing
+import os
 import socket
 import stat
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
 from launcher import atomic
+from launcher.records.run_folder import create
 
 
 def names(folder: Path) -> list[str]:
@@ -54,3 +57,26 @@ def test_the_file_has_the_usual_permissions(tmp_path: Path) -> None:
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "ab"]
     assert modes[0] == modes[1]
     assert (tmp_path / "a").read_bytes() == "é".encode()
+
+
+def test_only_the_temporary_files_of_running_processes_stay(tmp_path: Path) -> None:
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (tmp_path / "index").mkdir()
+    with atomic.writing(tmp_path / "index" / "own") as own:
+        own.touch()
+        killed = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{dead.pid}-"))
+        elsewhere = own.with_name(own.name.replace(socket.gethostname(), "node9"))
+        users = own.with_name(".mine.tmp")
+        for path in (killed, elsewhere, users):
+            path.touch()
+        atomic.remove_left_over(tmp_path)
+        assert {*(tmp_path / "index").iterdir()} == {own, users}
+
+
+def test_the_lock_of_a_run_removes_what_a_killed_start_has_left(tmp_path: Path) -> None:
+    folder = create(tmp_path, "run")
+    left = folder.checkpoints / f".step-00000001.pt.{socket.gethostname()}-999999999-0123abcd.tmp"
+    left.touch()
+    with folder.locked():
+        assert not left.exists()

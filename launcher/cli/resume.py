@@ -69,18 +69,19 @@ def _resume(arguments: argparse.Namespace) -> Ended:
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(runs))
         console().print(verbatim(f"resuming {name}, the newest unfinished run"))
+    fetched_from = None
     if "://" in name:
         from launcher.training.mirror import Mirror
 
         mirror = Mirror(name.rstrip("/"))
         path = _folder_for(runs, name)
         check_new(runs, path.name)
-        name = str(mirror.fetch(path).path)
+        name, fetched_from = str(mirror.fetch(path).path), mirror.url
         console().print(verbatim(f"{name} is fetched from {mirror.url}"))
     folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, words, int(steps[-1]) if steps else None)
+    return resume(folder, words, int(steps[-1]) if steps else None, fetched_from=fetched_from)
 
 
 def newest_unfinished(runs: Path) -> Path:

@@ -37,6 +37,7 @@ from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
 from launcher.rank.signs import REPLAY_STEP
 from launcher.records.metrics import is_finished, read_attempts, read_last
+from launcher.records.mirrored import check_mirrored, mirror_url, mirrored
 from launcher.records.origins import note_resume, write_origins
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
@@ -67,7 +68,7 @@ def start(
         prepared = prepare_new(composed, runs=composed.config.launch.nnodes == 1, measures=measures, report=report)
     config = prepared.plan.config
     if (restored := _from_mirror(config, out)) is not None:
-        return resume(restored, launcher=launcher)
+        return resume(restored, launcher=launcher, fetched_from=mirror_url(config, restored.path.name))
     for note in few_of(prepared.notes):
         out.print(f"note: {note}", style="yellow", markup=False)
     images = identity(config, prepared.skipped, prepared.images)
@@ -121,11 +122,12 @@ def resume(
     words: Sequence[str] = (),
     from_step: int | None = None,
     launcher: type[InThisProcess] | None = None,
+    fetched_from: str | None = None,
 ) -> Ended:
     """Resume a run from its newest checkpoint on the devices of this machine.
 
     `words` are `key=value` changes, which the run's config keeps. from_step: resume from the checkpoint of this step
-    instead, or from the start of the run; later checkpoints are renamed, and no longer used.
+    instead, or from the start of the run; later checkpoints are renamed, and no longer used. fetched_from: its mirror.
 
     Raises UserError if another process uses the folder, the images are missing, or a word would change completed steps.
     """
@@ -133,6 +135,7 @@ def resume(
     before = read(folder.config, to_resume=True)
     config, out = here_again(with_absolute_paths(continued(before, words))), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
+        check_mirrored(folder, config, words, fetched_from)
         if from_step is None:
             check_checkpoints(folder)
         else:
@@ -249,15 +252,15 @@ def _train(
     nodes = config.launch.nnodes
     several = f"{count_of(nodes, 'node')} with {devices} each; that of rank 0 shows the progress"
     ranks = several if nodes > 1 else str(devices)
-    where = one_line(str(folder.path))
-    length = f"{count_of(plan.epochs, 'epoch')} of {plan.epoch_steps}"
+    where, length = one_line(str(folder.path)), f"{count_of(plan.epochs, 'epoch')} of {plan.epoch_steps}"
     log = folder.logs / "rank-0.log"
     view = ProgressView(
         folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log
     )
     for note in prepared.notes:
         view.log(f"note: {note}")
-    view.print(f"{where}: {length} on {ranks}")
+    for line in (f"{where}: {length} on {ranks}", *mirrored(folder, config)):
+        view.print(line)
     from launcher.launch.elastic import Launcher
     from launcher.launch.rendezvous import who_may_connect
 

@@ -142,6 +142,8 @@ class RunFolder:
             else:
                 raise UserError(f"run folder {self.path} is in use by {holder}; wait for it, or stop it")
             note_holder(file.fileno())
+            if nodes == 1:
+                atomic.remove_left_over(self.path)
             yield
 
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from launcher import atomic
 from launcher.config.formats import FORMAT, JOB
@@ -15,17 +15,38 @@ from launcher.version import __version__
 
 @dataclass(frozen=True)
 class Writer:
-    """The first writer of a run folder. `job` is None for a run that no job has started."""
+    """The first writer of a run folder. `job` is None for a run that no job has started.
+
+    place: the path from which the run may be mirrored; None in an earlier version.
+    """
 
     format: int
     version: str
     job: str | None
+    place: str | None = None
 
 
 def write_writer(folder: RunFolder) -> None:
     """Record this version, and the job of this command."""
-    writer = Writer(FORMAT, __version__, os.environ.get(JOB))
+    _write(folder, Writer(FORMAT, __version__, os.environ.get(JOB), _place(folder)))
+
+
+def is_moved(folder: RunFolder) -> bool:
+    """Return whether a folder is not where its writer has recorded; raises as `read_writer`."""
+    return read_writer(folder).place != _place(folder)
+
+
+def write_place(folder: RunFolder) -> None:
+    """Record where a folder is now; raises as `read_writer`."""
+    _write(folder, replace(read_writer(folder), place=_place(folder)))
+
+
+def _write(folder: RunFolder, writer: Writer) -> None:
     atomic.write_text(folder.writer, json.dumps(asdict(writer), indent=1) + "\n")
+
+
+def _place(folder: RunFolder) -> str:
+    return str(folder.path.resolve())
 
 
 def read_writer(folder: RunFolder) -> Writer:
@@ -37,7 +58,7 @@ def read_writer(folder: RunFolder) -> Writer:
         return Writer(1, "0.1", None)
     try:
         values = json.loads(patiently(lambda: read_regular(folder.writer), folder.writer))
-        return Writer(int(values["format"]), str(values["version"]), values["job"])
+        return Writer(int(values["format"]), str(values["version"]), values["job"], values.get("place"))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{folder.writer} is damaged; restore it, or remove it if version 0.1 wrote the run") from None
 

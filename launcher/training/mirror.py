@@ -22,6 +22,7 @@ from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few, one_line
 from launcher.installation import how_to_open
 from launcher.paths import local_path
+from launcher.records.mirrored import KEY, mirror_url
 from launcher.records.run_folder import SNAPSHOT, RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
@@ -151,13 +152,13 @@ def check_protocol(url: str) -> None:
 
 
 def _problem(url: str, message: str) -> UserError:
-    return UserError(Problem(message, "checkpoint.mirror", url))
+    return UserError(Problem(message, KEY, url))
 
 
 def mirror_of(config: RunConfig, name: str) -> Mirror | None:
     """Open the mirror of the run of this name; None without `checkpoint.mirror`."""
-    url = config.checkpoint.mirror
-    return None if url is None else Mirror(f"{url.rstrip('/')}/{name}")
+    url = mirror_url(config, name)
+    return None if url is None else Mirror(url)
 
 
 class Pusher:

@@ -51,6 +51,8 @@ def card(
         raise UserError(f"{folder.path} has no evaluation of its checkpoint of step {step:,}; add --best")
     if not evaluations:
         raise UserError(f"{folder.path} has no evaluation yet; type train resume {shlex.quote(str(folder.path))}")
+    if run.state == "damaged":
+        raise UserError(f"{folder.path} is damaged: {run.problem}; restore the file")
     name = shlex.quote(folder.path.name)
     parts = [
         f"# {config.model.architecture} on {config.dataset.name}",

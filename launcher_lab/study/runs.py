@@ -17,7 +17,7 @@ from launcher.counts import count_of
 from launcher.data.listing import is_folder
 from launcher.errors import MachineError, Problem, UserError, first_few
 from launcher.plan.epochs import dilated_epochs
-from launcher.records.metrics import Row, read_rows, without_void
+from launcher.records.metrics import Row, is_whole, read_rows, without_void
 from launcher.records.progress import wall_seconds
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
 from launcher.regular import read_regular
@@ -181,7 +181,11 @@ def read_run(path: Path, metric: str | None = None) -> RunSummary:
     identities: tuple[str, ...] = ()
     try:
         rows = read_rows(folder.metrics, outline=True)
-        facts, identities = facts_of(rows, metric, config), noted_datasets(folder)
+        read = facts_of(rows, metric, config)
+        # note: float would read a number that is a text, such as "nan"
+        if wrong := [row["kind"] for row in rows if not is_whole(row)]:
+            raise ValueError(first_few(wrong))
+        facts, identities = read, noted_datasets(folder)
     except OSError as error:
         problem = problem or f"{folder.metrics.name}: {error.strerror}"
     except (UserError, MachineError) as error:
@@ -256,7 +260,7 @@ def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
     except (UserError, MachineError) as error:
         return {}, str(error).replace(str(path), path.name)
     try:
-        typed_run(values, path.name)
+        typed_run(values, path.name, imports=False)
     except UserError as error:
         if wrong := [str(problem) for problem in error.problems if problem.message != MISSING]:
             return values, f"{path.name}: {first_few(wrong)}"

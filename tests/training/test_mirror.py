@@ -121,6 +121,21 @@ def test_a_run_waits_for_its_last_copy_without_a_warning(here: Here, monkeypatch
     assert "runs/second (no space in the bucket, after 0 s)" in output
 
 
+def test_a_moved_run_is_mirrored_only_if_that_is_typed_again(here: Here, tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    line = f"is mirrored to {url}/first"
+    assert line in here(*SMALL, "epochs=2", "run_name=first", f"checkpoint.mirror={url}").stdout
+    copies = {path: path.stat().st_mtime_ns for path in (tmp_path / "bucket").rglob("*") if path.is_file()}
+    shutil.move(tmp_path / "runs", tmp_path / "theirs")
+    run = str(tmp_path / "theirs" / "first")
+    refusal = here("resume", run, "epochs=3", code=2).stderr
+    assert f"checkpoint.mirror={url}: {run} was moved or copied here" in refusal
+    assert f"type checkpoint.mirror={url} again" in refusal
+    assert copies == {path: path.stat().st_mtime_ns for path in copies}
+    assert line in here("resume", run, "epochs=3", f"checkpoint.mirror={url}").stdout
+    assert line in here("resume", f"{url}/first", "epochs=4").stdout
+
+
 def test_a_failed_push_is_a_warning_and_the_next_one_retries(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     push, failures = Mirror.push, iter([OSError("no space in the bucket")])
 

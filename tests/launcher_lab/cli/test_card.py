@@ -35,7 +35,12 @@ def test_the_card_has_metrics_recipe_versions_and_the_command_without_paths(here
     assert str(here.folder) not in text
     file = here.folder / "README.md"
     assert output_of("card", str(run), "-o", str(file)) == f"{file}\n"
-    assert file.read_text() == text
+    assert file.read_text().startswith(text)
+    assert output_of("card", str(run), "-o", str(file)) == f"{file}\n"
+    with (run / "metrics.jsonl").open("a") as records:
+        records.write(json.dumps({**last, "train_seconds": "nan"}) + "\n")
+    assert "is damaged: metrics.jsonl: a record has a wrong value: eval" in refused("card", str(run))
+    (run / "metrics.jsonl").write_bytes(b"".join((run / "metrics.jsonl").read_bytes().splitlines(True)[:-1]))
     document = json.loads(output_of("card", str(run), "--json"))
     assert document["text"] in text
     (run / "environment.json").write_text("[]")
