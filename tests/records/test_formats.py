@@ -193,7 +193,7 @@ def test_an_algorithm_of_another_version_is_never_ignored(old: Path) -> None:
 
 def test_a_run_folder_has_the_version_that_wrote_it(tmp_path: Path) -> None:
     run = Here(tmp_path, {**os.environ, JOB: "mine"}).small("first")
-    assert read_writer(RunFolder(run)) == Writer(FORMAT, launcher.__version__, "mine")
+    assert read_writer(RunFolder(run)) == Writer(FORMAT, launcher.__version__, "mine", str(run.resolve()))
 
 
 def test_a_job_uses_no_run_of_another(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
