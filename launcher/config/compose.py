@@ -60,8 +60,6 @@ def compose(words: Sequence[str]) -> Composed:
 
 def _with_installed(config: RunConfig) -> RunConfig:
     """Return the config with the installed packages that it uses among the code."""
-    if code.is_read_only():
-        return config
     own = [one for group in SWITCHED for one in getattr(config, group).values()]
     names = [type(one).__module__ for one in (*own, *vars(config).values())]
     names += [one.target for one in (*own, *vars(config).values()) if isinstance(one, Called)]
@@ -104,7 +102,7 @@ class Composition:
             values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
             values, config, files = self._with_loader(values, validate(values, self.origin))
-            config = _with_installed(config)
+            config = config if code.is_read_only() else _with_installed(config)
         problems.settle()
         hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
         origins = {key: self.origin(key) for key, _ in leaves(values)}
