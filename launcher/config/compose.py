@@ -51,10 +51,7 @@ class Composed:
 
 
 def compose(words: Sequence[str]) -> Composed:
-    """Compose the run config of a command line's `key=value` words.
-
-    Raises UserError with all errors, each with key, value, origin and the nearest valid name.
-    """
+    """Compose the run config of `key=value` words; raises UserError with all errors and the nearest valid names."""
     return Composition(words).composed()
 
 
