@@ -142,6 +142,7 @@ def drawn(rank: int, count: int, folder: Path, policy: str) -> None:
     (folder / f"{count}-{rank}.json").write_text(json.dumps(epochs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["infobatch", "progressive"])
 def test_any_number_of_ranks_draws_the_same_samples(policy: str, tmp_path: Path) -> None:
     samples = []

@@ -71,6 +71,7 @@ def test_no_network_is_both_fitted_and_held_out_on_a_machine() -> None:
     assert not fitted & {(figure.name, figure.machine) for figure in figures() if not figure.fits}
 
 
+@pytest.mark.slow
 # note: these need few traced networks; the other rows would need minutes of tracing
 @pytest.mark.parametrize(
     "figure",

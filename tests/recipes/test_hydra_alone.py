@@ -57,6 +57,7 @@ def alone() -> dict[str, Any]:
     return composed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES)
 def test_hydra_composes_what_train_show_prints(line: str, alone: dict[str, Any]) -> None:
     shown = yaml.safe_load(output_of("show", *line.split()))

@@ -218,6 +218,7 @@ def test_three_ranks_evaluate_the_last_partial_batch_as_one(text: Path, tmp_path
     assert (one.samples, one.metrics) == (11, pytest.approx(expected.metrics, rel=1e-6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alibi", [[], ["alibi", "stochastic_depth"]])
 def test_steps_of_all_lengths_are_compiled_before_the_first(alibi: list[str], text: Path, traced: None) -> None:
     name = "algorithms.sequence_length_warmup"

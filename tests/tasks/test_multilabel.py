@@ -102,6 +102,7 @@ def metrics_of(task: Task, outputs: Tensor, labels: Tensor) -> dict[str, float]:
     return result.metrics
 
 
+@pytest.mark.slow
 def test_three_ranks_have_the_metrics_of_one() -> None:
     on_ranks(3, compare_with_one)
 

@@ -216,6 +216,7 @@ def test_steps_are_rehearsed_and_captured(images: Path) -> None:
     assert_same_state(run, plain)
 
 
+@pytest.mark.slow
 def test_steps_of_all_sizes_are_compiled_before_the_first(images: Path, traced: None) -> None:
     words = ["algorithms=[progressive_resizing,cutmix,ema]", "algorithms.progressive_resizing.initial_scale=0.5"]
     words += ["precision=fp32", "model.levels=2", "model.filters=4"]

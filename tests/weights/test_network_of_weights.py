@@ -10,6 +10,7 @@ from tests.runs import SHAPES, SMALL, Here
 pytestmark = pytest.mark.usefixtures("tiny_networks")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exported", [False, True])
 @pytest.mark.parametrize(
     ("surgery", "usual", "changes"),

@@ -27,6 +27,8 @@ from tests.counted_steps import made_up
 from tests.images import write_images
 from tests.made_runs import MakeRun
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = [Length(10, 70.0), Length(20, 75.0), Length(40, 78.0)]
 
 

@@ -13,6 +13,8 @@ from launcher_lab.predict.prediction import Prediction, efficiencies
 from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 from launcher_lab.study.published import published_curves
 
+pytestmark = pytest.mark.slow
+
 SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
 
 

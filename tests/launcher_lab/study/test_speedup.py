@@ -7,6 +7,8 @@ from scipy import stats
 from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected
 from tests.curves import curve
 
+pytestmark = pytest.mark.slow
+
 
 def test_speed_up_and_gain_by_hand() -> None:
     fast = curve("fast", (10, 70), (40, 74), (160, 75))
