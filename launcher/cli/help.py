@@ -87,8 +87,6 @@ def _similar(word: str, every: list[Table]) -> _Found:
     """
     if recipes.find(word) is not None:
         raise UserError(Problem(f"is a recipe; type train plan recipe={word}", "help", word))
-    if line := line_instead(word, word):
-        raise UserError(Problem(f"is no key; {line}", "help", word))
     start = re.compile(rf"(?:\b|_){re.escape(word)}", re.IGNORECASE)
     if any(row.key.endswith(f".{word}") for one in every for row in one.rows):
         start = re.compile(rf"\.{re.escape(word)} ")
@@ -96,6 +94,8 @@ def _similar(word: str, every: list[Table]) -> _Found:
     options = _options(every, lambda name, about: start.search(f"{name} {about}") is not None)
     if (rows or options) and len(word) > 1:
         return _shown(rows), options
+    if line := line_instead(word, word):
+        raise UserError(Problem(f"is no key; {line}", "help", word))
     verbs = {verb: verb for verb in cli.VERBS} | synonyms("verbs")
     like = nearest(word, [*verbs, *synonyms("keys"), *(one.section for one in every)]) or nearest_key(word)
     hint = f"did you mean train help {verbs.get(like, like)}?" if like else "`train --help` lists the verbs"

@@ -80,4 +80,4 @@ def test_each_command_of_the_page_works(site: Path, packages: Path, folder: Path
     if "run_name=mine" in words:
         assert len((folder / "runs" / "mine" / "norms.txt").read_text().splitlines()) == 2
     if "logger=diary" in words:
-        assert (folder / "runs" / "dear" / "diary.txt").read_text().startswith("step 1: top-1")
+        assert (folder / "runs" / "dear" / "diary.txt").read_text().startswith("step 8: top-1")
