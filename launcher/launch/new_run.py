@@ -11,7 +11,7 @@ from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
-from launcher.errors import Problem, Problems, UserError
+from launcher.errors import Problem, Problems
 from launcher.launch.devices import Devices
 from launcher.launch.files_first import files_first
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run
@@ -37,22 +37,20 @@ def prepare_new(
     packages: whether the run has the packages of this machine. runs: whether its folder must be new on this machine.
     measures: with these the run starts, and may write FFCV files. The others are those of `prepare_run`.
 
-    Raises UserError with everything that cannot work, before any file is written.
+    Raises UserError with what cannot work, first what is known without the images, before any file is written.
     """
-    config, problems = composed.config, _problems(composed.config, packages=packages, runs=runs)
-    try:
-        prepared = prepare_run(
-            composed,
-            devices=devices,
-            must_exist=must_exist,
-            packages=packages,
-            with_weights=with_weights,
-            measures=measures,
-            report=report,
-        )
-    except UserError as error:
-        raise UserError(*problems, *error.problems) from None
-    problems.settle()
+    config = composed.config
+    # note: before the images are listed, which may take minutes
+    _problems(config, packages=packages, runs=runs).settle()
+    prepared = prepare_run(
+        composed,
+        devices=devices,
+        must_exist=must_exist,
+        packages=packages,
+        with_weights=with_weights,
+        measures=measures,
+        report=report,
+    )
     if measures is None:
         return prepared
     if (with_files := files_first(composed, prepared, report)) is not None:

@@ -234,3 +234,14 @@ def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
         assert outputs.shape == step.task.output_shape(2, view)
     with nothing_computed():
         rehearse(run)
+
+
+def test_what_is_known_without_the_images_is_refused_before_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.launch.new_run.prepare_run", lambda *_, **__: pytest.fail("images are listed"))
+    (Path("runs") / "taken").mkdir(parents=True)
+    (Path("runs") / "taken" / "metrics.jsonl").touch()
+    words = [*ON_A_CPU, "checkpoint.mirror=file:///bucket", "stop.minutes=1", "launch.nnodes=2", "launch.rdzv=a:1"]
+    with pytest.raises(UserError, match=r"(?s)checkpoint.mirror=.* needs run_name=NAME.*stop.minutes=1.* one node"):
+        prepare_new(compose(words))
+    with pytest.raises(UserError, match="run_name=taken"):
+        prepare_new(compose([*ON_A_CPU, "run_name=taken"]))

@@ -139,10 +139,13 @@ def label_columns(names: Sequence[str], columns: Columns, where: str) -> list[st
 
 
 def column_of(names: Collection[str], what: str, wanted: str | None, where: str) -> str:
-    """Return the column of the images or labels of a table: the wanted one, or the first usual one.
+    """Return the column of the images or labels of a table: the wanted one, or a usual one, of images the first.
 
-    Raises UserError if it does not exist.
+    Raises UserError if it does not exist, or if several may be the labels.
     """
+    if what == "label" and not wanted and len(usual := [name for name in _USUAL[what] if name in names]) > 1:
+        message = f"{where} has the columns {' and '.join(usual)}, which may differ; set one of them"
+        raise UserError(Problem(message, f"dataset.columns.{what}", wanted))
     if (name := _present(names, what, wanted)) is None:
         message = f"{where} has no such column; its columns are {first_few([*names])}; set one of them"
         raise UserError(Problem(message, f"dataset.columns.{what}", wanted))
@@ -210,9 +213,9 @@ def _json_label(content: bytes, archive: str, name: str, columns: Columns) -> st
     if not isinstance(values, dict):
         return None
     names = columns.label if isinstance(columns.label, list) else [columns.label]
-    keys = [_present(values, "label", one) for one in names]
-    if None in keys:
+    if None in [_present(values, "label", one) for one in names]:
         return None
+    keys = [column_of(values, "label", one, f"{archive}: {name}") for one in names]
     label, folders = label_text([*map(values.get, keys)], columns, f"{archive}: {name}"), PurePosixPath(name).parts[:-1]
     others = [one for one in folders if one.casefold() not in SPLIT_NAMES]
     if columns.label is None and others and label not in others:

@@ -202,6 +202,26 @@ def test_a_blank_among_states_of_classes_is_refused_with_its_row(blank: str | No
         inspect_data(compose([*words, "dataset.columns.label=[x,y]"]).config, must_exist=True)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_two_columns_that_may_be_the_labels_are_refused(name: str, tmp_path: Path) -> None:
+    rows = [{"image": f"{number}.png", "target": "a", "class": "b" if number % 2 else "c"} for number in range(6)]
+    for row in rows:
+        Image.new("RGB", (40, 32)).save(tmp_path / row["image"])
+    lines = (
+        [*map(json.dumps, rows)]
+        if name.endswith("l")
+        else [",".join(one) for one in (rows[0], *map(dict.values, rows))]
+    )
+    (tmp_path / name).write_text("\n".join(lines))
+    words = ["dataset=image_folder", f"dataset.path={tmp_path / name}", "dataset.val_split=0.4"]
+    with pytest.raises(
+        UserError, match=f"columns.label=null: .*{name} has the columns class and target, which may differ"
+    ):
+        inspect_data(compose(words).config, must_exist=True)
+    config = inspect_data(compose([*words, "dataset.columns.label=class"]).config, must_exist=True).config
+    assert config.dataset.classes == 2
+
+
 def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
     for number in range(6):
         Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
