@@ -237,7 +237,7 @@ def differing(runs: Sequence[RunSummary]) -> list[list[str]]:
     names = dict.fromkeys(name for values in every for name in values)
     texts = {name: [json.dumps(values.get(name), default=str) for values in every] for name in names}
     differ = [name for name in names if len(set(texts[name])) > 1]
-    # note: the values of an algorithm that only some runs have say no more than its name
+    # note: the values of an algorithm that only some runs have print no more than its name
     switched = {name[1:] for name in differ if name.startswith("+")}
     differ = [name for name in differ if not (name.startswith("algorithms.") and name.split(".")[1] in switched)]
     return [[_shown_value(name, values.get(name)) for name in differ] for values in every]

@@ -22,7 +22,7 @@ POINT_COLUMNS = (
     *("minutes_mean", "minutes_deviation", "wall_minutes_mean", "usd_mean"),
     *("front_time", "front_wall", "front_money", "front_epochs", "source", "note", "runs"),
 )
-# A comparison of so many single runs begins with the runs, with so many values in which their configs differ.
+# A comparison of so many single runs starts with the runs, with so many values in which their configs differ.
 _FEW_RUNS, _MOST_SHOWN = 12, 6
 _HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "money": "USD", "epochs": "epochs"}
 

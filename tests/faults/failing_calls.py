@@ -97,7 +97,7 @@ def _follow(plan: Plan, below: Path, report: Path) -> None:
 def plans(calls: int, stride: int) -> Iterator[Plan]:
     """Yield every `stride`-th plan of a command with so many calls: each call, each errno, once and lasting.
 
-    It begins at a constant one: the number of calls is another one with each file system and version of a library.
+    It starts at a constant one: the number of calls is another one with each file system and version of a library.
     """
     every = [
         Plan(number, error, lasting) for number in range(1, calls + 1) for error in ERRORS for lasting in (False, True)
