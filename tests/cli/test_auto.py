@@ -55,6 +55,7 @@ def facts(**changes: Any) -> Facts:
         (IMAGENET, "small", {"epochs": 10}),
         ({"on_gpus": True, "processes": 8, **IMAGENET}, "mild", {}),
         ({"on_gpus": True, "processes": 1, **IMAGENET}, "mild", {"device_batch_size": 256}),
+        ({"on_gpus": True, "processes": 4, **IMAGENET}, "mild", {"device_batch_size": 256}),
         ({"on_gpus": True, "processes": 3, **IMAGENET}, "mild", {"batch_size": 2043, "device_batch_size": 227}),
         ({"on_gpus": True, "processes": 8, "images": 100000}, "mild", {"batch_size": 512}),
         ({"on_gpus": True, "processes": 8, "epochs": 59, **IMAGENET}, "mild", {}),
