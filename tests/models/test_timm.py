@@ -59,6 +59,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("timm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", SAMPLE)
 def test_an_architecture_trains_resumes_to_the_same_bits_and_exports(architecture: str, exports: Path) -> None:
     whole = trainer(architecture)
@@ -109,6 +110,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.slow
 def test_exports_load_as_plain_timm_models_without_the_launcher(exports: Path, tmp_path: Path) -> None:
     if not list(exports.iterdir()):
         _export(trainer(SAMPLE[0]), exports / SAMPLE[0])

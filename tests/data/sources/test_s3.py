@@ -49,6 +49,7 @@ def bucket(server: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> B
     return server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", [SHARDS, f"{SHARDS}/folders"], ids=["shards", "folders"])
 def test_training_reads_the_same_stream_for_any_number_of_workers_and_from_any_step(
     url: str, bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
