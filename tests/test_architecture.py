@@ -5,6 +5,8 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,27 @@ def imported(path: Path, *, at_top_only: bool) -> set[str]:
     nodes = tree.body if at_top_only else list(ast.walk(tree))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return names | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield all nodes below one but those below `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        only_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+        for one in child.orelse if only_types else [child]:  # type: ignore[attr-defined]
+            yield one
+            yield from running(one)
+
+
+def modules_imported(path: Path, modules: dict[str, Path]) -> set[str]:
+    """Return the modules that a file imports at its top or inside of functions, but for types alone."""
+    names: set[str] = set()
+    for node in running(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            below = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= {full if full in modules else str(node.module) for full in below}
+    return names & modules.keys()
 
 
 def started(path: Path) -> set[str]:
@@ -101,6 +124,13 @@ def test_imports_follow_the_table_and_the_table_of_lab_lists_no_unused_one(packa
         assert packages_used <= ALLOWED[package] | {package}, path
         used |= packages_used
     assert not package.startswith("launcher_lab/") or used - {package} == ALLOWED[package]
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    paths = [*ROOT.rglob("*.py"), *LAB.rglob("*.py")]
+    names = [".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in paths]
+    modules = {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+    TopologicalSorter({name: modules_imported(path, modules) - {name} for name, path in modules.items()}).prepare()
 
 
 def test_the_launcher_does_not_mention_the_lab() -> None:
@@ -223,11 +253,9 @@ def test_no_test_imports_another() -> None:
         assert not {name for name in imported(path, at_top_only=False) if name.split(".")[-1].startswith("test_")}, path
 
 
-def test_files_and_functions_are_short() -> None:
-    code = [*files("."), *LAB.rglob("*.py")]
-    for path in [*code, *(REPOSITORY / "tests").rglob("*.py")]:
+def test_files_and_functions_of_the_product_are_short() -> None:
+    for path in [*files("."), *LAB.rglob("*.py")]:
         assert path.read_text().count("\n") <= 300, path
-    for path in code:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 assert node.end_lineno is not None

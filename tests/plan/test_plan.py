@@ -1,6 +1,7 @@
 """The plan's pure functions against literal formulas and hand-computed cases."""
 
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -19,9 +20,11 @@ from torch.optim.lr_scheduler import (
 
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
+from launcher.counts import count_of
 from launcher.errors import UserError
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan
+from tests.commands import output_of
 from tests.configs import composed, with_values
 
 IMAGENET = 1_281_167
@@ -259,3 +262,31 @@ def test_cudnn_tunes_at_views_of_many_passes_unless_the_run_is_deterministic() -
     # note: 9,205 steps at 88 px; passes of micro-batches count
     assert plan("recipe=mild").tuned_views == set()
     assert plan("recipe=mild", "device_batch_size=128").tuned_views == {88}
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "image", "1 image"),
+        (0, "image", "0 images"),
+        (1200, "training image", "1,200 training images"),
+        (2, "class", "2 classes"),
+        (2, "process", "2 processes"),
+        (2, "micro-batch", "2 micro-batches"),
+        (2, "study", "2 studies"),
+        (2, "matrix", "2 matrices"),
+        (1.0, "epoch", "1 epoch"),
+        (1.5, "epoch", "1.5 epochs"),
+    ],
+)
+def test_a_count_of_one_has_the_singular(count: float, noun: str, text: str) -> None:
+    assert count_of(count, noun) == text
+
+
+def test_the_plan_of_a_single_step_is_in_the_singular() -> None:
+    sizes = ["dataset.train_samples=64", "dataset.val_samples=1", "batch_size=64", "schedule.warmup=0ba"]
+    words = ["dataset=imagenet", "dataloader=synthetic", "model=resnet18", "launch=cpu", "epochs=1", *sizes]
+    text = output_of("plan", *words)
+    assert "64 training images and 1 validation image\n" in text
+    assert "1 epoch x 1 step = 1 step\n" in text
+    assert not re.search(r"(?<![\d.,])1 (?:images|steps|epochs|classes|GPUs|processes|kinds|runs)\b", text)
