@@ -240,10 +240,8 @@ def _add_samples(
         if len(chosen) != 1:
             names = [one.name for one in images.values()]
             shown = " and ".join([*names, *(one.name for one in sample.values() if one.name not in names)][:2])
-            message = f"{shown} have the same key, {key}, since WebDataset ends it at the first dot; "
-            raise problem(
-                archive, f"{message}rename them, or set dataset.columns.image=FIELD, such as {next(iter(images))}"
-            )
+            message = f"{shown} have the same key, {key}, since WebDataset ends it at the first dot; rename them, "
+            raise problem(archive, f"{message}or set dataset.columns.image=FIELD, such as {next(iter(images))}")
         image = images[chosen[0]]
         if not texts:
             raise problem(archive, f"{image.name} has no label; add {key}.cls, or a label to {key}.json")
