@@ -7,6 +7,7 @@ import pickle
 import resource
 import signal
 import socket
+import sys
 from collections.abc import Sequence
 from multiprocessing import forkserver, util
 from pathlib import Path
@@ -64,6 +65,8 @@ def _wait(theirs: socket.socket, parent: int) -> NoReturn:
     os.sched_setaffinity(0, cores)
     resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     gc.enable()
+    # note: multiprocessing imports it as its main module, and runpy warns about imported ones
+    sys.modules.pop("launcher.rank.main", None)
     try:
         exec(code, {})
     finally:

@@ -123,7 +123,8 @@ def prepare_run(
             plan, pretrained, of_weights = _with_weights(plan, data.classes, composed.origins, devices, must_exist)
         plan = _with_checked_model(plan, composed.origins, devices, report)
     of_batch = [_measured_note(plan)] if data.config.batch_size == "auto" else []
-    messages = [*dict.fromkeys([*composed.notes, *data.notes, *of_weights, *of_batch, *notes(plan), *devices.notes])]
+    # note: what the data lose is printed first
+    messages = [*dict.fromkeys([*data.notes, *composed.notes, *of_weights, *of_batch, *notes(plan), *devices.notes])]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
 
