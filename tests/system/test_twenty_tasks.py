@@ -3,7 +3,7 @@
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +42,18 @@ class Script:
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     script = Script(tmp_path_factory.mktemp("tasks"))
     write_images(script.folder / "images", {"train": 8, "val": 4}, size=(32, 32))
     script.new("first")
     script.new("second", "seed=1")
-    yield script
-    shutil.rmtree(script.folder)
+    return script.folder
+
+
+@pytest.fixture
+def script(runs: Path, tmp_path: Path) -> Script:
+    """Return a script in a folder of its own, with images and two runs."""
+    return Script(shutil.copytree(runs, tmp_path, dirs_exist_ok=True))
 
 
 def resume_the_newest_run_with_twice_the_epochs(script: Script) -> None:
@@ -105,7 +110,7 @@ def find_who_set_a_value(script: Script) -> None:
 
 
 def check_the_machine_and_the_data_before_a_run(script: Script) -> None:
-    words = ["dataset=image_folder", "dataset.path=nowhere", "model=resnet18", "launch=cpu", "batch_size=8"]
+    words = ["recipe=none", "dataset=image_folder", "dataset.path=nowhere", "model=resnet18", "launch=cpu"]
     problems = [finding for finding in script.document("doctor", *words, code=2) if finding["status"] == "problem"]
     assert any("nowhere" in finding["observation"] for finding in problems)
 
