@@ -1,5 +1,6 @@
-"""Every command in README and docs works, and every link has a target."""
+"""Every command in README and docs works, each one in a message is read, and every link has a target."""
 
+import ast
 import io
 import json
 import re
@@ -7,6 +8,7 @@ import runpy
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +18,10 @@ import pytest
 import yaml
 
 from launcher.cli import main as cli
+from launcher.cli.words import read
+from launcher.config.keys import all_keys
 from tests.examples import train
+from tests.messages import messages, text_of
 
 from .pages import PAGES, ROOT, Block, all_blocks
 
@@ -28,6 +33,16 @@ COMMANDS = [
     for line in block.text.replace("\\\n", " ").splitlines()
     if block.language != "console" or line.startswith("$ ")
 ]
+
+_VERBS = (
+    "add check choose copy correct create download evaluate expected export free install list move omit pass pip put "
+    "remove rename repair repeat report restore resume run save see set shorten start try type use wait write"
+)
+# A verb, or a value of the source that has one.
+REMEDY = re.compile(
+    rf"(?:^|[;:,(] |\b(?:or|and) )(?:{_VERBS.replace(' ', '|')})\b|did you mean|such as|`|; {{|{{(?:_[A-Z]+}}|message)"
+)
+SUGGESTED = re.compile(r"(\S+ |`|)\btrain ([a-z][a-z-]*)([^;,:`)<\n]*)")
 
 
 def make(words: list[str]) -> None:
@@ -105,6 +120,41 @@ def has_error(block: Block, line: str) -> bool:
 def test_each_command_works(block: Block, line: str) -> None:
     program, *words = words_of(line)
     PROGRAMS[Path(program).name](words)
+
+
+def suggested() -> Iterator[tuple[str, list[str]]]:
+    """Yield the verb and the words of each command in a message, up to where its sentence goes on."""
+    for _, text in messages():
+        for before, verb, rest in SUGGESTED.findall(text):
+            if verb in cli.VERBS or before.lstrip("(") in ("`", "by ", "run ", "see "):
+                words = rest.split()
+                plain = [n for n, word in enumerate(words) if re.fullmatch("[a-z]+", word) and (verb, n) != ("ls", 0)]
+                yield verb, words[: plain[0] if plain else None]
+
+
+def test_each_command_that_a_message_suggests_is_read() -> None:
+    commands = {(verb, *words) for verb, words in suggested() if words}
+    assert len(commands) > 20
+    for verb, *words in commands:
+        # note: `...` stands for a value of the message
+        read(verb, [word.replace("...", "x=1") for word in words], cli.parsers())
+        help_of_verb = cli.parsers()[verb]().format_help()
+        for key in (word.partition("=")[0] for word in words if "=" in word and "..." not in word.partition("=")[0]):
+            assert key in all_keys() or f"{key}=" in help_of_verb, (verb, words)
+
+
+def test_every_error_of_a_user_has_a_key_or_a_remedy() -> None:
+    paths = [path for package in ("launcher", "launcher_lab") for path in (ROOT / package).rglob("*.py")]
+    calls = [(path, node) for path in paths for node in ast.walk(ast.parse(path.read_text()))
+             if isinstance(node, ast.Call) and ast.unparse(node.func) in ("UserError", "Problem")
+             and len(node.args) == 1 and isinstance(node.args[0], ast.JoinedStr)]  # fmt: skip
+    texts = {
+        f"{path}:{call.lineno}": ast.unparse(call.args[0])[2:-1]
+        for path, call in calls
+        if text_of(call.args[0]).strip(".: ")
+    }
+    assert len(texts) > 50
+    assert [place for place, text in texts.items() if not REMEDY.search(text)] == []
 
 
 @pytest.mark.parametrize(
