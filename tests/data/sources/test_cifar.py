@@ -23,11 +23,6 @@ from .archives import inspected
 from .cifar import class_names, packed, write_cifar
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def ours(path: Path, wanted: Wanted) -> list[tuple[int, bytes]]:
     """Return label and pixels of each image, in the order of the files' rows."""
     source = open_source(str(path), wanted, quiet)

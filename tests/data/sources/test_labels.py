@@ -160,68 +160,6 @@ def test_an_image_without_a_label_has_the_same_identity_as_in_a_run(tables: dict
     assert identity(config) == identity(replace(config, dataset=replace(config.dataset, path=str(tables["jsonl"]))))
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl"])
-def test_an_empty_cell_of_numbers_names_table_row_and_file(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / f"t.{kind}"
-    rows: list[dict[str, Any]] = [{"image": "a.png", "x": 1, "y": 2}, {"image": "b.png", "x": 1, "y": ""}]
-    lines = ["image,x,y", *(f"{row['image']},{row['x']},{row['y']}" for row in rows)]
-    path.write_text("\n".join(lines if kind == "csv" else map(json.dumps, rows)))
-    words = ["dataset=image_folder", f"dataset.path={path}", "dataset.val_split=0.5", *REGRESSION]
-    with pytest.raises(UserError, match=rf"t.{kind}: row 2 \(b.png\) has no y; add it, or remove the row"):
-        inspect_data(compose([*words, "dataset.columns.label=[x,y]"]).config, must_exist=True)
-
-
-WRITTEN = ("nan", "inf", "-Infinity", "1_000", "1,5", "½", "١", "0x1F", "1e39", "true", "1 000")
-
-
-@pytest.mark.parametrize("text", WRITTEN)
-def test_what_only_python_reads_as_a_number_is_refused_with_its_row(text: str, tmp_path: Path) -> None:
-    """The oracle of `0.5`, `1e3` and others is the CSV of `test_each_task_reads_the_same_labels`."""
-    for number in range(4):
-        Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
-    with (tmp_path / "t.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([["image", "x"], ["0.png", " +1.50 "], ["1.png", "-.5"], ["2.png", text]])
-    words = ["dataset=image_folder", f"dataset.path={tmp_path / 't.csv'}", "dataset.val_split=0.4"]
-    with pytest.raises(
-        UserError, match=r"t.csv: row 3 \(2.png\) has the x .*, which is no number; write one, remove the"
-    ):
-        inspect_data(compose([*words, *REGRESSION, "dataset.columns.label=x"]).config, must_exist=True)
-    if text != "true":
-        with pytest.raises(
-            UserError, match=r"t.csv: row 1 \(0.png\) has the x \+1.50, not 1 or 0; write one, remove the"
-        ):
-            inspect_data(compose([*words, *MULTILABEL, "dataset.columns.label=[x]"]).config, must_exist=True)
-
-
-@pytest.mark.parametrize("blank", ["", " ", None])
-def test_a_blank_among_states_of_classes_is_refused_with_its_row(blank: str | None, tmp_path: Path) -> None:
-    rows = [{"image": f"{number}.png", "x": 1, "y": 0} for number in range(4)]
-    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, [*rows, {**rows[0], "image": "4.png", "y": blank}])))
-    words = ["dataset=image_folder", f"dataset.path={tmp_path / 't.jsonl'}", "dataset.val_split=0.4", *MULTILABEL]
-    with pytest.raises(UserError, match=r"t.jsonl: row 5 \(4.png\) has no y; add it, or remove the row"):
-        inspect_data(compose([*words, "dataset.columns.label=[x,y]"]).config, must_exist=True)
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
-def test_two_columns_that_may_be_the_labels_are_refused(name: str, tmp_path: Path) -> None:
-    rows = [{"image": f"{number}.png", "target": "a", "class": "b" if number % 2 else "c"} for number in range(6)]
-    for row in rows:
-        Image.new("RGB", (40, 32)).save(tmp_path / row["image"])
-    lines = (
-        [*map(json.dumps, rows)]
-        if name.endswith("l")
-        else [",".join(one) for one in (rows[0], *map(dict.values, rows))]
-    )
-    (tmp_path / name).write_text("\n".join(lines))
-    words = ["dataset=image_folder", f"dataset.path={tmp_path / name}", "dataset.val_split=0.4"]
-    with pytest.raises(
-        UserError, match=f"columns.label=null: .*{name} has the columns class and target, which may differ"
-    ):
-        inspect_data(compose(words).config, must_exist=True)
-    config = inspect_data(compose([*words, "dataset.columns.label=class"]).config, must_exist=True).config
-    assert config.dataset.classes == 2
-
-
 def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
     for number in range(6):
         Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
@@ -233,28 +171,6 @@ def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
     assert "rows with the image of a row of another label, so they contradict each other; write one row" in text
     assert "copies of others" not in text
     assert ".png = " not in text
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], r"train.csv: row 3 \(train-2.png\) has no label; add it, or remove the row"),
-        (["dataset.columns.label=[x,y]"], "needs one class an image"),
-        (
-            [*REGRESSION, "dataset.columns.label=image"],
-            r"train.csv: row 1 .train-0.png. has the image train-0.png, which is no number; write one, remove the row",
-        ),
-        (
-            [*MULTILABEL, "dataset.columns.label=[x,y]"],
-            r"train.csv: row 1 .train-0.png. has the x 0.5, not 1 or 0; write one, remove",
-        ),
-        ([*REGRESSION, "dataset.columns.label=[x,z]"], "dataset.columns.label=z: .* has no such column"),
-    ],
-)
-def test_labels_of_another_kind_are_refused(tables: dict[str, Path], words: list[str], message: str) -> None:
-    words = ["dataset=image_folder", f"dataset.path={tables['csv']}", *words]
-    with pytest.raises(UserError, match=message):
-        inspect_data(compose(words).config, must_exist=True)
 
 
 def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Path) -> None:

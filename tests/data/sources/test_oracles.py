@@ -27,12 +27,6 @@ from .downloads import add
 Samples = list[tuple[str, bytes]]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("XDG_CACHE_HOME", "HF_HOME", "HF_DATASETS_CACHE"):
-        monkeypatch.setenv(name, str(tmp_path / "cache"))
-
-
 def image(draw: random.Random, kind: str) -> bytes:
     file = io.BytesIO()
     pixels = np.array([draw.randrange(256) for _ in range(7 * 5 * 3)], np.uint8).reshape(7, 5, 3)

@@ -22,12 +22,6 @@ Write = Callable[[Path, Path], Path]
 SOURCES = [webdataset, tar_of_folders, zip_of_folders, split_column, parquet, arrow]
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture(params=SOURCES, ids=lambda write: write.__name__)
 def source(request: pytest.FixtureRequest, image_folder: Path, tmp_path: Path) -> Path:
     (tmp_path / "source").mkdir()
