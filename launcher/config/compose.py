@@ -11,6 +11,7 @@ from typing import Any
 
 from launcher import paths
 from launcher.config import code, recipes
+from launcher.config.builtin import FOLDER
 from launcher.config.choices import LoaderConfig
 from launcher.config.fields import expanded
 from launcher.config.groups import files
@@ -102,8 +103,7 @@ class Composition:
             config = config if code.is_read_only() else _with_installed(config)
         problems.settle()
         hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
-        origins = {key: self.origin(key) for key, _ in leaves(values)}
-        origins |= dict.fromkeys(self.switched, COMMAND_LINE)
+        origins = {key: self.origin(key) for key, _ in leaves(values)} | dict.fromkeys(self.switched, COMMAND_LINE)
         return Composed(config, origins, [*self.notes, *([hint] if hint else [])], files=files)
 
     def _with_loader(
@@ -223,8 +223,10 @@ class Composition:
         return top.layers(epochs, as_published=as_published)
 
     def _note_replaced(self, chosen: Mapping[str, str], top: Recipe) -> None:
-        """Note the values of recipes that are of other options than the chosen ones."""
+        """Note the values of recipes that are of other options than the chosen ones, except of a built-in data set."""
         for group, option in chosen.items():
+            if group == "dataset" and group_values(group, str(top.options[group])).get("kind") != FOLDER:
+                continue
             others = [recipe.values for recipe in top.chain() if recipe.options.get(group) != option]
             values = [f"{key}={value}" for own in others for key, value in leaves({group: own.get(group, {})})]
             if replaced := [one for one in values if one.startswith(f"{group}.")]:
@@ -279,9 +281,8 @@ def dataset_at(path: str, usual: str | None = None) -> str:
 
     A missing folder keeps the usual option; the user's own options always stay.
     """
-    known = _datasets()
-    by_files: dict[str, dict[str, int]] = known["by_files"]
-    if usual is not None and usual not in known["instead_of"]:
+    by_files: dict[str, dict[str, int]] = _datasets()["by_files"]
+    if usual is not None and usual not in _datasets()["instead_of"]:
         return usual
     *_, last = by_files
     with suppress(ValueError, OSError):

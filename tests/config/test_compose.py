@@ -30,6 +30,8 @@ def test_switching_a_group_drops_the_recipes_values_with_a_note() -> None:
     assert composed.config.optimizer.name == "lamb"
     assert composed.config.optimizer.lr == 5e-3
     assert any("optimizer=lamb replaces" in note for note in composed.notes)
+    masks = compose(["recipe=small_segmentation", "dataset=image_folder", "dataset.path=d", "optimizer=lamb"])
+    assert [note.partition("=")[0] for note in masks.notes if "replaces the recipe's" in note] == ["optimizer"]
 
 
 @pytest.mark.parametrize(
