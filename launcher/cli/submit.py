@@ -84,7 +84,7 @@ def _check(composed: Composed, job: Job, values: Any) -> Prepared:
     config = composed.config
     shares = isinstance(values, slurm.Slurm)
     if isinstance(values, sky.Sky | slurm.Slurm):
-        _check_path(composed, values)
+        check_path(composed, values)
     return prepare_new(
         replace(composed, config=replace(config, run_name=config.run_name or job.name)),
         devices=planned(config.launch, config.hardware.gpus or job.gpus),
@@ -95,8 +95,8 @@ def _check(composed: Composed, job: Job, values: Any) -> Prepared:
     )
 
 
-def _check_path(composed: Composed, values: slurm.Slurm | sky.Sky) -> None:
-    """Refuse a job without images: neither the config, nor the job's image, variables or program has their path."""
+def check_path(composed: Composed, values: slurm.Slurm | sky.Sky) -> None:
+    """Raise UserError unless the config, or the job's image, variables or program have the path of images."""
     config, given = composed.config, [*values.env]
     if isinstance(values, slurm.Slurm):
         own, given = values.program, [*given, *values.lines]

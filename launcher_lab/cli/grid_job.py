@@ -10,8 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher import atomic
+from launcher.cli.submit import check_path
 from launcher.console import console, verbatim
-from launcher.errors import Problem, UserError
+from launcher.errors import Problem, Problems, UserError
 from launcher.launch.prepare_run import Prepared
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, Job, make_job, read_values
@@ -51,9 +52,14 @@ def submit_array(
     Interrupted runs resume. The commands run in a job of their own once all runs have finished; the first names the
     array. The outcomes are those of the runs' folders.
 
-    Raises UserError if the runs need different numbers of nodes or GPUs, or Slurm refuses a job.
+    Raises UserError if a run has no images, the runs need different numbers of nodes or GPUs, or Slurm refuses a job.
     """
     values = read_values(slurm.Slurm, [*words])
+    problems = Problems()
+    for cell in cells:
+        with problems.collected():
+            check_path(cell.composed, values)
+    problems.settle()
     jobs = _jobs(cells)
     missing, arrays = _missing(cells, jobs, outcomes)
     name, follow = commands[0][0], list[str]()
