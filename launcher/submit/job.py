@@ -157,14 +157,26 @@ def read_values(kind: type[ValuesT], words: list[str]) -> ValuesT:
     problems = Problems()
     # note: options of sbatch have dashes, keys have none
     words = [re.sub(r"^submit\.[\w-]+(?==)", lambda name: name[0].replace("-", "_"), word) for word in words]
-    for one in overrides.parse(words, problems, kind, PREFIX):
+    assignments = overrides.parse(words, problems, kind, PREFIX)
+    for one in assignments:
         put(values, one.key.removeprefix(PREFIX), one.value)
+    problems += _replaced(assignments)
     problems += _texts(values)
     problems += _others(kind, values)
     with problems.collected():
         checked = typed(kind, values, lambda key: COMMAND_LINE, PREFIX)
     problems.settle()
     return checked
+
+
+def _replaced(assignments: Sequence[overrides.Assignment]) -> Iterator[Problem]:
+    """Yield values that are no mapping and that a later word, of a key inside them, replaces."""
+    for number, one in enumerate(assignments, 1):
+        inner = next((later.key for later in assignments[number:] if later.key.startswith(f"{one.key}.")), None)
+        if inner is not None and one.value is not None and not isinstance(one.value, Mapping):
+            yield Problem(
+                f"must be a mapping, since {inner} is set; omit one of them", one.key, one.value, COMMAND_LINE
+            )
 
 
 def _others(kind: type, values: dict[str, Any]) -> Iterator[Problem]:

@@ -78,7 +78,7 @@ def test_a_run_name_of_the_user_gets_no_timestamp() -> None:
 def test_the_price_is_for_all_nodes(submit: Submit) -> None:
     shown = submit("slurm", "recipe=hot", "hardware=p4d_24xlarge", "launch.nnodes=2")
     assert "43.92 USD an hour for 2 x p4d_24xlarge (AWS on-demand list price, us-east-1" in shown
-    assert "unknown price" in submit("slurm", "dataset=imagenet", "launch.nproc=2")
+    assert "unknown price" in submit("slurm", "recipe=none", "dataset=imagenet", "launch.nproc=2")
 
 
 @pytest.mark.parametrize("kind", ["slurm", "kubernetes"])
@@ -104,6 +104,10 @@ def test_a_job_on_gpus_has_the_driver_that_torch_needs(submit: Submit, kind: str
         (["--sky", "recipe=hot", BUCKET], "dataset.path=null: missing; set dataset.path=/data/imagenet"),
         (["--slurm", "recipe=hot", "checkpoint.mirror=nowhere://x"], "Protocol not known: nowhere"),
         *((["--slurm", "recipe=hot", f"submit.env={text}"], "submit.env") for text in ("[NAME]", "NAME", "3")),
+        (
+            ["--slurm", "recipe=hot", "submit.env=[A]", "submit.env.B=1"],
+            "error: submit.env=['A'] (command line): must be a mapping, since submit.env.B is set; omit one of them\n",
+        ),
         (["--slurm", "recipe=hot", "submit.qos=high"], """set submit.lines, such as '["#SBATCH --qos=high"]'"""),
         (["--slurm", "recipe=hot", "submit.mail-type=END"], "#SBATCH --mail-type=END"),
         (["--slurm", "recipe=hot", "submit.nodelist=[a,b]"], "#SBATCH --nodelist=VALUE"),

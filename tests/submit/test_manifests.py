@@ -146,7 +146,7 @@ def test_one_node_can_be_a_trainjob_and_several_cannot_be_a_job(submit: Submit) 
 
 
 def test_a_run_on_the_cpu_requests_no_gpu(submit: Submit) -> None:
-    manifest = yaml.safe_load(submit("kubernetes", "launch=cpu", "run_name=My_Run"))
+    manifest = yaml.safe_load(submit("kubernetes", "recipe=mild", "launch=cpu", "run_name=My_Run"))
     assert manifest["metadata"]["name"] == "my-run"
     assert "resources" not in manifest["spec"]["template"]["spec"]["containers"][0]
     validate(manifest)
