@@ -105,10 +105,8 @@ def prepare_run(
     visible GPUs.
     """
     config = _with_outputs(composed.config, is_here=packages)
-    if composed.inspected:
-        data = composed.inspected.of(config)
-    else:
-        data = inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
+    seen = composed.inspected and composed.inspected.of(config)
+    data = seen or inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
     decoded = with_decoder(config, on_cpu=devices.kind != "cuda") if packages else config
     config = _with_batch(decoded if must_exist else config, devices, measures)
