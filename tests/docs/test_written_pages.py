@@ -1,13 +1,24 @@
-"""docs/keys.md, the tables of published figures and the results of the demo are up to date."""
+"""The pages that scripts write are up to date, and all pages make a site."""
 
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from launcher import paths
+from launcher.config import recipes
+from launcher.config.groups import options
 from launcher.config.keys import all_keys
+from launcher.config.layers import leaves
+from launcher.config.recipes import Recipe
+from launcher.config.yaml_file import read_mapping
 from tests.commands import output_of
 
 from .pages import ROOT
@@ -74,3 +85,86 @@ def test_the_page_of_keys_is_current_and_complete() -> None:
         without_values = name != key and "." not in name
         if key not in mappings and not key.endswith(".name"):
             assert (f"### {name}" if without_values else f"| `{key}` |") in text, key
+
+
+FIDELITY = runpy.run_path(str(ROOT / "scripts" / "write_fidelity.py"))
+TABLE: dict[str, dict[str, list[dict[str, Any]]]] = FIDELITY["table"]()
+ROWS = [(name, row) for names in TABLE.values() for name, rows in names.items() for row in rows]
+
+
+def test_the_fidelity_page_is_current() -> None:
+    current = (ROOT / "docs" / "fidelity.md").read_text()
+    assert current == FIDELITY["page"](), "run: .venv/bin/python scripts/write_fidelity.py"
+
+
+@pytest.mark.parametrize(
+    ("section", "known"),
+    [
+        ("algorithms", options("algorithms")),
+        ("optimizers", options("optimizer")),
+        ("losses", options("loss")),
+        ("schedules", options("schedule")),
+        ("recipes", sorted(recipe.name for recipe in recipes.listing())),
+    ],
+)
+def test_every_option_and_recipe_has_a_row(section: str, known: list[str]) -> None:
+    assert sorted(TABLE[section]) == known
+    assert all(TABLE[section].values())
+
+
+def test_each_row_is_complete() -> None:
+    complete = [{"same"}, {"published", "keys"}, {"differs", "why"}]
+    assert [(name, row) for name, row in ROWS if {*row} not in complete or not all(row.values())] == []
+
+
+def published(recipe: Recipe) -> list[str]:
+    """Return the dotted keys of a recipe's published variant."""
+    return [key for key, _ in leaves(read_mapping(recipe.published))] if recipe.published else []
+
+
+def test_every_published_variant_has_a_row_and_every_row_a_variant() -> None:
+    switched = {key for recipe in [*recipes.listing(), *recipes.ablations()] for key in published(recipe)}
+    assert {key for _, row in ROWS for key in row.get("keys", [])} == switched
+
+
+def test_each_recipe_with_a_published_variant_has_its_row() -> None:
+    for recipe in recipes.listing():
+        own = {key for key in published(recipe) if not key.startswith("algorithms.")}
+        assert {key for row in TABLE["recipes"][recipe.name] for key in row.get("keys", [])} == own
+
+
+@pytest.mark.parametrize("cluster", ["slurm", "sky", "kubernetes"])
+def test_every_key_of_a_job_is_on_the_cloud_page(cluster: str) -> None:
+    text = (ROOT / "docs" / "cloud.md").read_text()
+    keys = read_mapping(paths.CONF / "submit" / f"{cluster}.yaml")
+    assert len(keys) > 5
+    assert [key for key in keys if f"submit.{key}" not in text] == []
+
+
+# note: mkdocs-material is not part of .venv and may be installed for another Python
+PYTHON = os.environ.get("MKDOCS_PYTHON", sys.executable)
+
+
+def pages(part: object) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    inner = part.values() if isinstance(part, dict) else part
+    return [page for below in inner for page in pages(below)]  # type: ignore[attr-defined]
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    files = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+    assert sorted(listed) == files
+    index = (ROOT / "docs" / "index.md").read_text()
+    assert [name for name in files if name != "index.md" and f"]({name})" not in index] == []
+    assert len(files) <= 22
+
+
+def test_mkdocs_builds_it_without_a_warning(tmp_path: Path) -> None:
+    if subprocess.run([PYTHON, "-c", "import material"], capture_output=True, check=False).returncode:
+        pytest.skip("mkdocs-material is not installed (MKDOCS_PYTHON can be a Python that has it)")
+    command = [PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "keys" / "index.html").stat().st_size > 50_000
