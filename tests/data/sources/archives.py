@@ -52,7 +52,8 @@ def content(name: str, data: Any = None) -> bytes:
         parquet.write_table(rows, file)
     elif kind in ("csv", "tsv"):
         text = io.StringIO(newline="")
-        csv.writer(text).writerows(data)
+        head = [[*data[0]]] if isinstance(data[0], dict) else []
+        csv.writer(text).writerows([*head, *(row.values() if head else row for row in data)])
         return text.getvalue().encode()
     else:
         return "\n".join(map(json.dumps, data)).encode()

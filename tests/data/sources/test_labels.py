@@ -1,7 +1,6 @@
 """Several labels and numbers an image, from every kind of table, through both loaders."""
 
-import csv
-import json
+import io
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,47 +17,35 @@ from launcher.data.inspection import held_out, inspect_data, match_images
 from launcher.errors import UserError
 from tests.data.conftest import make_loaders, write_files
 
+from .archives import write
+
 LABELS = [["cat"], ["dog", "cat"], [], ["12", "dog"]] * 4
 NUMBERS = [[0.5, -2.0], [1e4, 3.0], [-7.25, 0.0], [2.0, 1.0]] * 4
 NAMES = ["12", "cat", "dog"]
 MULTILABEL, REGRESSION = (["task=multilabel", "loss=bce"], ["task=regression", "loss=mse"])
 
 
-def rows(split: str) -> list[dict[str, Any]]:
-    made = []
-    for number, (labels, (x, y)) in enumerate(zip(LABELS, NUMBERS, strict=True)):
-        row = {
-            **{"image": f"{split}-{number}.png", "label": "|".join(labels), "tags": labels, "point": [x, y], "x": x},
-            "y": y,
-        }
-        made.append({**row, **{name: int(name in labels) for name in NAMES}})
-    return made
+def picture(number: int, size: int = 5) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (40, 32), (9 * number, size, 7)).save(file, "PNG")
+    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Write the same images with a table in each format; CSV has no split of its own."""
-    parquet, pyarrow = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    """Write the same images with a table in each format; CSV has no lists."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("csv", "jsonl", "parquet")}
     for split in ("train", "val"):
-        made = rows(split)
-        for number, row in enumerate(made):
-            image = Image.new("RGB", (40, 32), (9 * number, len(split), 7))
-            for folder in (folders["csv"], folders["jsonl"]):
-                image.save(folder / row["image"])
-        with (folders["jsonl"] / f"{split}.jsonl").open("w") as file:
-            file.writelines(json.dumps(row) + "\n" for row in made)
-        stored = [(folders["csv"] / row["image"]).read_bytes() for row in made]
-        packed = [
-            {**row, "image": {"bytes": data, "path": row["image"]}} for row, data in zip(made, stored, strict=True)
+        images = {f"{split}-{number}.png": picture(number, len(split)) for number in range(len(LABELS))}
+        flat = [
+            {"image": name, "label": "|".join(labels), "x": x, "y": y, **{one: int(one in labels) for one in NAMES}}
+            for name, labels, (x, y) in zip(images, LABELS, NUMBERS, strict=True)
         ]
-        parquet.write_table(pyarrow.Table.from_pylist(packed), folders["parquet"] / f"{split}-0.parquet")
-        with (folders["csv"] / f"{split}.csv").open("w", newline="") as file:
-            table = csv.DictWriter(
-                file, [name for name in made[0] if name not in ("tags", "point")], extrasaction="ignore"
-            )
-            table.writeheader()
-            table.writerows(made)
+        made = [{**row, "tags": tags, "point": xy} for row, tags, xy in zip(flat, LABELS, NUMBERS, strict=True)]
+        stored = [{**row, "image": {"bytes": images[row["image"]], "path": row["image"]}} for row in made]
+        write(folders["csv"], {**images, f"{split}.csv": flat})
+        write(folders["jsonl"], {**images, f"{split}.jsonl": made})
+        write(folders["parquet"], {f"{split}-0.parquet": stored})
     return folders
 
 
@@ -161,10 +148,9 @@ def test_an_image_without_a_label_has_the_same_identity_as_in_a_run(tables: dict
 
 
 def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
-    for number in range(6):
-        Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
-    lines = ["image,label", *(f"{number}.png,red" for number in range(6)), *(f"{n}.png,round" for n in range(6))]
-    (tmp_path / "t.csv").write_text("\n".join(lines))
+    images = {f"{number}.png": picture(number) for number in range(6)}
+    rows = [("image", "label"), *((name, label) for label in ("red", "round") for name in images)]
+    write(tmp_path, {**images, "t.csv": rows})
     words = ["dataset=image_folder", f"dataset.path={tmp_path / 't.csv'}", f"dataset.test_path={tmp_path / 't.csv'}"]
     notes = inspect_data(compose([*words, "dataset.val_split=0.1", *MULTILABEL]).config, must_exist=True).notes
     text = "\n".join(notes)
@@ -175,9 +161,7 @@ def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
 
 def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Path) -> None:
     table, text = tmp_path / "t.csv", "image , label\n0.png , ant\n1.png,ant\n2.png, bee \n3.png,bee\n"
-    for number in range(4):
-        Image.new("RGB", (40, 32), (9 * number, 0, 7)).save(tmp_path / f"{number}.png")
-    table.write_text(text)
+    write(tmp_path, {**{f"{number}.png": picture(number) for number in range(4)}, "t.csv": text})
     config = compose(["dataset=image_folder", f"dataset.path={table}", "dataset.val_split=0.5"]).config
     assert inspect_data(config, must_exist=True).classes == ["ant", "bee"]
     table.write_text(text.replace("ant", "ant|x"))
@@ -196,21 +180,15 @@ def test_each_label_of_an_image_counts() -> None:
 
 def test_hugging_faces_image_folder_has_a_table_in_each_split(tmp_path: Path) -> None:
     for split, name, count in (("train", "metadata.jsonl", 6), ("validation", "metadata.csv", 4)):
-        (tmp_path / split).mkdir()
-        made = [{"file_name": f"{number}.png", "label": "ab"[number % 2]} for number in range(count)]
-        for number, row in enumerate(made):
-            Image.new("RGB", (40, 32), (9 * number, count, 7)).save(tmp_path / split / row["file_name"])
-        lines = ["file_name,label", *(",".join(row.values()) for row in made)]
-        (tmp_path / split / name).write_text("\n".join(lines if name.endswith("csv") else map(json.dumps, made)))
+        images = {f"{number}.png": picture(number, count) for number in range(count)}
+        made = [{"file_name": one, "label": "ab"[number % 2]} for number, one in enumerate(images)]
+        write(tmp_path / split, {**images, name: made})
     config = compose(["dataset=image_folder", f"dataset.path={tmp_path}", "batch_size=2"]).config
     train, val = inspect_data(config, must_exist=True).splits
     assert (train.classes, len(train.files), len(val.files)) == (["a", "b"], 6, 4)
     # note: images in class folders may have metadata of another kind beside them
     for split in ("train", "validation"):
-        (tmp_path / split / "a").mkdir()
-        for number in (0, 2):
-            (tmp_path / split / f"{number}.png").rename(tmp_path / split / "a" / f"{number}.png")
-        (tmp_path / split / "b").mkdir()
-        for number in (1, 3):
-            (tmp_path / split / f"{number}.png").rename(tmp_path / split / "b" / f"{number}.png")
+        for number in range(4):
+            (below := tmp_path / split / "ab"[number % 2]).mkdir(exist_ok=True)
+            (tmp_path / split / f"{number}.png").rename(below / f"{number}.png")
     assert len(inspect_data(config, must_exist=True).splits[0].files) == 4
