@@ -14,13 +14,14 @@ from hypothesis import settings
 
 from launcher import probe
 from tests import kept_compositions
+from tests.data.sources.buckets import _s3_server, s3
 from tests.forked import fork_probes, piped
 from tests.made_runs import make_run
 from tests.other_machine import simulate
 from tests.runs import Cold, Here, Train
 from tests.skips import pytest_sessionfinish, pytest_terminal_summary
 
-__all__ = ["make_run", "pytest_sessionfinish", "pytest_terminal_summary"]
+__all__ = ["_s3_server", "make_run", "pytest_sessionfinish", "pytest_terminal_summary", "s3"]
 
 # What plain `pytest` leaves out and `pytest --rest` runs; files that are named on the command line run whole.
 _REST = "(system or slow or sweep or sim or gpu) and not skeleton"

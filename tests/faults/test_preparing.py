@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import psutil
 import pytest
 from PIL import Image
 
-from tests.data.sources.buckets import KEYS, Bucket, proxy
+from tests.data.sources.buckets import Bucket, proxy
 from tests.images import write_images
 from tests.runs import Cold, Train, ended, processes_of, wait_for
 
@@ -57,14 +56,9 @@ def test_preparation_stops_and_continues_to_the_same_bytes(train: Train, images:
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+def bucket(s3: Bucket, tmp_path: Path) -> Bucket:
     """S3 with class folders of 60 images."""
-    pytest.importorskip("moto.server")
-    bucket = Bucket(write_images(tmp_path / "folders", {"train": 24, "val": 6}))
-    for name, value in KEYS.items():
-        monkeypatch.setenv(name, value)
-    yield bucket
-    bucket.stop()
+    return s3.hold(write_images(tmp_path / "folders", {"train": 24, "val": 6}))
 
 
 def read_all(terminal: int, text: bytearray) -> None:

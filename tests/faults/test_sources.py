@@ -15,15 +15,13 @@ import pytest
 
 from launcher.errors import TERMINATED
 from tests.data.conftest import in_turn_twice
-from tests.data.sources.buckets import KEYS, Bucket, once, proxy, use_folders
+from tests.data.sources.buckets import Bucket, Proxy, proxy, use_folders
 from tests.data.sources.downloads import parquet, split_column, tables, webdataset, zip_of_folders
 from tests.images import write_images
 from tests.runs import Train, draw_nothing, ended, processes_of, same, use_tiny, wait_for
 
 pytestmark = pytest.mark.system
 pytest.importorskip("pyarrow")
-pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
 
 # Two epochs of five steps, for two and for three ranks.
 WORDS = [
@@ -94,17 +92,16 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bucket(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    """S3 with class folders and tar shards of the images."""
+def stored(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Class folders and tar shards of the images."""
     folder = Path(shutil.copytree(images, tmp_path_factory.mktemp("bucket") / "folders")).parent
     (folder / "shards").mkdir()
-    webdataset(images, folder / "shards")
-    bucket = Bucket(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**KEYS, "AWS_ENDPOINT_URL": bucket.url}.items():
-            patch.setenv(name, value)
-        yield bucket
-    bucket.stop()
+    return webdataset(images, folder / "shards").parent
+
+
+@pytest.fixture
+def bucket(s3: Bucket, stored: Path) -> Bucket:
+    return s3.hold(stored)
 
 
 def folders(images: Path, to: Path) -> str:
@@ -192,72 +189,67 @@ def test_ranks_killed_in_an_epoch_resume_to_the_same_bits(
     assert same(train.decided(run), whole(case.like, ranks))
 
 
-def end(bucket: Bucket) -> None:
-    bucket.stop()
+@dataclass(frozen=True)
+class Fault:
+    """What some GETs of a bucket get, what happens to it after a cut, and the error of a run that ends, a pattern."""
+
+    kind: str = "cut"
+    times: int = 1
+    then: Callable[[Bucket], None] = lambda bucket: None
+    error: str = ""
 
 
-def restart(bucket: Bucket) -> None:
-    bucket.stop()
-    bucket.start()
-
-
-def go_on(bucket: Bucket) -> None:
-    """Leave the server as it is."""
+FAULTS = {
+    "cut": Fault(),
+    "restarted": Fault(then=Bucket.restart),
+    "lost": Fault(then=Bucket.stop, error=".*train resume for a run"),
+    "500": Fault("500", 3),
+    "short": Fault("short", 3),
+    "slow": Fault("slow", 6),
+    "403": Fault("403", error="/train/.*: access denied.*"),
+    "silent": Fault("silent", IMAGES),
+}
 
 
 @contextmanager
-def faulty(train: Train, bucket: Bucket, fault: Callable[[Bucket], None], cut: int) -> Iterator[Any]:
-    """Let a command read from the bucket through a proxy with a fault in the GET of this number."""
-    with proxy(bucket.port, once(cut), then=lambda: fault(bucket)) as between:
+def faulty(folder: Path, bucket: Bucket, name: str, first: int) -> Iterator[tuple[Train, Proxy]]:
+    """Let commands in a folder read from the bucket through a proxy with a fault in the GETs from this number on."""
+    fault = FAULTS[name]
+    train = command(folder, *[give_up_soon] * (name == "lost"))
+    faults = dict.fromkeys(range(first, first + fault.times), fault.kind)
+    with proxy(bucket.port, lambda number: faults.get(number, ""), then=lambda: fault.then(bucket)) as between:
         train.environment["AWS_ENDPOINT_URL"] = between.url
         # note: otherwise S3's client alone would retry for minutes
         train.environment["AWS_MAX_ATTEMPTS"] = "1"
-        yield between
+        yield train, between
 
 
 @pytest.mark.parametrize(
-    "fault", [pytest.param(go_on, marks=pytest.mark.skeleton), restart, end], ids=["cut", "restarted", "lost"]
+    "name", [pytest.param("cut", marks=pytest.mark.skeleton), "restarted", "lost", "500", "short", "slow", "403"]
 )
 def test_a_fault_of_the_bucket_in_an_epoch_loses_nothing(
-    fault: Callable[[Bucket], None], images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
+    name: str, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
 ) -> None:
-    train, run = command(tmp_path, *[give_up_soon] * (fault is end)), tmp_path / "runs" / "run"
-    with faulty(train, bucket, fault, IMAGES + IMAGES // 2) as proxy:
-        done = train(*words_of(CASES["s3 folders"], images, tmp_path, 2), code=2 * (fault is end))
-        if fault is end:
-            lines = [line for line in done.stderr.splitlines() if "is waiting to read s3://" not in line]
-            assert len(lines) == 1
-            assert lines[0].startswith("error: dataset.path=s3://mine/pets/folders")
-            assert lines[0].endswith("train resume for a run")
-            bucket.start()
-            train("resume", str(run))
-        assert next(proxy.gets) > 2 * IMAGES
-    assert same(train.decided(run), whole("folders", 2))
-
-
-@pytest.mark.parametrize(("fault", "times"), [("500", 3), ("short", 3), ("slow", 6), ("403", 1)])
-def test_a_bucket_that_serves_badly_in_an_epoch_loses_nothing(
-    fault: str, times: int, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
-) -> None:
-    train, first = command(tmp_path), IMAGES + IMAGES // 2
-    with faulty(train, bucket, go_on, first) as between:
-        between.fault = lambda number: fault if first <= number < first + times else ""
-        refused = train(*words_of(CASES["s3 folders"], images, tmp_path, 2), code=2 * (fault == "403"))
+    error, run = FAULTS[name].error, tmp_path / "runs" / "run"
+    with faulty(tmp_path, bucket, name, IMAGES + IMAGES // 2) as (train, between):
+        done = train(*words_of(CASES["s3 folders"], images, tmp_path, 2), code=2 * bool(error))
         assert between.reached.is_set()
-        if fault == "403":
-            (line,) = refused.stderr.splitlines()
-            assert re.match("error: dataset.path=s3://mine/pets/folders/train/.*: access denied", line)
-            train("resume", "runs/run")
-    assert same(train.decided(tmp_path / "runs" / "run"), whole("folders", 2))
+        if error:
+            (line,) = (line for line in done.stderr.splitlines() if "is waiting to read s3://" not in line)
+            assert re.fullmatch(f"error: dataset.path=s3://mine/pets/folders{error}", line)
+            if name == "lost":
+                bucket.start()
+            train("resume", str(run))
+        assert next(between.gets) > 2 * IMAGES
+    assert same(train.decided(run), whole("folders", 2))
 
 
 @pytest.mark.parametrize("workers", [0, 3])
 def test_a_stop_ends_ranks_that_wait_for_a_bucket_in_an_epoch(
     workers: int, images: Path, bucket: Bucket, whole: Callable[..., object], tmp_path: Path
 ) -> None:
-    train, run = command(tmp_path), tmp_path / "runs" / "run"
-    with faulty(train, bucket, go_on, 0) as between:
-        between.fault = lambda number: "silent" if number >= IMAGES + IMAGES // 2 else ""
+    run = tmp_path / "runs" / "run"
+    with faulty(tmp_path, bucket, "silent", IMAGES + IMAGES // 2) as (train, between):
         words = words_of(CASES["s3 folders"], images, tmp_path, 2)
         process = train.start(*words, f"dataloader.workers={workers}")
         assert between.reached.wait(240)
@@ -274,23 +266,22 @@ def test_a_stop_ends_ranks_that_wait_for_a_bucket_in_an_epoch(
     assert same(train.decided(run), whole("folders", 2))
 
 
-@pytest.mark.parametrize("fault", [go_on, end], ids=["cut", "lost"])
+@pytest.mark.parametrize("name", ["cut", "lost"])
 def test_a_fault_of_the_bucket_while_preparing_loses_nothing(
-    fault: Callable[[Bucket], None], images: Path, bucket: Bucket, tmp_path: Path
+    name: str, images: Path, bucket: Bucket, tmp_path: Path
 ) -> None:
-    train = command(tmp_path, *[give_up_soon] * (fault is end))
-    words = ["prepare", "dataset=image_folder", "dataloader.workers=1"]
-    train(*words, f"dataset.path={images}", "dataloader.folder=here")
-    words += ["dataset.path=s3://mine/pets/folders", "dataloader.folder=there"]
-    with faulty(train, bucket, fault, IMAGES // 2) as proxy:
-        done = train(*words, code=2 * (fault is end))
-        if fault is end:
+    with faulty(tmp_path, bucket, name, IMAGES // 2) as (train, between):
+        words = ["prepare", "dataset=image_folder", "dataloader.workers=1"]
+        train(*words, f"dataset.path={images}", "dataloader.folder=here")
+        words += ["dataset.path=s3://mine/pets/folders", "dataloader.folder=there"]
+        done = train(*words, code=2 * (name == "lost"))
+        if name == "lost":
             assert done.stderr.startswith("error: dataset.path=s3://mine/pets/folders")
             assert done.stderr.endswith("finished images are kept: run the same command to resume\n")
             assert done.stderr.count("\n") == 1
             bucket.start()
             train(*words)
-        assert next(proxy.gets) > IMAGES
+        assert next(between.gets) > IMAGES
     here, there = (
         [path.read_bytes() for path in sorted(tmp_path.glob(f"{name}/*.beton"))] for name in ("here", "there")
     )

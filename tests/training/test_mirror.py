@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, mirror
 from launcher.training.mirror import Mirror
 from tests.covering import sweep
-from tests.data.sources.buckets import KEYS, Bucket, stall_quickly
+from tests.data.sources.buckets import Bucket, stall_quickly
 from tests.runs import (
     SMALL,
     Here,
@@ -40,17 +39,12 @@ MIRROR = "checkpoint.mirror=s3://mine/runs"
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def bucket(s3: Bucket, tmp_path: Path) -> Any:
     """An empty bucket `mine` of an S3 server on this machine, as s3fs's file system."""
-    pytest.importorskip("moto.server", reason="moto is not installed")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    server = Bucket(tmp_path / "empty")
-    for key, value in {**KEYS, "AWS_ENDPOINT_URL": server.url}.items():
-        monkeypatch.setenv(key, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    yield s3fs.S3FileSystem(use_listings_cache=False)
-    s3fs.S3FileSystem.clear_instance_cache()
-    server.stop()
+    from s3fs import S3FileSystem
+
+    s3.hold(tmp_path / "empty")
+    return S3FileSystem(use_listings_cache=False)
 
 
 def names(bucket: Any) -> list[str]:

@@ -10,15 +10,15 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import fsspec
+import pytest
 from fsspec.implementations.local import LocalFileSystem
-
-from launcher.training import mirror
 
 SERVER = """
 import sys, threading
@@ -35,28 +35,75 @@ KEYS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 class Bucket:
     """A server with one bucket, which holds the files of a folder in mine/pets; a new server has lost them."""
 
-    def __init__(self, folder: Path):
-        self._folder, self.port = folder, 0
+    def __init__(self) -> None:
+        self._folder, self.port = Path("nothing"), 0
         self.start()
 
     def start(self) -> None:
-        import s3fs
-
         command = [sys.executable, "-c", SERVER, str(self.port)]
         self._server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert self._server.stdout is not None
         self.port = int(self._server.stdout.readline())
         self.url = f"http://127.0.0.1:{self.port}"
+        self._fill()
+
+    def _fill(self) -> None:
+        import s3fs
+
         system = s3fs.S3FileSystem(endpoint_url=self.url, key="a", secret="b", skip_instance_cache=True)
         system.mkdir("mine")
         for file in filter(Path.is_file, self._folder.rglob("*")):
             system.pipe_file(f"mine/pets/{file.relative_to(self._folder)}", file.read_bytes())
+
+    def hold(self, folder: Path) -> Bucket:
+        """Hold the files of this folder alone, if it is another one than before."""
+        if folder != self._folder:
+            self._folder = folder
+            self.call("reset")
+            self._fill()
+        return self
+
+    def call(self, what: str, data: bytes = b"") -> None:
+        request = urllib.request.Request(f"{self.url}/moto-api/{what}", data, {"Content-Type": "text/plain"})
+        urllib.request.urlopen(request).close()
 
     def stop(self) -> None:
         self._server.kill()
         self._server.wait()
         assert self._server.stdout is not None
         self._server.stdout.close()
+
+    def is_lost(self) -> bool:
+        return self._server.poll() is not None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+
+@pytest.fixture(scope="session")
+def _s3_server() -> Iterator[Bucket]:
+    pytest.importorskip("moto.server", reason="moto is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    server = Bucket()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3(_s3_server: Bucket, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
+    """The S3 server of the session, whose address and keys are in the environment."""
+    import s3fs
+
+    for key, value in {**KEYS, "AWS_ENDPOINT_URL": _s3_server.url}.items():
+        monkeypatch.setenv(key, value)
+    s3fs.S3FileSystem.clear_instance_cache()
+    # note: a test may have ended without it, or with keys that are checked
+    if _s3_server.is_lost():
+        _s3_server.start()
+    _s3_server.call("reset-auth", b"inf")
+    yield _s3_server
+    s3fs.S3FileSystem.clear_instance_cache()
 
 
 class _Passing(BaseHTTPRequestHandler):
@@ -178,5 +225,7 @@ class StalledSystem(LocalFileSystem):
 
 def stall_quickly() -> None:
     """Make `stalled://` such a file system, whose failure is noticed within seconds."""
+    from launcher.training import mirror
+
     fsspec.register_implementation("stalled", StalledSystem)
     mirror._SECONDS, mirror._SECONDS_AFTER_A_STALL = 2.0, 1.0

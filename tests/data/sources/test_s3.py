@@ -1,7 +1,5 @@
 """S3 as a real server in a process: prepare from it and train from it, and what becomes of its failures."""
 
-import urllib.request
-from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -15,11 +13,10 @@ from launcher.errors import UserError
 from tests.images import write_images
 
 from ..conftest import make_loaders, same, stream
-from .buckets import KEYS, Bucket, once, proxy
+from .buckets import Bucket, once, proxy
 from .downloads import webdataset
 
 s3fs = pytest.importorskip("s3fs")
-pytest.importorskip("moto.server")
 
 SHARDS = "s3://mine/pets"
 
@@ -32,21 +29,11 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return webdataset(shards / "folders", shards)
 
 
-@pytest.fixture(scope="module")
-def server(shards: Path) -> Iterator[Bucket]:
-    server = Bucket(shards)
-    yield server
-    server.stop()
-
-
 @pytest.fixture
-def bucket(server: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+def bucket(s3: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     # note: otherwise S3's client alone would retry for a quarter of a minute
-    own = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "AWS_ENDPOINT_URL": server.url, "AWS_MAX_ATTEMPTS": "1"}
-    for name, value in {**KEYS, **own}.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    return server
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    return s3.hold(shards)
 
 
 @pytest.mark.slow
@@ -110,9 +97,8 @@ def test_a_missing_bucket_is_a_one_line_error(bucket: Bucket) -> None:
 
 
 def test_wrong_keys_are_a_one_line_error(bucket: Bucket) -> None:
-    # note: from now on this server allows no call with unknown keys
-    call = urllib.request.Request(f"{bucket.url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"})
-    urllib.request.urlopen(call).close()
+    # note: the server allows no call with unknown keys
+    bucket.call("reset-auth", b"0")
     with pytest.raises(UserError, match=r"^dataset.path=s3://mine/pets: access denied .*check your cred") as error:
         open_source(SHARDS, "train", quiet)
     assert "\n" not in str(error.value)
