@@ -25,7 +25,7 @@ NAMES = ["12", "cat", "dog"]
 MULTILABEL, REGRESSION = (["task=multilabel", "loss=bce"], ["task=regression", "loss=mse"])
 
 
-def picture(number: int, size: int = 5) -> bytes:
+def drawn(number: int, size: int = 5) -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (40, 32), (9 * number, size, 7)).save(file, "PNG")
     return file.getvalue()
@@ -36,7 +36,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Write the same images with a table in each format; CSV has no lists."""
     folders = {name: tmp_path_factory.mktemp(name) for name in ("csv", "jsonl", "parquet")}
     for split in ("train", "val"):
-        images = {f"{split}-{number}.png": picture(number, len(split)) for number in range(len(LABELS))}
+        images = {f"{split}-{number}.png": drawn(number, len(split)) for number in range(len(LABELS))}
         flat = [
             {"image": name, "label": "|".join(labels), "x": x, "y": y, **{one: int(one in labels) for one in NAMES}}
             for name, labels, (x, y) in zip(images, LABELS, NUMBERS, strict=True)
@@ -148,7 +148,7 @@ def test_an_image_without_a_label_has_the_same_identity_as_in_a_run(tables: dict
 
 
 def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
-    images = {f"{number}.png": picture(number) for number in range(6)}
+    images = {f"{number}.png": drawn(number) for number in range(6)}
     rows = [("image", "label"), *((name, label) for label in ("red", "round") for name in images)]
     write(tmp_path, {**images, "t.csv": rows})
     words = ["dataset=image_folder", f"dataset.path={tmp_path / 't.csv'}", f"dataset.test_path={tmp_path / 't.csv'}"]
@@ -161,7 +161,7 @@ def test_an_image_in_two_rows_is_noted_as_two_rows(tmp_path: Path) -> None:
 
 def test_a_table_may_have_spaces_and_is_refused_without_its_images(tmp_path: Path) -> None:
     table, text = tmp_path / "t.csv", "image , label\n0.png , ant\n1.png,ant\n2.png, bee \n3.png,bee\n"
-    write(tmp_path, {**{f"{number}.png": picture(number) for number in range(4)}, "t.csv": text})
+    write(tmp_path, {**{f"{number}.png": drawn(number) for number in range(4)}, "t.csv": text})
     config = compose(["dataset=image_folder", f"dataset.path={table}", "dataset.val_split=0.5"]).config
     assert inspect_data(config, must_exist=True).classes == ["ant", "bee"]
     table.write_text(text.replace("ant", "ant|x"))
@@ -180,7 +180,7 @@ def test_each_label_of_an_image_counts() -> None:
 
 def test_hugging_faces_image_folder_has_a_table_in_each_split(tmp_path: Path) -> None:
     for split, name, count in (("train", "metadata.jsonl", 6), ("validation", "metadata.csv", 4)):
-        images = {f"{number}.png": picture(number, count) for number in range(count)}
+        images = {f"{number}.png": drawn(number, count) for number in range(count)}
         made = [{"file_name": one, "label": "ab"[number % 2]} for number, one in enumerate(images)]
         write(tmp_path / split, {**images, name: made})
     config = compose(["dataset=image_folder", f"dataset.path={tmp_path}", "batch_size=2"]).config
