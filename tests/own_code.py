@@ -228,6 +228,27 @@ def own_folder(train: Train, files: dict[str, str]) -> Train:
     return train
 
 
+# The files of a folder with each kind of option, and words of one run.
+STRANGER = {
+    **{"nets.py": NETS, "formulas.py": FORMULAS + METRICS + WATCH, "typed.py": TYPED},
+    "conf/model/mine.yaml": "# Two layers.\n_target_: nets.TinyNet\nwidth: 16\n",
+    "conf/model/tiny.yaml": "{name: tiny, width: 4, architecture: tiny, weights: null, weights_sha256: null, "
+    "checkpointing: 'off'}\n",
+    "conf/optimizer/plain.yaml": "{name: plain, lr: 0.01, reference_batch_size: 16, scale_lr: 'off', backbone_lr: 1.0, "
+    "layer_decay: 1.0, weight_decay: 0.0, no_decay: none}\n",
+    "conf/algorithms/dark.yaml": "# @package algorithms.dark\nprobability: 0.5\n",
+    "conf/algorithms/turned.yaml": "_target_: torchvision.transforms.v2.RandomRotation\ndegrees: 30\n",
+    "conf/schedule/steep.yaml": "defaults: [constant, _self_]\nname: steep\n",
+    "conf/loss/hinge.yaml": "name: hinge\n",
+    "conf/task/amounts.yaml": "name: amounts\n",
+    "conf/callbacks/watch.yaml": "_target_: formulas.Watch\n",
+}
+WORDS_OF_STRANGER = [
+    *(word for word in SHORT if word != "model=resnet18" and not word.startswith("algorithms.ema")),
+    *("code=[nets.py,formulas.py,typed.py]", "model.width=4", "algorithms=[dark]", "model=mine"),
+    *("optimizer._target_=formulas.Sign", "optimizer.lr=0.001", "loss._target_=formulas.soft"),
+    *("schedule._target_=formulas.ramp", "metrics.top2._target_=nets.top2", "callbacks.watch._target_=nets.Watch"),
+]
 # A short run on two ranks of the user's network, without an algorithm.
 OWN = [word for word in SHORT if word != "model=resnet18" and not word.startswith("algorithms.ema")]
 OWN += ["code=nets.py", "model=mine", "model.width=4", "algorithms=[]"]

@@ -17,7 +17,7 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from tests.forked import MODEL_MAIN, fork_checks, python
 from tests.language import RUN, text_in
-from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
+from tests.runs import Train, draw_nothing
 
 pytestmark = pytest.mark.system
 
@@ -172,20 +172,6 @@ def test_predictions_have_tokens_and_state_what_they_were_fitted_to(train: Train
 def test_look_is_for_images(train: Train) -> None:
     error = train("look", *words_of(train), code=2).stderr
     assert error == "error: task=language: has no images to show; `train look` is for tasks of images\n"
-
-
-WARMUP = "algorithms.sequence_length_warmup"
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_killed_language_model_resumes_to_the_same_bits(ranks: int, train: Train) -> None:
-    words = [*words_of(train), "algorithms=[alibi,sequence_length_warmup]", "algorithms.alibi.length_scaling=0.5"]
-    words += [f"{WARMUP}.initial=2", f"{WARMUP}.increment=2", f"{WARMUP}.duration=0.8", "epochs=3"]
-    words += [f"launch.nproc={ranks}", "checkpoint.every=4ba", *["batch_size=6", "eval_batch_size=6"] * (ranks == 3)]
-    whole, run = killed_and_resumed(train, words, 7)
-    assert same(train.decided(run), train.decided(whole))
-    assert results(run)[-8:] == results(whole)[-8:]
-    assert len({row[6] for row in results(whole) if row[0] == "train"}) == 4
 
 
 def test_comparisons_have_perplexity_and_no_percents(train: Train) -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import pickle
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 import yaml
 
 from tests.images import write_images
-from tests.own_code import FORMULAS, NETS, TYPED
-from tests.runs import SHORT, SMALL, Train, processes_of, same, wait_for
+from tests.own_code import FORMULAS, NETS, STRANGER, WORDS_OF_STRANGER, own_folder
+from tests.runs import SMALL, Train
 
 pytestmark = pytest.mark.system
 
@@ -39,48 +38,23 @@ class Empty(ModelConfig):
 class Nothing(LossConfig):
     name: Literal["nothing"]
 """
-WORDS = [
-    *("code=[nets.py,formulas.py,typed.py]", "model.width=4", "algorithms=[dark]", *SHORT, "model=mine"),
-    *("optimizer._target_=formulas.Sign", "optimizer.lr=0.001", "loss._target_=formulas.soft"),
-    *("schedule._target_=formulas.ramp", "metrics.top2._target_=nets.top2", "callbacks.watch._target_=nets.Watch"),
-]
+FILES = {
+    **STRANGER,
+    "bare.py": BARE,
+    "conf/schedule/late.yaml": "defaults: [constant, _self_]\nname: late\n",
+    "conf/model/empty.yaml": f"name: empty\n{MODEL}",
+    "conf/loss/nothing.yaml": "name: nothing\n",
+}
 
 
 @pytest.fixture
-def stranger(train: Train, tmp_path: Path) -> Train:
-    (tmp_path / "nets.py").write_text(NETS)
-    (tmp_path / "formulas.py").write_text(FORMULAS)
-    (tmp_path / "typed.py").write_text(TYPED)
-    (tmp_path / "bare.py").write_text(BARE)
-    for name, text in {
-        "model/mine": "# Two layers.\n_target_: nets.TinyNet\nwidth: 16\n",
-        "schedule/late": "defaults: [constant, _self_]\nname: late\n",
-        "model/empty": f"name: empty\n{MODEL}",
-        "loss/nothing": "name: nothing\n",
-        "algorithms/dark": "# @package algorithms.dark\nprobability: 0.5\n",
-    }.items():
-        path = tmp_path / "conf" / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    train.environment = {**train.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    return train
+def stranger(train: Train) -> Train:
+    return own_folder(train, FILES)
 
 
-def words_of_own() -> list[str]:
-    return [word for word in WORDS if word != "model=resnet18" and not word.startswith("algorithms.ema")]
-
-
-def test_own_code_trains_resumes_to_the_same_bits_and_is_exported(stranger: Train, tmp_path: Path) -> None:
-    words = words_of_own()
-    whole, stopped = tmp_path / "runs" / "whole", tmp_path / "runs" / "stopped"
-    stranger(*words, "run_name=whole")
-    process = stranger.start(*words, "run_name=stopped")
-    wait_for(lambda: any((stopped / "checkpoints").glob("step-*.pt")))
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=400)
-    wait_for(lambda: not processes_of(stopped))
-    stranger("resume", str(stopped))
-    assert same(stranger.decided(whole)["weights"], stranger.decided(stopped)["weights"])
+def test_own_code_is_exported_evaluated_and_shown(stranger: Train, tmp_path: Path) -> None:
+    words, whole = WORDS_OF_STRANGER, tmp_path / "runs" / "whole"
+    stranger(*words, "epochs=1", "schedule.warmup=0ba", "run_name=whole")
     assert (whole / "code" / "nets.py").read_text() == NETS
     stranger("export", str(whole))
     assert (whole / "export" / "nets.py").read_text() == NETS
@@ -92,7 +66,7 @@ def test_own_code_trains_resumes_to_the_same_bits_and_is_exported(stranger: Trai
 
 
 def test_changed_code_is_checked_and_counted_again(stranger: Train, tmp_path: Path) -> None:
-    plan, nets = ["plan", *words_of_own()], tmp_path / "nets.py"
+    plan, nets = ["plan", *WORDS_OF_STRANGER], tmp_path / "nets.py"
     there = [word for word in plan if not word.startswith("launch")] + ["--on", "p4d_24xlarge", "--json"]
     stranger(*plan)
     counted = stranger(*there).stdout
@@ -110,7 +84,7 @@ def test_changed_code_is_checked_and_counted_again(stranger: Train, tmp_path: Pa
 
 def test_only_the_code_of_the_run_that_was_named_here_runs(stranger: Train, tmp_path: Path) -> None:
     run, nets = tmp_path / "runs" / "r", tmp_path / "nets.py"
-    stranger(*words_of_own(), "epochs=1", "schedule.warmup=0ba", "run_name=r")
+    stranger(*WORDS_OF_STRANGER, "epochs=1", "schedule.warmup=0ba", "run_name=r")
     marked = tmp_path / "ran"
     nets.write_text(f"open({str(marked)!r}, 'w')\n{NETS}")
     assert "but" in (line := stranger("eval", str(run), code=2).stderr)

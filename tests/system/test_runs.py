@@ -54,18 +54,6 @@ def test_the_seed_decides_the_weights(here: Here) -> None:
     assert "optimizer.lr" not in shown
 
 
-def test_hot_in_bf16_on_ffcv_is_stopped_and_resumed_to_the_same_bits(here: Here) -> None:
-    here("prepare", *(word for word in SMALL if word.startswith("dataset")), "dataloader.workers=1")
-    words = ["recipe=hot", "precision=bf16", "dataloader=ffcv", "algorithms.sam.interval=2", "dataloader.workers=1"]
-    words.append("algorithms.progressive_resizing.initial_scale=0.9")
-    whole, parts = here.small("whole", *words), here.folder / "runs" / "parts"
-    here(*SMALL, "run_name=parts", *words, stop_after=8, code=143)
-    assert 8 <= here.state(parts)["step"] < 18  # type: ignore[operator]
-    here("resume", str(parts))
-    assert same(here.decided(whole), here.decided(parts))
-    assert results(whole) == results(parts)
-
-
 def test_a_clock_that_is_set_back_changes_no_duration(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(2e9, -3600)
     monkeypatch.setattr(time, "time", lambda: next(clock))

@@ -14,7 +14,7 @@ from PIL import Image
 from launcher.records.metrics import read_metrics
 from launcher.tasks.pixels import palette
 from tests.forked import MODEL_MAIN, fork_checks, python
-from tests.runs import Train, draw_nothing, killed_and_resumed, results, same
+from tests.runs import Train, draw_nothing
 
 pytestmark = pytest.mark.system
 
@@ -124,7 +124,6 @@ def test_look_shows_masks_over_images(tmp_path: Path) -> None:
             assert np.array_equal(np.asarray(image.convert("RGB")), np.full((32, 32, 3), palette()[1] // 2))
 
 
-COMPUTED = ("dataset.mean=null", "dataset.std=null")
 BRATS = [
     *("recipe=unet_brats", "dataset.path=data", "dataset.native_size=24", "model.filters=4", "model.levels=3"),
     *(
@@ -173,15 +172,3 @@ def test_slices_of_four_channels_train_by_the_recipe_of_brats(tmp_path: Path) ->
         python(MODEL_MAIN, f"{name}/model.py", file, folder=tmp_path)
         assert np.array_equal(np.asarray(Image.open(tmp_path / "12_mask.png")), mask)
     train("look", *words, "-o", "look.html")
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_a_killed_segmentation_resumes_to_the_same_bits(ranks: int, tmp_path: Path) -> None:
-    write_slices(tmp_path / "data")
-    train = Train(tmp_path, before=(draw_nothing, fork_checks))
-    words = [*BRATS, "algorithms=[cutmix,progressive_resizing,ema]", f"launch.nproc={ranks}", "checkpoint.every=2ba"]
-    words += [*COMPUTED, "logger.interval=1ba", *["batch_size=6", "eval_batch_size=6"] * (ranks == 3)]
-    whole, run = killed_and_resumed(train, words, 5)
-    assert same(train.decided(run), train.decided(whole))
-    assert results(run)[-6:] == results(whole)[-6:]
-    assert len({row[6] for row in results(whole) if row[0] == "train"}) > 1
