@@ -1,10 +1,10 @@
-"""Kinds of runs, to be killed or stopped: the words and files of each."""
+"""Kinds of runs, to be killed and to be used: the words and files of each, and what is seen of it."""
 
 import io
 import json
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.images import write_images
+from tests.images import write_arrays, write_images
 from tests.language import LAYOUTS, RUN, text_in
 from tests.own_code import OWN, STRANGER, WORDS_OF_STRANGER, own_folder
 from tests.runs import SMALL, Train
@@ -25,13 +25,24 @@ OF_COLOURS = ",".join(f"{key}:'#{bytes(colour).hex()}'" for key, colour in COLOU
 class Kind:
     """Words of a run whose files are written first.
 
-    views: sizes or lengths of its steps; stop: after which step.
+    views: sizes or lengths of its steps; stop: after which step; validation: what exports are checked on; other: words
+    of an evaluation of the test samples, or else of the validation samples; by: columns by class, each with the metric
+    that is its mean; rows: of that table; predicts: in which form; files: of what, a glob; card: of an export's task.
     """
 
     words: str
     write: Callable[[Train], object] = lambda train: None
     views: int = 1
     stop: int = 5
+    prints: str = ""
+    validation: str = ""
+    other: str = "dataset.path=drawn"
+    by: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    gallery: str = ""
+    predicts: str = "numbers"
+    files: str = ""
+    card: set[str] = field(default_factory=set)
 
 
 def source(write: Callable[..., object], *words: str) -> Callable[[Train], object]:
@@ -93,6 +104,17 @@ def needs_smp(_: Train) -> None:
     pytest.importorskip("segmentation_models_pytorch")
 
 
+def tested(table: str) -> Callable[[Train], object]:
+    """Write three images of one colour each, and their table."""
+
+    def write(train: Train) -> None:
+        for number in range(3):
+            Image.new("RGB", (40, 32), (80 * number,) * 3).save(train.folder / f"{number}.png")
+        (train.folder / "test.csv").write_text(table)
+
+    return write
+
+
 LANGUAGE = (
     f"{' '.join(RUN)} dataset.train_samples=48 dataset.classes=257 dataloader.folder=tokens "
     "algorithms=[alibi,sequence_length_warmup] algorithms.alibi.length_scaling=0.5 "
@@ -132,6 +154,68 @@ KILLED = {
 }
 # The source of the same samples, whose whole run a kind must equal; shards without a tokenizer have no bits per byte.
 LIKE = {"jsonl": "text", "parquet": "text", "modded": "nanogpt", "colours": "classes", "npy": "classes"}
+
+SCENES = (
+    "recipe=none dataset.train_samples=48 dataset.val_samples=20 dataset.native_size=32 model=resnet18 launch=cpu "
+    "batch_size=8 epochs=2 dataloader.workers=0 logger.tensorboard=false schedule.warmup=0ba optimizer.lr=0.01 "
+    "optimizer.scale_lr=off model.residual_batchnorm_weight=0 dataset.path=drawn image.eval_flip_average=true "
+    "dataset.test_path=test.csv"
+)
+MULTILABEL = f"{SCENES} dataset=scenes task=multilabel loss=bce target=map:0.99"
+REGRESSION = f"{SCENES} dataset=scene_colours task=regression loss=l1 target=mae:0.01 algorithms=[mixup]"
+LABELS = tested("image,label\n0.png,star\n1.png,ring|star\n2.png,")
+NUMBERS = tested("image,red,green,blue\n0.png,130,200,250\n1.png,140,130,120\n2.png,150,150,160")
+ARRAYS = (
+    "recipe=none dataset=image_folder dataset.path=data dataset.mean=null dataset.std=null dataset.native_size=24 "
+    "image.train_size=224 image.eval_size=224 batch_size=4 launch=cpu epochs=2 dataloader.workers=0 "
+    "logger.tensorboard=false"
+)
+DTYPES = {
+    "uint16": (4, "algorithms=[cutmix,cutout,progressive_resizing,ema]"),
+    "float32": (2, "model=vit model.patch_size=8 model.width=16 model.heads=2 algorithms=[ema]"),
+}
+LANGUAGES = {
+    "gpt2": "",
+    "alibi": "algorithms=[alibi] algorithms.alibi.length_scaling=0.5",
+    "scaled_branches": "algorithms=[stochastic_depth] algorithms.stochastic_depth.drop_rate=0.5 "
+    "algorithms.stochastic_depth.keep_scaling=evaluation",
+    "later": "model.positions=rotary model.activation=relu2 model.qk_norm=true",
+}
+TOKENS = f"{' '.join(RUN)} epochs=1 dataset.path=source dataloader.folder=tokens hardware=this_machine"
+of_scenes = partial(Kind, validation="20 validation images", other="dataset.path=test.csv", files="drawn/val/*.jpg")
+of_texts = partial(
+    Kind, prints="perplexity", validation="11 validation sequences", other="dataset.path=source", predicts="text"
+)
+of_masks = partial(Kind, prints="mean IoU", by={"iou": "miou"}, gallery="Most wrong pixels", predicts="masks")
+of_figures = partial(of_masks, validation="12 validation images", rows=11, files="drawn/val/images/*.jpg")
+of_arrays = partial(
+    Kind,
+    **{"prints": "top-1", "by": {"top1": "balanced_accuracy"}, "rows": 2, "gallery": "Least confident hits"},
+    **{"other": "dataset.path=data", "validation": "4 validation images", "files": "data/val/*/*.npy"},
+)
+USED = {
+    "multilabel": of_scenes(
+        *(MULTILABEL, LABELS), prints="mAP", by={"average_precision": "map"}, rows=10, card={"threshold"}
+    ),
+    "regression": of_scenes(
+        *(REGRESSION, NUMBERS), prints="MAE", by={"mae": "mae", "r2": "r2"}, rows=3, card={"shift", "scale"}
+    ),
+    "figures": of_figures(f"{FIGURES} model.filters=8 model.levels=3 epochs=2 image.eval_flip_average=true"),
+    "smp": of_figures(f"{SMP} epochs=1", needs_smp),
+    "slices": of_masks(
+        *(f"{SLICES} batch_size=4 epochs=4 dataset.test_path=source/test", source(slices)),
+        **{"rows": 4, "validation": "3 validation images", "other": "dataset.path=source/test"},
+        files="source/val/images/*.npy",
+    ),
+    **{
+        dtype: of_arrays(
+            f"{ARRAYS} dataset.dtype={dtype} dataset.channels={channels} {words}",
+            lambda train, dtype=dtype, channels=channels: write_arrays(train.folder / "data", dtype, channels),
+        )
+        for dtype, (channels, words) in DTYPES.items()
+    },
+    **{name: of_texts(f"{TOKENS} {words}", source(text_in)) for name, words in LANGUAGES.items()},
+}
 
 
 def archives(train: Train) -> None:

@@ -1,15 +1,26 @@
-"""Each kind of run, killed or stopped at any moment, resumes to the bits of a run without it."""
+"""Each kind of run by one list of checks: killed and resumed, trained, evaluated, exported, predicted, looked at."""
 
+import base64
+import csv
+import io
+import json
 import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from launcher.records.metrics import read_metrics
+from tests.forked import MODEL_MAIN, fork_checks, python
+from tests.language import logits_of
 from tests.runs import Here, Train, draw_nothing, results, resumed_after_kill, same
-from tests.system.kinds import KILLED, LIKE, STOPPED
+from tests.system.kinds import KILLED, LANGUAGES, LIKE, STOPPED, USED, Kind
 
 pytestmark = pytest.mark.system
 
@@ -63,3 +74,173 @@ def test_a_stopped_run_resumes_to_the_same_bits(name: str, here: Here, monkeypat
     assert same(here.state(whole)["callbacks"], here.state(stopped)["callbacks"])
     assert results(whole) == results(stopped)
     assert name != "archives" or here.state(whole)["classes"] == ["0", "1"]
+
+
+def rows_of(train: Train) -> list[dict[str, Any]]:
+    return read_metrics(train.folder / "runs" / "run" / "metrics.jsonl")
+
+
+def files_of(train: Train, kind: Kind) -> list[str]:
+    files = sorted(train.folder.glob(kind.files)) if kind.files else []
+    return [str(file.relative_to(train.folder)) for file in files] or ["tree r"]
+
+
+def samples_of(train: Train) -> list[dict[str, Any]]:
+    samples: list[dict[str, Any]] = json.loads((train.folder / "runs" / "run" / "samples.json").read_text())
+    return samples
+
+
+def card_of(train: Train, export: str) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((train.folder / export / "model_card.json").read_text())
+    return card
+
+
+def of_several(train: Train, kind: Kind) -> None:
+    """The best export is of the step with the best metric; labels are calibrated, and numbers plotted."""
+    choose, metric = (max, "map") if "map" in kind.by.values() else (min, "mae")
+    best = choose((row for row in rows_of(train) if row["kind"] == "eval"), key=lambda row: row["metrics"][metric])
+    train("export", "runs/run", "--best", "-o", "best")
+    assert card_of(train, "best")["step"] == best["step"]
+    if metric == "map":
+        train("calibrate", "runs/run")
+        return
+    assert Image.open(train.folder / "by" / "scatter.png").size > (100, 100)
+    sizes = {len(row) for one in samples_of(train) for row in (one["predictions"], one["label"].split("|"))}
+    assert sizes == {3}
+
+
+def of_any_size(train: Train, _: Kind) -> None:
+    """Masks have the size of their images, shares are those of their pixels, and nothing is overwritten."""
+    for one in samples_of(train):
+        with Image.open(io.BytesIO(base64.b64decode(one["image"].partition(",")[2]))) as image:
+            assert image.size == (3 * 32, 32)
+    files = [train.folder / "drawn" / "val" / "images" / "000000.jpg", train.folder / "wide.png"]
+    with Image.open(files[0]) as image:
+        image.resize((70, 48)).save(files[1])
+    paths = [str(file) for file in files]
+    ours = train("predict", "runs/run", *paths, "--masks", "masks", "--csv", "--top", "11").stdout
+    masks = [Image.open(train.folder / "masks" / f"{file.stem}.png") for file in files]
+    assert [(mask.mode, mask.size) for mask in masks] == [("P", (32, 32)), ("P", (70, 48))]
+    for folder, more in (("masks", 1), (".", 0)):
+        before = files[1].read_bytes()
+        refused = train("predict", "runs/run", *paths, "--masks", folder, code=2).stderr
+        assert "would overwrite" in refused
+        assert refused.count("and 1 more") == more
+        assert files[1].read_bytes() == before
+    rows = csv.DictReader(ours.splitlines())
+    shares = {row["class"]: float(row["share"]) for row in rows if row["file"] == paths[0]}
+    names = card_of(train, "export")["classes"]
+    counts = np.bincount(np.asarray(masks[0]).reshape(-1), minlength=11) / 32**2
+    assert shares == pytest.approx({name: counts[n] for n, name in enumerate(names) if counts[n]}, abs=1e-6)
+
+
+def of_brats(train: Train, kind: Kind) -> None:
+    """Masks have the values of the classes, and the loss falls."""
+    assert "12 training images" in train("plan", *kind.words.split(), "launch.nproc=1").stdout
+    losses = [row["loss"] for row in rows_of(train) if row["kind"] == "epoch"]
+    assert losses[-1] < losses[0]
+    assert {*np.unique(np.asarray(Image.open(train.folder / "ours" / "12.png")))} <= {0, 1, 2, 4}
+
+
+def of_folders(train: Train, kind: Kind) -> None:
+    """A folder of arrays is its files, and algorithms for 8-bit RGB are refused."""
+    ours = train("predict", "export", *files_of(train, kind), "--json").stdout
+    assert train("predict", "runs/run", "data/val", "--json").stdout == ours
+    words = [*kind.words.split(), "launch.nproc=1", "algorithms.randaugment=on"]
+    refused = train(*words, code=2).stderr
+    assert refused == train("plan", *words, code=2).stderr
+    assert "its operations change colours of 8-bit RGB (algorithms.randaugment=off)" in refused
+
+
+def of_logits(train: Train, kind: Kind) -> None:
+    """Only GPT-2 has a config of Hugging Face's; ONNX has the logits of the export."""
+    assert (train.folder / "export" / "config.json").exists() == (kind is USED["gpt2"])
+    with_onnx, without = (torch.tensor(logits_of(train.folder / name, FOURTEEN)) for name in ("onnx", "export"))
+    torch.testing.assert_close(with_onnx, without, rtol=1e-4, atol=1e-4)
+
+
+FOURTEEN = [[*range(7)], [*range(7, 14)]]
+WHERE = ("runs/run", "export")
+ALSO = {
+    **dict.fromkeys(("multilabel", "regression"), of_several),
+    **{"figures": of_any_size, "slices": of_brats, "uint16": of_folders, "float32": of_folders},
+    **dict.fromkeys(LANGUAGES, of_logits),
+}
+
+
+def trained(train: Train, kind: Kind) -> None:
+    assert kind.prints in train(*kind.words.split(), "launch.nproc=1", "run_name=run").stdout
+    if kind.predicts != "text":
+        assert len(samples_of(train)) == min(12, int(kind.validation.split()[0]))
+
+
+def evaluated(train: Train, kind: Kind) -> None:
+    """The metrics of other samples are those in the records; metrics by class, in a table, have the mean of all."""
+    other = json.loads(train("eval", "runs/run", kind.other, "--json").stdout)
+    if rows := [row for row in rows_of(train) if row["kind"] == "test"]:
+        assert other["metrics"] == pytest.approx(rows[0]["metrics"])
+        assert other["samples"] == rows[0]["samples"]
+    if kind.by:
+        ours = json.loads(train("eval", "runs/run", "--by-class", "--json", "-o", "by").stdout)
+        assert rows or other["metrics"] == pytest.approx(ours["metrics"])
+        assert other["metrics"].get("threshold") == ours["metrics"].get("threshold")
+        table = [*csv.DictReader(next((train.folder / "by").glob("by_*.csv")).open())]
+        assert len(table) == kind.rows
+        for column, metric in kind.by.items():
+            values = [float(row[column]) for row in table if row[column]]
+            assert ours["metrics"][metric] == pytest.approx(sum(values) / len(values))
+        assert not kind.gallery or kind.gallery in (train.folder / "by" / "gallery.html").read_text()
+
+
+def exported(train: Train, kind: Kind) -> None:
+    for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
+        assert f"on {kind.validation}" in train("export", "runs/run", *flags, "-o", name).stderr
+    assert not kind.card or set(card_of(train, "export")["task"]) == kind.card
+
+
+def predicted(train: Train, kind: Kind) -> None:
+    """The run, its export by this project, and its exports without it predict the same."""
+    files = files_of(train, kind)
+    flags = {"numbers": ["--json"], "text": [], "masks": ["--csv", "--top", "11", "--masks"]}[kind.predicts]
+    last = [[name] * (kind.predicts == "masks") for name in ("ours", "theirs")]
+    ours, theirs = (
+        train("predict", where, *files, *flags, *name).stdout for where, name in zip(WHERE, last, strict=True)
+    )
+    assert ours == theirs
+    for where in ("export", "onnx"):
+        printed = python(MODEL_MAIN, f"{where}/model.py", files[0], folder=train.folder)
+        if kind.predicts == "text":
+            assert printed == ours
+            assert ours.startswith("tree r")
+            assert len(ours) > 7
+        elif kind.predicts == "masks":
+            stem = Path(files[0]).stem
+            written = [train.folder / f"{stem}_mask.png", *(train.folder / name[0] / f"{stem}.png" for name in last)]
+            alone, *both = (np.asarray(Image.open(file)) for file in written)
+            assert np.array_equal(*both)
+            assert (alone == both[0]).mean() > 0.99
+        else:
+            lines = [line.split(maxsplit=1) for line in printed.splitlines()[1:]]
+            rows = json.loads(ours.splitlines()[0])["classes"]
+            expected = dict(
+                (r["class"], 100 * r["probability"]) if "class" in r else (r["name"], r["value"]) for r in rows
+            )
+            # note: printed with two decimals, of sums in another order
+            shown = {name: float(number.rstrip("%")) for number, name in lines}
+            assert shown == pytest.approx(expected, rel=1e-3, abs=0.02)
+
+
+def looked_at(train: Train, kind: Kind) -> None:
+    if kind.predicts != "text":
+        train("look", *kind.words.split(), "launch.nproc=1", "-o", "look.html")
+
+
+CHECKS = [trained, evaluated, exported, predicted, looked_at]
+
+
+@pytest.mark.parametrize("name", USED)
+def test_a_run_is_evaluated_exported_and_used_without_this_project(name: str, tmp_path: Path) -> None:
+    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    USED[name].write(train)
+    for check in (*CHECKS, *([ALSO[name]] if name in ALSO else [])):
+        check(train, USED[name])

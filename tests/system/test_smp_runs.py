@@ -1,12 +1,10 @@
-"""Networks of segmentation-models-pytorch: trained, killed and resumed, exported, and refused with what to type."""
+"""Networks of segmentation-models-pytorch: built, started from weights, and refused with what to type."""
 
 import importlib.util
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save, save_file
 
 from launcher.config.compose import compose
@@ -15,24 +13,12 @@ from launcher.models.build import build_model
 from launcher.models.parameters import classifiers
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
-from tests.forked import MODEL_MAIN, fork_checks, python
 from tests.local_hub import local_hub
-from tests.runs import Train, draw_nothing
+from tests.runs import Train
+from tests.system.kinds import SMP
 
-SMP = ["recipe=small_segmentation", "model=smp", "model.arguments.encoder_depth=3"]
-RUN = [
-    *(*SMP, "model.arguments.decoder_channels=[16,8,8]", "dataset=shape_masks", "dataset.path=drawn"),
-    *(
-        "dataset.train_samples=32",
-        "dataset.val_samples=12",
-        "dataset.native_size=32",
-        "launch=cpu",
-        "launch.nproc=1",
-        "batch_size=8",
-        "epochs=3",
-    ),
-    *("dataloader.workers=0", "logger.tensorboard=false", "checkpoint.every=2ba", "logger.interval=1ba"),
-]
+WORDS = ["recipe=small_segmentation", "model=smp"]
+RUN = [*SMP.split(), "launch.nproc=1", "epochs=1"]
 NEEDED = pytest.mark.skipif(
     importlib.util.find_spec("segmentation_models_pytorch") is None,
     reason="needs segmentation-models-pytorch, which make setup-tests installs",
@@ -40,7 +26,7 @@ NEEDED = pytest.mark.skipif(
 
 
 def built(*words: str, channels: int = 3) -> torch.nn.Module:
-    config = compose([*SMP[:2], *words]).config
+    config = compose([*WORDS, *words]).config
     return build_model(config.model, 5, config.loss, config.seed, channels)
 
 
@@ -82,27 +68,11 @@ def test_what_the_run_sets_and_a_missing_package_are_refused(monkeypatch: pytest
     monkeypatch.setattr("launcher.models.smp._PACKAGE", "a_package_that_is_missing")
     words = ["dataset.train_samples=32", "dataset.val_samples=12", "model.arguments.encoder_weights=imagenet"]
     with pytest.raises(UserError) as refused:
-        check(plan_for(compose([*SMP, *words, "model.checkpointing=on", "launch=cpu"]).config, 1), {})
+        check(plan_for(compose([*WORDS, *words, "model.checkpointing=on", "launch=cpu"]).config, 1), {})
     lines = str(refused.value)
     assert "model=smp: needs the package segmentation-models-pytorch, which is not installed; run " in lines
     assert "model.arguments.encoder_weights=imagenet: downloads weights; remove the key" in lines
     assert "model.checkpointing=on: is not offered by its networks" in lines
-
-
-@NEEDED
-@pytest.mark.system
-def test_a_run_is_exported(tmp_path: Path) -> None:
-    train = Train(tmp_path, before=(draw_nothing, fork_checks))
-    train(*RUN, "run_name=whole")
-    whole = tmp_path / "runs" / "whole"
-    image = next((tmp_path / "drawn" / "val" / "images").iterdir())
-    train("predict", str(whole), str(image), "--masks", "masks")
-    mask = np.asarray(Image.open(tmp_path / "masks" / f"{image.stem}.png"))
-    for name, flags in {"export": [], "onnx": ["--onnx"]}.items():
-        assert "on 12 validation images" in train("export", str(whole), *flags, "-o", name).stderr
-        python(MODEL_MAIN, f"{name}/model.py", str(image), folder=tmp_path)
-        theirs = np.asarray(Image.open(tmp_path / f"{image.stem}_mask.png"))
-        assert (theirs == mask).mean() > 0.99
 
 
 @pytest.mark.slow
@@ -110,7 +80,7 @@ def test_a_run_is_exported(tmp_path: Path) -> None:
 def test_a_run_starts_from_the_encoder_of_the_library_or_a_file(tmp_path: Path) -> None:
     encoder = {name: one + 0.01 for name, one in built().encoder.state_dict().items() if one.is_floating_point()}
     save_file(encoder, tmp_path / "encoder.safetensors")
-    still = [*RUN, "epochs=1", "optimizer.lr=1e-9"]
+    still = [*RUN, "optimizer.lr=1e-9"]
     with local_hub() as hub:
         error = hub.train(tmp_path, *still, "model.weights=smp", code=2)[1]
         assert "error: model.weights=smp: the weights of resnet18 cannot be loaded (" in error
