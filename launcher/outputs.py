@@ -49,9 +49,17 @@ def check_file(path: Path, option: str = "--output", hint: str = "set another na
 
     Raises UserError, with the option of its path, if not.
     """
-    if not path.absolute().parent.is_dir():
+    if not _has_folder(path):
         raise UserError(Problem("its folder does not exist; create it first", option, path))
     check_replaced(path, option, hint)
+
+
+def _has_folder(path: Path) -> bool:
+    try:
+        return path.absolute().parent.is_dir()
+    except OSError:
+        # note: such as a name that is too long
+        return False
 
 
 def check_replaced(path: Path, option: str = "--output", hint: str = "set another name") -> None:

@@ -187,7 +187,10 @@ def takes(key: str, value: Any) -> bool:
     """Return whether a dotted key takes a value, or a group has an option of this name."""
     hints = _types(RunConfig)[key]
     if not hints:
-        return not isinstance(value, bool | int | float) and (CONF / key / f"{value}.yaml").is_file()
+        # note: a word may be too long for the name of a file
+        return not isinstance(value, bool | int | float) and str(value) in {
+            path.stem for path in (CONF / key).glob("*.yaml")
+        }
     for hint in hints:
         with suppress(ValidationError, UserError):
             TypeAdapter(hint).validate_json(json.dumps(value, default=str))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher.cache import cached, source_digest
 from launcher.config.choices import LIBRARIES
 from launcher.config.compose import Composed
+from launcher.config.gpus import check_gpu
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
@@ -232,9 +233,13 @@ def _measured_note(plan: Plan) -> str:
 
 
 def planned_here(composed: Composed) -> Devices:
-    """Describe a run's devices on this machine, or on the `hardware` of the command line."""
+    """Describe a run's devices on this machine, or on the `hardware` of the command line, if torch can use its GPUs."""
+    config = composed.config
     is_chosen = COMMAND_LINE in (composed.origins.get("hardware.name"), composed.origins.get("hardware.gpus"))
-    return planned(composed.config.launch, composed.config.hardware.gpus if is_chosen else None)
+    devices = planned(config.launch, config.hardware.gpus if is_chosen else None)
+    if is_chosen and devices.kind == "cuda":
+        check_gpu(config.hardware)
+    return devices
 
 
 def _pretrained(

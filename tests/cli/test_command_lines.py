@@ -87,7 +87,7 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("measure.launch.prepare_here", "launch.start.start"):
         monkeypatch.setattr(f"launcher.{name}", prepare_and_stop)
     monkeypatch.setattr(
-        "launcher.launch.start.resume", lambda folder, words, step: continued(read(folder.config), words) and stop()
+        "launcher.launch.start.resume", lambda folder, words, *_, **__: continued(read(folder.config), words) and stop()
     )
     monkeypatch.setattr("launcher.cli.doctor.examine", lambda config, report: [])
 
@@ -162,4 +162,4 @@ def run(words: list[str]) -> tuple[int | str, list[str]]:
             code = int(end.code or 0)
         except Exception as error:
             code = repr(error)
-    return code, [text for text in errors.getvalue().splitlines() if not text.startswith("note: ")]
+    return code, [text for text in errors.getvalue().splitlines() if not text.startswith(("note: ", "auto: "))]

@@ -52,7 +52,7 @@ def test_resume_selects_the_run_of_the_command_line_or_the_newest(
 ) -> None:
     resumed: list[tuple[object, ...]] = []
 
-    def record(folder: RunFolder, *values: object) -> Ended:
+    def record(folder: RunFolder, *values: object, **_: object) -> Ended:
         resumed.append((folder.path, *values))
         return Ended(folder, 0)
 
@@ -73,7 +73,7 @@ def test_resume_selects_the_newest_run_of_the_folder_of_the_command_line(
 ) -> None:
     resumed: list[Path] = []
 
-    def record(folder: RunFolder, *_: object) -> Ended:
+    def record(folder: RunFolder, *_: object, **__: object) -> Ended:
         resumed.append(folder.path)
         return Ended(folder, 0)
 

@@ -168,7 +168,7 @@ def test_mean_and_deviation_are_those_of_the_training_images(tmp_path: Path) -> 
         (("dataset.channels=4", *COMPUTED), "dataset.dtype=uint16, not 4 of uint8; set these, or other images"),
         (("dataloader=ffcv", *FOUR, *COMPUTED), "has 8-bit RGB alone, not 4 channels of uint16"),
         (("dataset=shapes", *FOUR, *COMPUTED), "is built in, as 8-bit RGB"),
-        (("dataset=shapes", *COMPUTED), "computed only from images in folders"),
+        (("dataset=shapes", *COMPUTED), "is not the folder of dataset=shapes, whose images are drawn by the program"),
     ],
 )
 def test_other_images_than_those_of_the_config_are_refused(

@@ -22,7 +22,7 @@ ROWS = json.loads(PATH.read_text())
 
 def values_of(line: str) -> dict[str, Any]:
     """Return the values of a command line by dotted key, as JSON has them."""
-    return dict(json.loads(json.dumps(dict(leaves(as_mapping(compose(line.split()).config))))))
+    return dict(json.loads(json.dumps(dict(leaves(as_mapping(compose(line.split()).config))), sort_keys=True)))
 
 
 def write(rows: list[dict[str, Any]], path: Path) -> None:

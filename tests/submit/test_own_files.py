@@ -34,6 +34,7 @@ WORDS = ["recipe=mine", "model=tiny", "launch=mine", "code=nets.py", "run_name=m
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a recipe, options and code, where the commands run."""
     monkeypatch.setenv("TRAIN_CODE", "[]")
+    monkeypatch.delenv("TRAIN_DATA")
     values = [word for word in SHAPES if not word.startswith(("model", "launch"))]
     nested: dict[str, Any] = {"defaults": ["train", "_self_"], "about": {"summary": "x", "epochs": [1, None]}}
     for key, _, value in (word.partition("=") for word in values):

@@ -26,8 +26,10 @@ TWO_RANKS = [*SMALL, "launch.nproc=2", "dataloader.workers=1"]
 def test_two_ranks_train_evaluate_and_write_all_records(cold: Cold) -> None:
     words = ["epochs=2", "dataset.train_samples=48", "run_name=whole", "algorithms.ema.update_interval=2ba"]
     output = cold(*TWO_RANKS, *words).stdout
-    assert "the EMA half-life (100 steps) is too long for 6 steps" in output
+    assert "more, which `train plan` prints with the words of this run" in " ".join(output.split())
     run = cold.folder / "runs" / "whole"
+    log = (run / "logs" / "rank-0.log").read_text()
+    assert "the EMA half-life (100 steps) is too long for 6 steps" in " ".join(log.split())
     kinds = [row["kind"] for row in read_metrics(run / "metrics.jsonl")]
     assert (kinds[0], kinds[-1]) == ("start", "end")
     assert (kinds.count("train"), kinds.count("eval"), kinds.count("epoch")) == (6, 2, 2)

@@ -214,7 +214,10 @@ def test_numbers_are_learnt_normalized_and_predicted_in_their_unit(loss: str) ->
         ([*WORDS["multilabel"], "algorithms=[mixup]", "algorithms.mixup.smoothed=first"], "needs one class an image"),
         ([*WORDS["multilabel"], "dataset.sampling=balanced"], "has no single class an image to balance; set uniform"),
         (["loss=mse"], "task=classification has no such loss; set loss=bce or loss=cross_entropy or loss=focal"),
-        ([*WORDS["multilabel"], "target=top1:0.5"], "task=multilabel has no metric top1, only map, f1, threshold"),
+        (
+            [*WORDS["multilabel"], "target=top1:0.5"],
+            "task=multilabel has no metric top1, only map, f1; did you mean map:0.5",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_remedy(words: list[str], message: str, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
 def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for verb in (["plan"], ["estimate"], ["diagnose"], []):
-        code, output, errors = execute(*verb, *SHAPES, VIT, "model.img_size=64", "algorithms=[blurpool]")
+        code, output, errors = execute(*verb, *SHAPES, "recipe=none", VIT, "model.img_size=64", "algorithms=[blurpool]")
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
     assert not (tmp_path / "runs").exists()
