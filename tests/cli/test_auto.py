@@ -17,7 +17,6 @@ from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.launch import devices
-from launcher_lab.cli import curve
 from launcher_lab.cli.training import Training
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
@@ -273,7 +272,7 @@ def test_every_verb_chooses_alike(verb: str, images: Path, here: Any, monkeypatc
     monkeypatch.setattr(Composition, "composed", lambda self: (one := composed(self), seen.append(one.config))[0])
     name = verb.split()[0]
     if name in ("curve", "ablate", "tune"):
-        monkeypatch.setattr(curve, "check_all", lambda *_, **__: [])
+        monkeypatch.setattr(cli.module_of(name), "check_all", lambda *_, **__: [])
         monkeypatch.setattr(Training, "run", lambda self: 0)
     else:
         monkeypatch.setattr(cli.module_of(name), "main", lambda arguments: 0)
