@@ -90,7 +90,10 @@ def test_a_chosen_recipe_is_composed_once_and_its_images_are_listed_once(
     counted.before = (*counted.before, count_compositions)
     words = ["recipe=auto", f"dataset.path={path}", "epochs=1", "launch=cpu", "model=resnet18", "dataloader.workers=0"]
     shown = counted(verb, *words).stderr
-    assert "auto: recipe=small: 24 training images of 2 classes" in shown
+    assert (
+        "auto: recipe=small dataset=image_folder batch_size=8 dataset.native_size=32: 24 training images of 2 classes"
+        in shown
+    )
     assert sorted(listings(tmp_path)) == ["composed", "launcher train", "launcher val"]
 
 
