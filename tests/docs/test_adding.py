@@ -58,7 +58,7 @@ EXPECTED = {
     "train plan recipe=mild_gray": "grayscale",
     "train ls hardware": "cellar",
     "train show algorithms=[gray]": "gray.Gray",
-    "train steps runs/dear": "steps: 1",
+    "train steps runs/dear": "steps: 8",
 }
 
 

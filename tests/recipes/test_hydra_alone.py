@@ -39,7 +39,7 @@ OTHERS = {
     "recipe=hot fidelity=published": f"hot +published=hot fidelity=published {IMAGES}",
     "recipe=ffcv_rn50 epochs=32": f"ffcv_rn50 +lengths/ffcv_rn50='32' epochs=32 {IMAGES}",
     "recipe=mild dataset=shapes epochs=3": f"mild dataset=shapes epochs=3 {IMAGES}",
-    "algorithms=[ema,blurpool] epochs=7": "train algorithms=[ema,blurpool] epochs=7",
+    "recipe=none algorithms=[ema,blurpool] epochs=7": "train algorithms=[ema,blurpool] epochs=7",
     "recipe=mild algorithms.ema=off": f"mild ++algorithms.ema=null {IMAGES}",
 }
 AUTO = [name for name in recipes.names() if recipes.load(name).options["dataloader"] == "auto"]
