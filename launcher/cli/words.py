@@ -198,9 +198,11 @@ class _Reading:
 
     def _refuse(self, word: str, reason: str) -> None:
         is_start = self._verb == "run" and word == self._words[0]
-        line = self._line(word)
+        line = self._line(word, is_start and not word.startswith("-") and word not in synonyms("verbs"))
         if line and not _TYPED.fullmatch(line):
-            if self._left and "=" not in word and _is_value(self._left[0]):
+            if is_start and not word.startswith("-"):
+                self._left.clear()
+            elif self._left and "=" not in word and _is_value(self._left[0]):
                 self._left.popleft()
             self.wrong.append(_Wrong(f"{shown(word)} {reason}", line))
             return
@@ -210,16 +212,13 @@ class _Reading:
             # note: the remaining words belong to that verb
             self._left.clear()
 
-    def _line(self, word: str) -> str | None:
-        """Return what to type for another tool's flag with the value after it, if no key here takes that value."""
+    def _line(self, word: str, may_be_verb: bool = False) -> str | None:
+        """Return what to type for a removed verb, or another tool's flag with a value that no key here takes."""
         flag, equals, value = word.partition("=")
         following = self._left[0] if self._left and _is_value(self._left[0]) else "true"
         is_flag = flag.startswith("-") and flag.lstrip("-") not in self._parsers
-        return (
-            line_instead(flag.lstrip("-").replace("-", "_"), _plain(value if equals else following))
-            if is_flag
-            else None
-        )
+        name = flag.lstrip("-").replace("-", "_")
+        return line_instead(name, _plain(value if equals else following)) if is_flag or may_be_verb else None
 
     def _corrected(self, word: str, may_be_verb: bool) -> _Correction | None:
         """Return the correction of the word read last, with the value after it; None without a similar word."""

@@ -1,13 +1,13 @@
 """The format of run folders and exports, and what configs of earlier formats lack."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from launcher.config.layers import get, put
+from launcher.config.layers import get, put, without
 
-# The format that this version writes. A version that adds keys or files raises it, and states below what earlier
-# formats lack.
-FORMAT = 2
+# The format that this version writes. A version that adds or removes keys or files raises it, and states below what
+# earlier formats lack, or have besides.
+FORMAT = 3
 # By format: the keys that the next one added, with the values that have the old behaviour. Version 0.1 wrote format 1.
 _ADDED: Mapping[int, Mapping[str, Any]] = {
     1: {
@@ -22,6 +22,12 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"dataloader.write_missing": False},
     }
 }
+# Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
+# is read without it, but resumes only with the version that wrote it.
+_REMOVED: Mapping[str, Any] = {}
+_REMOVED_ALGORITHMS: frozenset[str] = frozenset()
+# Values that format 3 removed, by key, with the value that a folder is read with.
+_REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}
 # The option of its group that a key belongs to, where others lack it.
 _OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy", "dataloader.write_missing": "ffcv"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
@@ -32,15 +38,31 @@ _ABSENT = object()
 
 
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a config with the keys that an earlier format lacks."""
-    complete = {**values}
-    for key, value in _added():
-        section = key.rpartition(".")[0]
-        if key in _OPTION and get(complete, f"{section}.name") != _OPTION[key]:
-            continue
-        if get(complete, key, _ABSENT) is _ABSENT and (not section or isinstance(get(complete, section), Mapping)):
-            put(complete, key, value)
-    return complete
+    """Return the values of a config with the keys that an earlier format lacks, without those that had no effect."""
+    complete = _with(values, dict(_added()))
+    for key, value in removed_values(complete).items():
+        put(complete, key, _REMOVED_VALUES[key][value])
+    return without(complete, [key for key, value in _REMOVED.items() if get(complete, key, _ABSENT) == value])
+
+
+def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a config with the removed keys as they had no effect, to compare it with an earlier one."""
+    return _with(values, {key: value for key, value in _REMOVED.items() if (key, value) not in _added()})
+
+
+def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted keys of a config with a value that a format removed, and those values."""
+    present = {key: get(values, key, _ABSENT) for key in _REMOVED_VALUES}
+    return {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
+
+
+def is_removed(key: str) -> bool:
+    """Return whether a dotted key is of what a format removed, which only the training of a run needed."""
+    return (
+        key in _REMOVED
+        or key in _REMOVED_VALUES
+        or key.removeprefix("algorithms.").partition(".")[0] in _REMOVED_ALGORITHMS
+    )
 
 
 def is_old_behaviour(key: str, value: Any) -> bool:
@@ -48,6 +70,17 @@ def is_old_behaviour(key: str, value: Any) -> bool:
     return (key, value) in _added()
 
 
-def _added() -> Iterator[tuple[str, Any]]:
-    for keys in _ADDED.values():
-        yield from keys.items()
+def _with(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with those keys that their sections and options have, where they are absent."""
+    complete = {**values}
+    for key, value in keys.items():
+        section = key.rpartition(".")[0]
+        if key in _OPTION and get(complete, f"{key.partition('.')[0]}.name") != _OPTION[key]:
+            continue
+        if get(complete, key, _ABSENT) is _ABSENT and (not section or isinstance(get(complete, section), Mapping)):
+            put(complete, key, value)
+    return complete
+
+
+def _added() -> list[tuple[str, Any]]:
+    return [one for keys in _ADDED.values() for one in keys.items()]

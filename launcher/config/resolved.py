@@ -13,7 +13,7 @@ from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
-from launcher.config.formats import completed, is_old_behaviour
+from launcher.config.formats import completed, is_old_behaviour, is_removed, removed_values, with_removed
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
@@ -36,6 +36,7 @@ _DATA_PATHS = (
     "heartbeat",
 )
 _PLACE_ONLY = ("runs", "run_name", "heartbeat", "code")
+_OLDER = "resume the run with the version of train that wrote it"
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
     *(
@@ -144,6 +145,9 @@ def typed_run(
 
     Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
     """
+    used = removed_values(values) if to_resume else {}
+    if used := {key: value for key, value in used.items() if not is_free(key)}:
+        raise UserError(*(Problem(f"is gone; {_OLDER}", key, value, origin(key)) for key, value in used.items()))
     values = completed(values)
     if not imports and values["code"]:
         with read_only():
@@ -158,10 +162,11 @@ def _typed(values: Mapping[str, Any], place: str, origin: Callable[[str], str | 
     except UserError as error:
         unknown = [str(problem.key) for problem in error.problems if problem.message.startswith(NO_SUCH_KEY)]
         # note: an algorithm may change the network
-        if len(unknown) < len(error.problems) or any(key.rpartition(".")[0] in SWITCHED for key in unknown):
+        lacking = [key for key in unknown if key.rpartition(".")[0] in SWITCHED and not is_removed(key)]
+        if len(unknown) < len(error.problems) or lacking:
             raise
         if to_resume and (used := [one for one in error.problems if not is_free(str(one.key))]):
-            message = "is no key of this version; resume the run with the version of train that wrote it"
+            message = f"is no key of this version; {_OLDER}"
             raise UserError(*(replace(one, message=message) for one in used)) from None
         _note(f"{place}: ignoring {', '.join(unknown)}: this version has no such key")
         return validate(without(values, unknown), origin)
@@ -182,7 +187,7 @@ def fingerprint(config: RunConfig) -> str:
     """Return the SHA-256 of the values that may not change on resume: equal for all attempts of one run."""
     values = {
         key: value
-        for key, value in leaves(as_mapping(config))
+        for key, value in leaves(with_removed(as_mapping(config)))
         # note: equal to that of a version without the key, and on another node
         if not (is_free(key) or is_old_behaviour(key, value) or is_place(key, value))
     }
