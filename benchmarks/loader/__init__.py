@@ -4,8 +4,7 @@
     python -m benchmarks.loader --images imagenet_sample_100.tar --peers FOLDER
 
 Each contender has its own process with one decoding thread. They alternate; the processor time of a pass is measured,
-which depends little on the load of the machine. FFCV files are in the page cache. Then the benchmark measures the
-loaders of training: mild's and hot's on FFCV files, and the memory of one more worker.
+which depends little on the load of the machine. FFCV files are in the page cache.
 
 FOLDER contains further peers, installed by `pip install --target FOLDER pillow nvidia-dali-cuda130`; missing ones are
 skipped. All contenders use the same crops, except FFCV's own loader and DALI, which draw crops of the same

@@ -13,9 +13,9 @@ import torchvision
 from rich.console import Console
 
 import benchmarks.loader as package
-from benchmarks.loader import memory, recipes, timing
+from benchmarks.loader import timing
 from benchmarks.loader.contenders import OPENERS, PEERS
-from benchmarks.loader.files import repeated, unpacked, write_all
+from benchmarks.loader.files import unpacked, write_all
 from benchmarks.loader.process import started
 from launcher.config.compose import compose
 from launcher.data.loaders.ffcv import FFCVLoader
@@ -43,14 +43,8 @@ def main(words: Sequence[str] | None = None) -> int:
                 out.print(f"not installed here, so not measured: {', '.join(missing)}")
             results = timing.measure(contenders, composed.image, arguments.sizes, arguments.repeats)
         out.print(timing.table(results, steps))
-        ratios = recipes.compare(folder, arguments.repeats)
-        out.print(recipes.table(ratios))
-        peaks = memory.measure(repeated(folder, arguments.copies), arguments.batch_size)
-        out.print(memory.table(peaks))
     if arguments.json:
         facts["results"] = [asdict(result) for result in results]
-        facts["recipes"] = [asdict(ratio) for ratio in ratios]
-        facts["memory"] = [asdict(peak) for peak in peaks]
         Path(arguments.json).write_text(json.dumps(facts, indent=2) + "\n")
     return 0
 
@@ -60,8 +54,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--images", required=True, metavar="TAR", help="a tar file of JPEGs")
     parser.add_argument("--sizes", type=int, nargs="+", default=[88, 132, 176], metavar="PX")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="batch size of the memory measurement")
-    parser.add_argument("--copies", type=int, default=8, help="copies of each image in the memory measurement")
     parser.add_argument("--peers", metavar="FOLDER", help="folder with another Pillow and DALI")
     parser.add_argument("--json", metavar="FILE", help="also write the results to this file")
     return parser.parse_args(words)

@@ -9,12 +9,10 @@ from pathlib import Path, PurePath
 
 import numpy as np
 
-from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.encoder import encode_all
 from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile
 from launcher.data.ffcv.values import FFCVFiles
-from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 
@@ -69,16 +67,6 @@ def write_all(folder: Path, files: FFCVFiles) -> Files:
     )
     (folder / "ffcv" / file_name("val", files)).symlink_to(written.published)
     return written
-
-
-def repeated(folder: Path, copies: int) -> Path:
-    """Write a data set with `copies` copies of each image, and its FFCV files."""
-    root = copied(folder, copies, folder / "copies")
-    composed = compose(["dataloader=ffcv"]).config.dataloader
-    assert isinstance(composed, FFCVLoader)
-    (root / "ffcv").mkdir()
-    (root / "ffcv" / file_name("val", composed.files)).symlink_to(_write(root, composed.files))
-    return root
 
 
 def copied(folder: Path, copies: int, root: Path) -> Path:

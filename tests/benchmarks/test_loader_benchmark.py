@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmarks.loader import __main__ as command
-from benchmarks.loader import first_epoch, memory, process, timing
+from benchmarks.loader import first_epoch, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
 from benchmarks.loader.files import Files, copied, originals, unpacked, write_all
 from launcher.config.compose import compose
@@ -41,16 +41,6 @@ def opened(tar: Path) -> Iterator[tuple[Path, Files]]:
         yield folder, write_all(folder, loader.files)
 
 
-def _loaded(words: list[str]) -> int:
-    """Return the output of a process with loader workers; FFCV has none, and is already compiled here."""
-    if "dataloader=ffcv" in words:
-        return memory._load(words)
-    command = Command(["benchmarks.loader.memory", *words], Path.cwd(), os.environ)
-    output, errors = command.communicate()
-    assert command.returncode == 0, errors
-    return int(output.split()[-1])
-
-
 def _forked(command: list[str], pass_fds: list[int], env: dict[str, str]) -> Command:
     """Fork the contender's process, whose connection is its standard input."""
     return Command([*command[2:-1], "0"], Path.cwd(), env, 1, 2, stdin=pass_fds[0])
@@ -60,16 +50,13 @@ def test_the_whole_benchmark_runs_without_the_peers_that_are_missing(
     tar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(command, "OPENERS", {name: OPENERS[name] for name in (PLAIN, "decode_jpeg")})
-    monkeypatch.setattr(memory, "_peak_of", _loaded)
     monkeypatch.setattr(process, "subprocess", SimpleNamespace(Popen=_forked))
-    words = f"--images {tar} --sizes 24 --repeats 1 --batch-size 4 --copies 2 --json {tmp_path}/out.json"
+    words = f"--images {tar} --sizes 24 --repeats 1 --json {tmp_path}/out.json"
     assert command.main(words.split()) == 0
     figures = json.loads((tmp_path / "out.json").read_text())
     is_there = find_spec("ffcv") is not None
     assert [row["contender"] for row in figures["results"]] == [PLAIN] * is_there + ["torchvision's decode_jpeg"]
     assert all(0 < row["minimum"] <= row["median"] <= row["maximum"] for row in figures["results"])
-    assert [row["sizes"] == [176] for row in figures["recipes"]] == [True, False]
-    assert all(row["whole"] > 0 for row in figures["memory"])
     out = capsys.readouterr().out
     assert PLAIN in out
     assert (f"not installed here, so not measured: {PLAIN}" in out) != is_there

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.roofline import traced
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher_lab.predict.counted import CountedStep, Work
 from launcher_lab.predict.fusion import compiled_kernels, eager_kernels
 from launcher_lab.predict.prediction import Rates, efficiencies
 from launcher_lab.predict.trace import Call
+from tests.traces import traced
 
 a, b, c, d, e = range(5)
 OF_COMPILED = efficiencies()["stacks"]["compiled"]

@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.roofline import traced
 from launcher.data.batch import constant
 from launcher_lab.predict.fusion import eager_kernels
+from tests.traces import traced
 
 
 def test_a_convolution_is_counted_as_by_hand() -> None:

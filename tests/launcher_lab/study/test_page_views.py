@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.report_page import made_results
 from launcher_lab.study.curves import Curve, StudySetting
 from launcher_lab.study.results import Results, read_results
-from tests.curves import curve
+from tests.curves import curve, made_results
 from tests.made_runs import MakeRun, machine
 from tests.pages import act, in_browser, show
 
