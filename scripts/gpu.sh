@@ -141,12 +141,12 @@ print(json.dumps({"device": device, "gpus": torch.cuda.device_count(), "smi": sm
 END
 part doctor 90 "$python" -m launcher doctor dataset=shapes || { echo "gpu.sh: train doctor found a problem" >&2; exit 1; }
 # note: what costs least first; a part that exceeds its limit keeps the results measured by then
-tests eager 100 4 "not captured_steps and not compiled_steps and not ($memory or $command)"
+tests eager 100 4 "not captured_steps and not compiled_steps and not ($memory or $command or several_gpus)"
 step eager 80
 tests captured 80 4 captured_steps
 step graphs 50
 if [ "$gpus" -gt 1 ]; then
-    part ranks 150 "$python" scripts/gpu_checks.py context killed resumed
+    tests ranks 150 0 several_gpus
     estimate "$gpus"
 fi
 tests memory 90 0 "$memory"

@@ -1,12 +1,14 @@
 """The device of the GPU tests; `scripts/gpu.sh --dry` runs them small on the CPU."""
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
 
 from launcher.rank.group import use_device
 from tests.networks import use_tiny
+from tests.runs import Cold
 
 DRY = os.environ.get("GPU_TESTS") == "dry"
 
@@ -19,3 +21,10 @@ def device() -> torch.device:
         pytest.skip("no GPU; scripts/gpu.sh --dry runs this on the CPU")
     use_tiny()
     return torch.device("cpu")
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Cold:
+    root = str(Path(__file__).parents[2])
+    cores = {"OMP_NUM_THREADS": "2"}
+    return Cold(tmp_path, {**os.environ, **cores, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"})

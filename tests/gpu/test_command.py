@@ -60,13 +60,6 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture
-def train(tmp_path: Path) -> Cold:
-    root = str(Path(__file__).parents[2])
-    cores = {"OMP_NUM_THREADS": "2"}
-    return Cold(tmp_path, {**os.environ, **cores, "PYTHONPATH": f"{root}:{os.environ.get('PYTHONPATH', '')}"})
-
-
 @pytest.fixture(params=["torchvision", "ffcv"])
 def config(request: pytest.FixtureRequest, images: Path) -> RunConfig:
     """Return a run on these images; those of FFCV are written first."""
