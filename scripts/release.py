@@ -1,4 +1,4 @@
-"""Build a release into dist/: wheel, sdist, SBOM (CycloneDX) and SHA256SUMS.
+"""Build a release into dist/: wheel, sdist and SHA256SUMS.
 
     .venv/bin/python scripts/release.py
 
@@ -7,7 +7,6 @@ example.
 """
 
 import hashlib
-import json
 import os
 import re
 import subprocess
@@ -52,34 +51,6 @@ def address() -> str:
     return str(file["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"])
 
 
-def bill_of_materials(version: str) -> dict[str, object]:
-    """Return the packages of requirements.lock in CycloneDX's format."""
-    components = []
-    for name, number, rest in re.findall(
-        r"^([\w.-]+)==([^\s;]+)(.*?)(?=^\S|\Z)", (ROOT / "requirements.lock").read_text(), re.MULTILINE | re.DOTALL
-    ):
-        hashes = [{"alg": "SHA-256", "content": text} for text in re.findall(r"--hash=sha256:(\w+)", rest)]
-        url = f"pkg:pypi/{name.lower()}@{number}"
-        # note: a component has one hash of each of its files
-        files = [{"type": "distribution", "url": url, "hashes": [one]} for one in hashes]
-        components.append(
-            {"type": "library", "name": name, "version": number, "purl": url, "externalReferences": files}
-        )
-    own = {
-        "type": "application",
-        "name": "train-launcher",
-        "version": version,
-        "licenses": [{"license": {"id": "Apache-2.0"}}],
-    }
-    return {
-        "bomFormat": "CycloneDX",
-        "specVersion": "1.6",
-        "version": 1,
-        "metadata": {"component": own},
-        "components": components,
-    }
-
-
 def main() -> int:
     number = version()
     if wrong := [*problems(number)]:
@@ -91,7 +62,6 @@ def main() -> int:
     # note: the same commit gives the same files
     environment = {**os.environ, "SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
     subprocess.run([sys.executable, "-m", "hatchling", "build", "-d", str(DIST)], cwd=ROOT, check=True, env=environment)
-    (DIST / f"train_launcher-{number}.cdx.json").write_text(json.dumps(bill_of_materials(number), indent=1) + "\n")
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(DIST.iterdir()))
     (DIST / "SHA256SUMS").write_text(sums)
     print(sums, end="")

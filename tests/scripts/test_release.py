@@ -2,7 +2,6 @@
 
 import email
 import hashlib
-import json
 import re
 import runpy
 import shutil
@@ -51,20 +50,15 @@ def release(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
-def test_a_release_has_wheel_sdist_bill_of_materials_and_checksums(checkout: Path) -> None:
+def test_a_release_has_wheel_sdist_and_checksums(checkout: Path) -> None:
     done = release(checkout)
     assert done.returncode == 0, done.stderr
     start, dist = f"train_launcher-{__version__}", checkout / "dist"
-    names = {f"{start}-py3-none-any.whl", f"{start}.tar.gz", f"{start}.cdx.json", "SHA256SUMS"}
+    names = {f"{start}-py3-none-any.whl", f"{start}.tar.gz", "SHA256SUMS"}
     assert {path.name for path in dist.iterdir()} == names
     sums = dict(reversed(line.split("  ")) for line in (dist / "SHA256SUMS").read_text().splitlines())
     files = [path for path in dist.iterdir() if path.name != "SHA256SUMS"]
     assert sums == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    components = json.loads((dist / f"{start}.cdx.json").read_text())["components"]
-    assert len(components) == len(re.findall(r"^[\w.-]+==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    (torch,) = [one for one in components if one["name"] == "torch"]
-    assert torch["purl"].startswith("pkg:pypi/torch@2")
-    assert len(torch["externalReferences"][0]["hashes"][0]["content"]) == 64
     with tarfile.open(dist / f"{start}.tar.gz") as archive:
         assert {f"{start}/{name}" for name in ("scripts/metadata.py", "conf/train.yaml", "LICENSE")} <= {
             *archive.getnames()
