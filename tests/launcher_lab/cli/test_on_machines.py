@@ -137,6 +137,7 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
         ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
         ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
+        ((*PLAN, "--on", "all", "--budget", "50USD", "--quality", "1"), "up to 100; did you mean 100?"),
         ((*PLAN, "--on", "16xH100", "launch.nnodes=2"), "--on=16xH100: has 2 machines; omit launch.nnodes="),
         ((*PLAN, "--on", "8xH100", "launch.nnodes=2"), "hardware.network=null: the network between machines is not"),
         ((*PLAN, "--on", "8xH100", "launch=cpu"), "launch=cpu: predictions use all 8 GPUs of lambda_8x_h100; omit"),
