@@ -214,5 +214,6 @@ def _no_option(group: str, value: Any) -> str | None:
     names = options(group)
     if value in names:
         return None
-    hints = [hint for kind in kinds(group) if (hint := getattr(kind, "instead_of", lambda word: None)(str(value)))]
+    hints = [line for line in [line_instead(group, value)] if line]
+    hints += [hint for kind in kinds(group) if (hint := getattr(kind, "instead_of", lambda word: None)(str(value)))]
     return f"no such {group}; {hints[0] if hints else did_you_mean(str(value), names)}"

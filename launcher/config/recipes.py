@@ -15,6 +15,7 @@ from pydantic.dataclasses import dataclass as typed_dataclass
 
 from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive, expanded
+from launcher.config.keys import line_instead
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer
 from launcher.config.overrides import quoted
 from launcher.config.similar import nearest
@@ -226,6 +227,8 @@ def _find(name: str, origin: str) -> Path:
         return path
     if "/" in name and Path(name).suffix in (".yaml", ".yml"):
         raise UserError(Problem("no such file; `train ls` lists the recipes", "recipe", name, origin))
+    if line := line_instead("recipe", name):
+        raise UserError(Problem(f"no such recipe; {line}", "recipe", name, origin))
     alike = similar(name)
     hint = f"did you mean {' or '.join(alike)}? " if alike else ""
     names_of_recipes = ", ".join(sorted(_files("")))

@@ -86,7 +86,8 @@ class Switches:
         what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
         if unknown := [option for option in options if option not in known]:
             meant = {one: synonyms("keys").get(one, one).removeprefix(f"{self._group}.") for one in unknown}
-            texts = {one: f"no such {what}; {self._instead(word, known)}" for one, word in meant.items()}
+            instead = {one: line_instead(one, value) or self._instead(word, known) for one, word in meant.items()}
+            texts = {one: f"no such {what}; {line}" for one, line in instead.items()}
             raise UserError(
                 *(Problem(text, f"{self._group}.{one}", value, COMMAND_LINE) for one, text in texts.items())
             )

@@ -165,6 +165,9 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
     if kind in _ABSENT:
         return MISSING
     if kind == "union_tag_invalid":
+        group = key.removesuffix(".name")
+        if line := line_instead(group, context["tag"]):
+            return f"no such {group}; {line}"
         return f"must be one of {context['expected_tags']}, or needs a package that provides it".replace("'", "")
     if kind == "literal_error":
         choices = context["expected"].replace("'", "").replace(" or ", ", ").split(", ")
