@@ -24,10 +24,14 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 }
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.
-_REMOVED: Mapping[str, Any] = {}
+_REMOVED: Mapping[str, Any] = {"logger.trackio": None}
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset()
 # Values that format 3 removed, by key, with the value that a folder is read with.
 _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}
+# Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys.
+_REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "logger": {"trackio": {"name": "jsonl", "interval": "10ba", "tensorboard": False}}
+}
 # The option of its group that a key belongs to, where others lack it.
 _OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy", "dataloader.write_missing": "ffcv"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
@@ -41,7 +45,12 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the keys that an earlier format lacks, without those that had no effect."""
     complete = _with(values, dict(_added()))
     for key, value in removed_values(complete).items():
-        put(complete, key, _REMOVED_VALUES[key][value])
+        if key in _REMOVED_VALUES:
+            put(complete, key, _REMOVED_VALUES[key][value])
+    for group in _removed_options(complete):
+        own = complete[group]
+        instead = _REMOVED_OPTIONS[group][own["name"]]
+        complete[group] = {**instead, **{key: own[key] for key in instead.keys() & own.keys() - {"name"}}}
     return without(complete, [key for key, value in _REMOVED.items() if get(complete, key, _ABSENT) == value])
 
 
@@ -53,7 +62,13 @@ def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:
 def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys of a config with a value that a format removed, and those values."""
     present = {key: get(values, key, _ABSENT) for key in _REMOVED_VALUES}
-    return {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
+    used = {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
+    return used | {f"{group}.name": get(values, f"{group}.name") for group in _removed_options(values)}
+
+
+def _removed_options(values: Mapping[str, Any]) -> list[str]:
+    """Return the groups of a config whose option a format removed."""
+    return [group for group, gone in _REMOVED_OPTIONS.items() if get(values, f"{group}.name") in gone]
 
 
 def is_removed(key: str) -> bool:

@@ -2,7 +2,6 @@
 
 from launcher_lab.loggers.mlflow import Mlflow
 from launcher_lab.loggers.several import Several
-from launcher_lab.loggers.trackio import Trackio
 from launcher_lab.loggers.wandb import Wandb
 
-__all__ = ["Mlflow", "Several", "Trackio", "Wandb"]
+__all__ = ["Mlflow", "Several", "Wandb"]

@@ -16,7 +16,6 @@ from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher_lab.loggers.mlflow import MlflowValues
 from launcher_lab.loggers.remote import CLOSE_SECONDS, RemoteSink
-from launcher_lab.loggers.trackio import TrackioValues
 from launcher_lab.loggers.wandb import WandbValues
 
 
@@ -28,7 +27,6 @@ class Several(LoggerConfig):
 
     name: Literal["several"]
     mlflow: MlflowValues | None
-    trackio: TrackioValues | None
     wandb: WandbValues | None
 
     @classmethod
@@ -45,8 +43,8 @@ class Several(LoggerConfig):
     def sink(self, folder: RunFolder, config: RunConfig) -> SeveralSinks:
         return SeveralSinks([values.sink(folder, config) for _, values in self._loggers()])
 
-    def _loggers(self) -> Iterator[tuple[str, MlflowValues | TrackioValues | WandbValues]]:
-        named = {"mlflow": self.mlflow, "trackio": self.trackio, "wandb": self.wandb}
+    def _loggers(self) -> Iterator[tuple[str, MlflowValues | WandbValues]]:
+        named = {"mlflow": self.mlflow, "wandb": self.wandb}
         yield from ((name, values) for name, values in named.items() if values is not None)
 
 

@@ -2,20 +2,17 @@
 
 import sys
 import time
-from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
 
 from launcher.config.compose import compose
 from launcher.records.metrics import read_metrics
-from launcher.records.run_folder import create
 from launcher_lab.loggers import remote, several
 from launcher_lab.loggers.remote import RemoteSink
 from launcher_lab.loggers.several import SeveralSinks
-from launcher_lab.loggers.trackio import TrackioTracker
 from tests.commands import output_of, refused
-from tests.made_runs import end, evaluation, training
+from tests.made_runs import end, evaluation
 from tests.runs import SMALL, Here
 from tests.tracking_server import Server
 
@@ -28,9 +25,8 @@ def test_a_list_turns_on_each_logger_with_its_own_values() -> None:
     assert (logger.name, logger.interval, logger.tensorboard) == ("several", "7ba", True)
     assert (logger.wandb.project, logger.wandb.entity, logger.mlflow.experiment) == ("mine", None, "train")  # type: ignore[attr-defined]
     assert logger.mlflow.uri == "http://127.0.0.1:9"  # type: ignore[attr-defined]
-    assert logger.trackio is None  # type: ignore[attr-defined]
-    of_trackio = compose(["logger=[trackio,jsonl]", "logger.trackio.project=mine"]).config.logger
-    assert (of_trackio.trackio.project, of_trackio.tensorboard) == ("mine", False)  # type: ignore[attr-defined]
+    one = compose(["logger=[wandb,jsonl]", "logger.wandb.project=mine"]).config.logger
+    assert (one.wandb.project, one.mlflow, one.tensorboard) == ("mine", None, False)  # type: ignore[attr-defined]
     assert compose(["logger=[wandb]", "logger.project=mine"]).config.logger.project == "mine"  # type: ignore[attr-defined]
     assert "logger.wandb.project=mine" in output_of("show", *words, "--origin")
 
@@ -51,37 +47,34 @@ def test_a_wrong_list_is_refused(words: list[str], message: str) -> None:
 
 def test_each_logger_is_checked_by_its_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(remote, "_is_installed", lambda module: module != "trackio")
+    monkeypatch.setattr(remote, "_is_installed", lambda module: module != "wandb")
     code_and_lines = refused("logger=[tensorboard,mlflow]", "launch=cpu")
     assert "logger.mlflow.uri=null: no server; set logger.mlflow.uri=http://HOST:5000" in code_and_lines
-    assert "logger=trackio: needs the package trackio" in refused("logger=[tensorboard,trackio]", "launch=cpu")
+    assert "logger=wandb: needs the package wandb" in refused("logger=[tensorboard,wandb]", "launch=cpu")
 
 
 def test_a_run_does_not_notice_loggers_that_fail_and_resumes_with_them(
     here: Here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = MagicMock(Error=OSError)
-    library.init.return_value.log.side_effect = ValueError("this library is broken")
-    tracker = MagicMock()
-    tracker.init.return_value.name = "a"
+    broken, library = MagicMock(), MagicMock(Error=OSError)
+    broken.MlflowClient.side_effect = ValueError("this library is broken")
+    monkeypatch.setitem(sys.modules, "mlflow", broken)
+    monkeypatch.setitem(sys.modules, "mlflow.entities", broken)
     monkeypatch.setitem(sys.modules, "wandb", library)
-    monkeypatch.setitem(sys.modules, "trackio", tracker)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setattr(remote, "_is_installed", lambda module: True)
     words = [word for word in SMALL if not word.startswith("logger.tensorboard")]
-    process = here(*words, "run_name=a", "logger=[tensorboard,wandb,trackio]", "logger.wandb.mode=offline")
+    process = here(*words, "run_name=a", "logger=[tensorboard,wandb,mlflow]", "logger.wandb.mode=offline", URI)
     lines = [line for line in process.stdout.splitlines() if line.startswith("warning: ")]
     assert len(lines) == 2, process.stdout
-    assert any("Weights & Biases: this library is broken; training continues" in line for line in lines)
+    assert any("MLflow: this library is broken; training continues" in line for line in lines)
     assert any("TensorBoard failed" in line for line in lines)
     run = here.folder / "runs" / "a"
     rows = [row for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "train"]
-    logged = [
-        call.kwargs["step"] for call in tracker.init.return_value.log.call_args_list if "train/loss" in call.args[0]
-    ]
-    assert logged == [row["step"] for row in rows]
+    sent = [call.args[0] for call in library.init.return_value.log.call_args_list]
+    assert [values["step"] for values in sent if "train/loss" in values] == [row["step"] for row in rows]
     here("resume", str(run), "epochs=4")
-    assert [call.kwargs["resume"] for call in tracker.init.call_args_list] == ["never", "allow"]
+    assert len({call.kwargs["id"] for call in library.init.call_args_list}) == 1
 
 
 def test_servers_that_never_respond_share_the_seconds_of_the_end(
@@ -101,26 +94,3 @@ def test_servers_that_never_respond_share_the_seconds_of_the_end(
     assert capsys.readouterr().out.count("warning: server ") == 2
     for server in servers:
         server.responds.set()
-
-
-def test_each_value_of_trackio_reaches_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library = MagicMock()
-    library.init.return_value.name = "run"
-    monkeypatch.setitem(sys.modules, "trackio", library)
-    config = compose(["logger=trackio", "logger.project=mine", "seed=7"]).config
-    tracker = TrackioTracker(create(tmp_path, "run"), config, config.logger)  # type: ignore[arg-type]
-    tracker.open()
-    keywords = library.init.call_args.kwargs
-    assert (keywords["project"], keywords["name"], keywords["config"]["seed"]) == ("mine", "run", 7)
-
-
-def test_trackio_has_all_records_in_its_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trackio = pytest.importorskip("trackio", reason="trackio is not installed")
-    config = compose(["logger=trackio", "logger.project=mine"]).config
-    folder = create(tmp_path, "run")
-    sink = config.logger.sink(folder, config)
-    for record in (training(1, 3.0), training(2, 2.0), end(2)):
-        sink.write(record)
-    sink.close()
-    rows = trackio.Api().runs("mine")[0].history()
-    assert [row["train/loss"] for row in rows if "train/loss" in row] == [3.0, 2.0]
