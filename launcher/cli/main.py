@@ -61,7 +61,7 @@ for _added in registered(plugins.VERBS).values():
         _MODULES.setdefault(_verb, _module)
 
 # The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
-_OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit", "lr-find")
+_OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit")
 _OF_WORDS = ("look", "doctor", "relabel")
 
 _EXAMPLES = """examples:

@@ -3,7 +3,6 @@
 VERBS = {
     "look": ("launcher_lab.cli.look", "write a page of a data set and of the images that a run trains on"),
     "tune": ("launcher_lab.cli.tune", "search hyperparameters with quasi-random trials, here or on Slurm"),
-    "lr-find": ("launcher_lab.cli.lr_find", "find a learning rate by a few training steps at rising ones"),
     "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
     "curve": ("launcher_lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
     "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),

@@ -47,7 +47,6 @@ TYPED = {
     "help WORD": ["help", "submit"],
     "look": ["look", *SMALL],
     "tune SPACE": ["tune", "adamw_narrow", "recipe=mild", *SHAPES, "--trials", "2"],
-    "lr-find": ["lr-find", *SMALL, "epochs=8", "--steps", "20"],
     "ablate": ["ablate", "recipe=mild", *SHAPES, "--grid"],
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
     "speedrun": ["speedrun", "--verify", "record"],

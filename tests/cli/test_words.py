@@ -16,7 +16,7 @@ from launcher.config.compose import compose
 from launcher.config.keys import all_keys, nearest_key, synonyms
 from launcher.config.overrides import parse
 from launcher.errors import CLOSED_PIPE, Problems, UserError
-from tests.commands import output_of
+from tests.commands import execute, output_of
 
 MINE = {"defaults": ["hot", "_self_"], "epochs": 33}
 VERBS_WITH_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, cli.module_of(verb)))]
@@ -99,6 +99,19 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
     assert compose(["recipe=./hot.yaml"]).config.recipe == f"{own_recipe.name}-hot"
     with pytest.raises(UserError, match=r"recipe=./nope.yaml .*no such file"):
         compose(["recipe=./nope.yaml"])
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
+        ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
+    ],
+)
+def test_what_earlier_versions_had_is_refused_in_one_line(line: str, instead: str) -> None:
+    code, _, shown = execute(*shlex.split(line))
+    assert (code, shown.count("\n")) == (2, 1)
+    assert instead in shown
 
 
 @pytest.mark.parametrize(

@@ -125,12 +125,6 @@ def find_the_bottleneck_and_what_to_change(script: Script) -> None:
     assert found["bound"] in found["bounds"] + ["data", "transfer", "step"]
 
 
-def find_a_learning_rate_and_plan_a_run_with_it(script: Script) -> None:
-    found = script.document("lr-find", *SMALL, "epochs=10", "--steps", "60")
-    word = found["word"] or "optimizer.lr=1"
-    assert script.document("plan", *SMALL, word)["peak_lr"] > 0
-
-
 def classify_the_images_of_a_folder(script: Script) -> None:
     words = ["recipe=mild", "dataset=image_folder", "dataset.path=images", "model=resnet18", "launch=cpu", "epochs=3"]
     words += ["batch_size=8", "schedule.warmup=1ep", "image.train_size=32", "image.eval_size=32"]
@@ -217,7 +211,6 @@ TASKS: list[Callable[[Script], None]] = [
     check_the_machine_and_the_data_before_a_run,
     estimate_the_time_of_a_run_here,
     find_the_bottleneck_and_what_to_change,
-    find_a_learning_rate_and_plan_a_run_with_it,
     classify_the_images_of_a_folder,
     write_the_data_sets_files_and_count_their_images,
     export_a_run_and_find_the_file,
