@@ -23,7 +23,6 @@ FILES = {
     "card": ["card", "run", "-o", "FILE"],
     "csv of images": ["eval", "run", "--csv", "FILE"],
     "look": ["look", "-o", "FILE.html"],
-    "machines": ["plan", "--on", "all", "--image", "FILE.png"],
     "heartbeat": ["plan", "launch=cpu", "heartbeat=FILE"],
 }
 FOLDERS = {

@@ -1,7 +1,7 @@
 """`train plan --on MACHINE`: predict time and cost on other machines from counted steps, without a GPU."""
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,18 @@ from launcher.config.compose import Composed, compose
 from launcher.config.fields import target_parts
 from launcher.config.gpus import check_gpu
 from launcher.config.groups import price_age
-from launcher.config.schema import Hardware
 from launcher.config.tasks import TaskConfig
 from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.installation import page
-from launcher.outputs import check_file
 from launcher.records.progress import duration
 from launcher_lab.cli.budget import choose
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
 from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher_lab.predict.files_first import files_first
-from launcher_lab.predict.machines import ALL, machine_named, rented, sky_prices
-from launcher_lab.predict.offers import Length, Offer, draw_offers, length_for, network_problem
+from launcher_lab.predict.machines import ALL, machine_named, rented
+from launcher_lab.predict.offers import Length, Offer, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
 from launcher_lab.study.in_time import known_choices
@@ -40,8 +38,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget", metavar="25usd|2h", help="choose recipe, epochs and machine: the best quality for it, or --quality"
     )
-    parser.add_argument("--prices", choices=("conf", "sky"), default="conf", help="sky: SkyPilot's catalogue")
-    parser.add_argument("--image", metavar="FILE", help="with --on: draw cost against time")
 
 
 def handle(arguments: argparse.Namespace) -> int | None:
@@ -49,23 +45,15 @@ def handle(arguments: argparse.Namespace) -> int | None:
     _take_words(arguments)
     if arguments.budget is None and not _has_machine(arguments):
         return None
-    priced = sky_prices(rented()) if arguments.prices == "sky" else {}
-    known, notes = {**rented(), **priced}, []
+    known = rented()
+    notes: list[str] = []
     named = None if arguments.on in (None, ALL) else machine_named(arguments.on, known)
     if named is not None and named.nodes > 1:
         arguments.overrides = _on_several(arguments, named.nodes)
     if arguments.budget is not None:
         name = _typed(arguments, "hardware") if named is None and arguments.on is None else named and named.machine
         return choose(arguments, [known[name]] if name in known else [*known.values()])
-    if arguments.image:
-        check_file(Path(arguments.image), "--image")
     composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
-    if arguments.prices == "sky" and arguments.on == ALL:
-        left = len(known) - len(priced)
-        notes.append(f"{count_of(len(priced), 'price')} from SkyPilot's catalogue, {left} from conf/hardware")
-    elif arguments.prices == "sky":
-        hardware = _priced(composed.config.hardware, priced)
-        composed = replace(composed, config=replace(composed.config, hardware=hardware))
     if arguments.quality is not None:
         length, epochs = _length(arguments, composed)
         notes.append(
@@ -86,9 +74,6 @@ def handle(arguments: argparse.Namespace) -> int | None:
         of_network = problem == network_problem(config, config.hardware)
         key, value = ("hardware.network", None) if of_network else ("device_batch_size", config.device_batch_size)
         raise UserError(Problem(problem, key, value))
-    if arguments.image:
-        title = f"{config.recipe or 'no recipe'}, {count_of(config.epochs, 'epoch')}"
-        draw_offers(candidates, Path(arguments.image), title=title)
     if arguments.json:
         print_json({"notes": [*remedies, *notes], "offers": list(map(_values, candidates))})
         return 0
@@ -155,9 +140,8 @@ def _has_machine(arguments: argparse.Namespace) -> bool:
     """
     if arguments.on is not None:
         return True
-    for name, default in (("quality", None), ("image", None), ("prices", "conf")):
-        if (value := getattr(arguments, name)) != default:
-            raise UserError(Problem("needs --on MACHINE or --on all", f"--{name}", value))
+    if arguments.quality is not None:
+        raise UserError(Problem("needs --on MACHINE or --on all", "--quality", arguments.quality))
     return False
 
 
@@ -171,17 +155,6 @@ def _on_several(arguments: argparse.Namespace, nodes: int) -> list[str]:
         message = f"has {count_of(nodes, 'machine')}; omit launch.nnodes="
         raise UserError(Problem(message, "--on", arguments.on))
     return [*words, f"launch.nnodes={nodes}"]
-
-
-def _priced(machine: Hardware, priced: Mapping[str, Hardware]) -> Hardware:
-    """Return the machine at the catalogue's price.
-
-    Raises UserError if the catalogue has none.
-    """
-    if machine.name in priced:
-        return priced[machine.name]
-    message = f"SkyPilot's catalogue has no price for {machine.name}; omit --prices to use conf/hardware"
-    raise UserError(Problem(message, "--prices", "sky"))
 
 
 def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:

@@ -1,17 +1,12 @@
-"""Select machines of conf/hardware with a known GPU; predict their loading throughput; read SkyPilot's prices."""
+"""Select machines of conf/hardware with a known GPU; predict their loading throughput."""
 
-import csv
-import datetime
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from launcher import paths
 from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import gpu_model, machines
 from launcher.config.schema import Hardware
@@ -164,56 +159,3 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf
     threads = decoding_threads(kind, workers, machine.cores, values)
     return plan.config.launch.nnodes * min(decoded, threads * thread_rate(kind, size, operations, values))
-
-
-def sky_prices(known: Mapping[str, Hardware]) -> dict[str, Hardware]:
-    """Return the machines in SkyPilot's catalogue with its lowest prices and the dates of its files.
-
-    Raises UserError if there is no catalogue.
-    """
-    folder = paths.home() / ".sky" / "catalogs"
-    files = sorted(folder.glob("v*/*/vms.csv"), key=lambda path: int(path.parts[-3][1:]))
-    if not files:
-        message = f"{folder} contains no catalogue; run uv tool install 'skypilot[aws]' and sky show-gpus"
-        raise UserError(Problem(message, "--prices", "sky"))
-    current = {}
-    for path in files:
-        for name, (price, spot) in _cheapest(path).items():
-            if name in known:
-                source = f"SkyPilot's catalogue, {path.parent.name}/vms.csv"
-                date = datetime.date.fromtimestamp(path.stat().st_mtime).isoformat()
-                current[name] = replace(
-                    known[name], price_per_hour=price, spot_per_hour=spot, currency="USD", price_date=date,
-                    price_source=source,
-                )  # fmt: skip
-    return current
-
-
-def _cheapest(path: Path) -> dict[str, tuple[float, float | None]]:
-    """Return the lowest hourly price and spot price over all regions by the machine's name in conf/hardware."""
-    prices: dict[str, list[tuple[float | None, float | None]]] = {}
-    with path.open(newline="", encoding="utf-8") as lines:
-        # note: the price of a machine without an accelerator in its row, as of Google Cloud, leaves out the GPUs
-        for row in (row for row in csv.DictReader(lines) if row.get("AcceleratorName")):
-            pair = _number(row.get("Price")), _number(row.get("SpotPrice"))
-            prices.setdefault(_name(path.parent.name, row.get("InstanceType") or ""), []).append(pair)
-    cheapest = {}
-    for name, pairs in prices.items():
-        price, spot = (min(filter(None, column), default=None) for column in zip(*pairs, strict=True))
-        if price is not None:
-            cheapest[name] = (price, spot)
-    return cheapest
-
-
-def _name(cloud: str, instance: str) -> str:
-    plain = re.sub(r"[^a-z0-9]+", "_", instance.lower()).removeprefix("standard_")
-    if cloud == "runpod":
-        return f"runpod_{plain.removesuffix('_secure')}"
-    return plain.replace("gpu_", f"{cloud}_", 1) if plain.startswith("gpu_") else plain
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text or "")
-    except ValueError:
-        return None

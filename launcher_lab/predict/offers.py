@@ -5,27 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.config.gpus import gpus
 from launcher.config.schema import Hardware, RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
-from launcher.outputs import image_options
 from launcher.plan.plan import Plan
 from launcher_lab.predict.prediction import Prediction, efficiencies
 from launcher_lab.study.curves import Cost, Curve
-from launcher_lab.study.report import drawing, write_file
 from launcher_lab.study.speedup import cost_at, pareto_front
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-_FORMS = (".png", ".svg", ".pdf")
-_LINE = 16  # height of a name in pixels
-_ON_DEMAND, _SPOT = "#0072B2", "#D55E00"
 
 
 @dataclass(frozen=True)
@@ -174,50 +163,3 @@ def memory_problem(plan: Plan, prediction: Prediction) -> str:
     hint = "not even one fits" if fitting is None else f"device_batch_size={fitting} fits"
     held = count_of(plan.rank_batch // plan.accumulation, plan.config.task.sample)
     return f"{held} at once need {prediction.memory_gigabytes:.0f} GB of a GPU's {memory:g}; {hint}"
-
-
-def draw_offers(offers: Sequence[Offer], path: Path, *, title: str) -> None:
-    """Draw one point per offer, and the Pareto front as a line.
-
-    Raises UserError if the name has no image format, or the file cannot be written.
-    """
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    if path.suffix not in _FORMS:
-        raise UserError(Problem(f"must end with {', '.join(_FORMS)}", "--image", path))
-    front = [offer for offer in offers if offer.front]
-    unit = f", {front[0].machine.currency}" if front else ""
-    figure, axes = drawing(title, "wall clock, minutes", f"cost{unit}")
-    axes.set(xscale="log", yscale="log")
-    axes.margins(x=0.26)  # note: space for the names left of the points
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.set_major_formatter("{x:g}")
-        axis.set_minor_formatter(NullFormatter())
-    able = [offer for offer in offers if offer.cost and not offer.problem]
-    for spot, colour, marker in ((False, _ON_DEMAND, "o"), (True, _SPOT, "^")):
-        if shown := [_place(offer) for offer in able if offer.spot == spot]:
-            minutes, costs = zip(*shown, strict=True)
-            axes.scatter(minutes, costs, c=colour, marker=marker, label="spot" if spot else "on demand")
-    if points := sorted(map(_place, front)):
-        label = "no other is both cheaper and faster"
-        axes.plot(*zip(*points, strict=True), color="black", linestyle="--", linewidth=1, label=label)
-    if able:
-        figure.legend(loc="outside lower center", ncols=3)
-    figure.draw_without_rendering()  # note: determines the positions of the points
-    _name(axes, front)
-    write_file(path, lambda temporary: figure.savefig(temporary, **image_options(path.suffix)), "--image")
-
-
-def _place(offer: Offer) -> tuple[float, float]:
-    return offer.wall.seconds / 60, _money(offer)
-
-
-def _name(axes: Axes, front: Sequence[Offer]) -> None:
-    """Draw the names of the machines on the front, left of and below their points; crowded names are stacked."""
-    free = math.inf
-    for offer in sorted(front, key=_money, reverse=True):
-        x, y = axes.transData.transform(_place(offer))
-        free = min(y - _LINE / 2, free - _LINE)
-        place = (x - _LINE / 2, free)
-        axes.annotate(offer.machine.name, place, xycoords="figure pixels", fontsize=8, ha="right", va="center")

@@ -105,6 +105,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
     ("line", "instead"),
     [
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
+        ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],
 )

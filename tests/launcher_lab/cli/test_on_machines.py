@@ -10,7 +10,7 @@ import pytest
 from launcher.config.groups import machines
 from launcher.plan.plan import Plan
 from launcher_lab.predict.counted import CountedStep
-from launcher_lab.predict.machines import rented, sky_prices
+from launcher_lab.predict.machines import rented
 from tests.commands import execute, output_of, refused
 from tests.counted_steps import made_up
 
@@ -114,12 +114,6 @@ def test_a_quality_gives_the_length_of_its_curve() -> None:
     assert "25.3 minutes at the throughput predicted there" in out
 
 
-def test_an_image_is_drawn(tmp_path: Path) -> None:
-    code, _, _ = execute(*PLAN, "--on", "all", "--image", "machines.png")
-    assert code == 0
-    assert (tmp_path / "machines.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_machine_without_a_price_gives_a_note() -> None:
     code, out, _ = execute(*PLAN, "--on", "8xH100", "hardware.price_per_hour=null")
     assert code == 0
@@ -133,9 +127,7 @@ def test_a_machine_without_a_price_gives_a_note() -> None:
         ((*PLAN, "--on", "1xT4"), "=null: 2,048 images at once need 70 GB of a GPU's 16; device_batch_size=256 fits"),
         ((*PLAN, "--on", "this_machine"), "its GPU is not in conf/gpus.yaml; measure with `train estimate`"),
         ((*PLAN, "--quality", "76.6"), "needs --on MACHINE"),
-        ((*PLAN, "--prices", "sky"), "needs --on MACHINE"),
         ((*PLAN, "--on", "all", "--quality", "76.6"), "sets the length already"),
-        ((*PLAN, "--on", "all", "--image", "machines.doc"), "must end with .png"),
         (("plan", "recipe=mild", "--on", "all", "--quality", "95"), "the curves of mild reach 75.9 to 78.1 %"),
         ((*PLAN, "--on", "all", "--budget", "50USD", "--quality", "1"), "up to 100; did you mean 100?"),
         ((*PLAN, "--on", "16xH100", "launch.nnodes=2"), "--on=16xH100: has 2 machines; omit launch.nnodes="),
@@ -174,35 +166,6 @@ def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytes
     assert "launches are the bottleneck up to" in out.replace("\n", " ")
     _, captured, _ = execute(*words, "cuda_graphs=on")
     assert "launches are the bottleneck" not in captured.replace("\n", " ")
-
-
-def test_prices_of_a_missing_catalogue(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert "contains no catalogue; run uv tool install" in refused(*PLAN, "--on", "all", "--prices", "sky")
-    folder = tmp_path / ".sky" / "catalogs" / "v8" / "aws"
-    folder.mkdir(parents=True)
-    (folder / "vms.csv").write_text(
-        "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice\n"
-        "p5.48xlarge,H100,8,192,2048,40.0,us-east-2,,\n"
-        "p5.48xlarge,H100,8,192,2048,30.0,us-east-1,,12.5\n"
-    )
-    for cloud, row in (
-        ("gcp", "a2-highgpu-1g,,,12,85,0.74,us-central1,,0.37"),  # note: without the price of its GPU
-        ("runpod", "1x_RTX6000-Ada_SECURE,RTX6000-Ada,1,10,62,0.5,US,,0.3"),
-    ):
-        file = folder.parent / cloud / "vms.csv"
-        file.parent.mkdir()
-        header = (folder / "vms.csv").read_text().splitlines()[0]
-        file.write_text(f"{header}\n{row}\n")
-    offers = offered(*PLAN, "--on", "p5_48xlarge", "--prices", "sky")
-    hourly = {offer["spot"]: 60 * offer["cost"]["value"] / offer["minutes"]["value"] for offer in offers}  # type: ignore[index]
-    assert hourly == {True: pytest.approx(12.5), False: pytest.approx(30.0)}
-    assert "--prices=sky: SkyPilot's catalogue has no price for p4d_24xlarge" in refused(
-        *PLAN, "--on", "p4d_24xlarge", "--prices", "sky"
-    )
-    assert "2 prices from SkyPilot's catalogue" in execute(*PLAN, "--on", "all", "--prices", "sky")[1]
-    assert sky_prices(rented()).keys() == {"p5_48xlarge", "runpod_1x_rtx6000_ada"}
-    assert "has no price for a2_highgpu_1g" in refused(*PLAN, "--on", "a2_highgpu_1g", "--prices", "sky")
 
 
 @pytest.mark.parametrize(
