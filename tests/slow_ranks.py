@@ -52,10 +52,3 @@ def use_known_of_rank_1() -> None:
         return 40.0 if os.environ.get("RANK") == "1" else None
 
     meters.use = metric_logger.use = known  # type: ignore[attr-defined]
-
-
-def xid_of_rank_1() -> None:
-    """Make the driver of rank 1's device know of an error."""
-    from launcher.training import meters
-
-    meters.fault_code = lambda device: 16 * 79 if os.environ.get("RANK") == "1" else 0  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ class Measurement:
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
     the extra time of the first step at a new size. A checkpoint interrupts training for `save_seconds`, the last one
-    for `last_save_seconds`. `warnings` name slow ranks and sick GPUs.
+    for `last_save_seconds`. `warnings` name slow ranks.
     """
 
     device: str

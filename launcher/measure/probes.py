@@ -25,7 +25,6 @@ from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
-from launcher.training.gpu_faults import GpuFaults, fault_code
 from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
 from launcher.training.networks import read_teacher
 from launcher.training.rank_times import Stragglers, advice
@@ -64,7 +63,7 @@ class StepProfiler:
         self._loads: dict[StepSample, list[float]] = {sample: [] for sample in (common[0], common[-1])}
         self._clock = Stopwatch(self._timer.synchronize)
         self._meter = StepMeter(run.ranks, self._clock)
-        self._stragglers, self._faults = Stragglers(_LEAST_SECONDS), GpuFaults()
+        self._stragglers = Stragglers(_LEAST_SECONDS)
         self._warnings: list[str] = []
 
     def measure(self, scratch: Path) -> Measurement:
@@ -114,12 +113,10 @@ class StepProfiler:
         )
 
     def _judge_ranks(self) -> None:
-        """Note the ranks that the last steps with their loading found slow, and the GPUs that their drivers did."""
+        """Note the ranks that the last steps with their loading found slow."""
         means, ranks = self._meter.take()(), self.run.ranks
         slow = self._stragglers.add(means.ranks, means.steps, means.seconds)
-        sick = self._faults.add(means.faults or [fault_code(ranks.device)])
         self._warnings += [advice(one, ranks.host(one.rank), means.disk[one.rank]) for one in slow]
-        self._warnings += [one.line(ranks.host(one.rank)) for one in sick]
 
     @property
     def _workers(self) -> int:

@@ -141,7 +141,7 @@ SLOW_RANK = "slow rank"
 
 @dataclass(frozen=True)
 class WarningRecord(Record):
-    """A slow rank, slow data of all, or a fault of a GPU, by `title`; `text` has the evidence and what to do."""
+    """A slow rank or slow data of all, by `title`; `text` has the evidence and what to do."""
 
     kind: ClassVar[str] = "warning"
     title: str

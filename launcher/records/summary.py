@@ -37,7 +37,7 @@ def results(folder: RunFolder, config: RunConfig) -> list[tuple[str, str]]:
         *_target(config, rows),
         *_stopped_early(config, rows),
         *_speed(config.task, rows),
-        *slow_and_sick(rows),
+        *slow_ranks_and_data(rows),
         *_estimated(config, rows),
         *_gaps(rows),
     ]
@@ -106,8 +106,8 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     return cells
 
 
-def slow_and_sick(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the last warning of each rank that was slow, and the others: of slow data and faults of GPUs."""
+def slow_ranks_and_data(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the last warning of each rank that was slow, and those of slow data."""
     last: dict[tuple[str, Any], Row] = {}
     for row in rows:
         # note: records of slow ranks were stragglers without a title in earlier versions

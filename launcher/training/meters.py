@@ -18,12 +18,11 @@ from launcher.accelerator import has_streams, interface, max_memory, use, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
-from launcher.training.gpu_faults import fault_code
 from launcher.training.rank_times import UNKNOWN, DiskRate, RankSeconds
 
 # Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and of its GPU the memory,
-# use and faults, and what its machine's disks read.
-_VALUES = 6
+# and use, and what its machine's disks read.
+_VALUES = 5
 
 
 class AsyncRead:
@@ -143,7 +142,7 @@ class StepMeans:
 
     seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
     each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one; use:
-    the percentage of the last moments in which it computed, -1 if unknown; faults: the codes of `gpu_faults`;
+    the percentage of the last moments in which it computed, -1 if unknown;
     disk: the bytes per second that the disks of each rank's machine read, UNKNOWN if the system does not count them.
     """
 
@@ -155,7 +154,6 @@ class StepMeans:
     ranks: list[RankSeconds] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     use: list[float] = field(default_factory=list)
-    faults: list[int] = field(default_factory=list)
     disk: list[float] = field(default_factory=list)
 
 
@@ -198,9 +196,9 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            compute, load, memory, used, faults, disks = (own[number::_VALUES] for number in range(_VALUES))
+            compute, load, memory, used, disks = (own[number::_VALUES] for number in range(_VALUES))
             ranks = list(map(RankSeconds, compute, load))
-            of_ranks = [*map(int, memory)], used, [*map(int, faults)], disks or [disk]
+            of_ranks = [*map(int, memory)], used, disks or [disk]
             return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, *of_ranks)
 
         return means
@@ -211,7 +209,7 @@ class StepMeter:
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
         used = use(device)
-        of_gpu = max_memory(device) or 0, UNKNOWN if used is None else used, fault_code(device)
+        of_gpu = max_memory(device) or 0, UNKNOWN if used is None else used
         own = [self._own / steps, self._waited / steps, *of_gpu, disk]
         values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)

@@ -1,7 +1,7 @@
 """Write the records of a run while it trains; only rank 0 writes."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +15,6 @@ from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder
 from launcher.training.evaluation import Evaluation
-from launcher.training.gpu_faults import GpuFaults, fault_code
 from launcher.training.meters import AsyncRead, StepMeans
 from launcher.training.rank_times import DataWaits, Stragglers, advice, waits_line
 from launcher.training.trainer import Trainer
@@ -32,7 +31,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
-        self._stragglers, self._gpu_faults, self._data_waits = Stragglers(), GpuFaults(), DataWaits()
+        self._stragglers, self._data_waits = Stragglers(), DataWaits()
         sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
         if sinks and (heartbeat := trainer.config.heartbeat) is not None:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
@@ -92,8 +91,6 @@ class MetricLogger:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
         self._warn_of_stragglers(done, means)
         self._warn_of_data_waits(done, means)
-        # note: a single rank reads its driver here
-        self._warn_of_gpus(done, means.faults or [fault_code(device)])
         return metrics.TrainRecord(
             **self._means(done, means),
             epoch=trainer.plan.epoch_steps.before(done),
@@ -130,13 +127,6 @@ class MetricLogger:
             host = self._trainer.ranks.host(slowest)
             text = waits_line(share, host, means.disk[slowest])
             self._warn(metrics.WarningRecord(done, metrics.now(), "slow data", slowest, host, text))
-
-    def _warn_of_gpus(self, done: int, codes: Sequence[int]) -> None:
-        """Print and record the faults of GPUs that are new."""
-        for fault in self._gpu_faults.add(codes):
-            host = self._trainer.ranks.host(fault.rank)
-            text = fault.line(host)
-            self._warn(metrics.WarningRecord(done, metrics.now(), "GPU fault", fault.rank, host, text))
 
     def _warn(self, record: metrics.WarningRecord) -> None:
         self.record(record)

@@ -9,7 +9,7 @@ from PIL import Image
 from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import SLOW_RANK
 from launcher.records.run_folder import RunFolder
-from launcher.records.summary import save_estimate, slow_and_sick
+from launcher.records.summary import save_estimate, slow_ranks_and_data
 from tests.made_runs import end, evaluation, training, written
 
 from .conftest import CONFIG, summary
@@ -55,9 +55,9 @@ def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: 
 def test_the_last_warning_of_a_slow_rank_is_shown_also_of_earlier_versions() -> None:
     warning = {"kind": "warning", "title": SLOW_RANK, "rank": 1, "host": "a", "step": 9, "text": "rank 1 is slow"}
     older = {"kind": "straggler", "rank": 0, "host": "a", "step": 3, "slower": 0.4, "text": "rank 0 is slow"}
-    rows = [warning, older, {**warning, "step": 12}, {**warning, "title": "GPU fault", "text": "too hot"}]
-    assert slow_and_sick(rows) == [
+    rows = [warning, older, {**warning, "step": 12}, {**warning, "title": "slow data", "text": "it waits"}]
+    assert slow_ranks_and_data(rows) == [
         ("slow rank", "rank 1 is slow (step 12)"),
         ("slow rank", "rank 0 is slow (step 3)"),
-        ("GPU fault", "too hot (step 9)"),
+        ("slow data", "it waits (step 9)"),
     ]

@@ -10,7 +10,7 @@ from typing import Any
 from launcher.counts import count_of
 from launcher.errors import MachineError, UserError
 from launcher.records.metrics import Row, read_metrics
-from launcher.records.summary import slow_and_sick
+from launcher.records.summary import slow_ranks_and_data
 from launcher.regular import read_regular
 
 _HERE = Path(__file__).parent
@@ -56,7 +56,7 @@ class _Runs:
 
 
 def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the state of a run, its slow ranks and sick GPUs, and its lines.
+    """Return the state of a run, its slow ranks and data, and its lines.
 
     A line has a `title`, points of (epoch, value), and if it is of one rank its `rank`.
     The metrics are those of the evaluations, as recorded; seconds are shares of the step time; memory is in GiB.
@@ -73,7 +73,7 @@ def lines_of(rows: Sequence[Row]) -> dict[str, Any]:
         "GPU use, %": lambda row: row.get("gpu_use"),
     }
     lines += [_line(title, [(row["epoch"], of(row)) for row in _thinned(training)]) for title, of in columns.items()]
-    warnings = [f"{name}: {text}" for name, text in slow_and_sick(rows)]
+    warnings = [f"{name}: {text}" for name, text in slow_ranks_and_data(rows)]
     shown = [line for line in [*lines, *_by_rank(training)] if line["points"]]
     return {"state": _state(rows), "warnings": warnings, "lines": shown}
 

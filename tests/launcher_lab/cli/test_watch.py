@@ -86,10 +86,10 @@ def test_values_of_ranks_are_lines_of_their_own_and_the_highest_is_named(cold: C
         append(run / "metrics.jsonl", replace(step, **ranks))
     append(run / "metrics.jsonl", step)
     append(run / "metrics.jsonl", WarningRecord(12, 1e9, SLOW_RANK, 1, "b", "rank 1 on b slows all ranks by 40%"))
-    append(run / "metrics.jsonl", WarningRecord(12, 1e9, "GPU fault", 0, "a", "the GPU of rank 0 on a is too hot"))
+    append(run / "metrics.jsonl", WarningRecord(12, 1e9, "slow data", 0, "a", "training waits for its data"))
     server = Server(cold, run)
     warnings = ["slow rank: rank 1 on b slows all ranks by 40% (step 12)"]
-    warnings.append("GPU fault: the GPU of rank 0 on a is too hot (step 12)")
+    warnings.append("slow data: training waits for its data (step 12)")
     assert server.runs()[0]["warnings"] == warnings
     lines = {(line["title"], line.get("rank")): line["points"] for line in server.runs()[0]["lines"]}
     assert lines["waiting for data by rank, share", 1] == [[1.2, 0.2], [1.2, 0.4]]
