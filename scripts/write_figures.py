@@ -14,7 +14,7 @@ import yaml
 
 from launcher.config.recipes import Published, Recipe, ablations, listing
 from launcher_lab.study.curves import Curve
-from launcher_lab.study.published import published, published_curves, stated_speedups
+from launcher_lab.study.published import published, published_curves
 from launcher_lab.study.tracks import tracks_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,7 +31,6 @@ def tables() -> dict[str, str]:
         "results": _results(listing()),
         "ablations": _results(ablations()),
         "machines": _machines(),
-        "speed-ups": _speedups(),
         "speedruns": _speedruns(),
         "synonyms": _synonyms(),
     }
@@ -112,15 +111,6 @@ def _points(curve: Curve) -> str:
     marked = [f"*{text}*" if point.note else text for text, point in zip(points, curve.points, strict=True)]
     model = "" if curve.setting.model == "resnet50" else f" ({curve.setting.model})"
     return f"{curve.name}{model} {', '.join(marked)}"
-
-
-def _speedups() -> str:
-    rows = []
-    for one in stated_speedups():
-        computed = "-" if one.computed is None else f"{one.computed:.2f}x"
-        numbers = "-" if one.computed is None else f"{one.slow:g} / {one.fast:g} {one.unit}"
-        rows.append([one.claim, one.text, computed, numbers, one.verdict])
-    return _table(["claim", "stated", "computed", "from", "verdict"], rows)
 
 
 def _speedruns() -> str:

@@ -58,7 +58,6 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.price is not None and not 0 < arguments.price < math.inf:
         raise UserError(Problem("must be above 0 (USD per hour)", "--price", arguments.price))
     from launcher_lab.study import tables
-    from launcher_lab.study.published import stated_speedups
     from launcher_lab.study.results import (
         choose_baselines,
         chosen_across,
@@ -76,9 +75,8 @@ def main(arguments: argparse.Namespace) -> int:
     baselines = choose_baselines(results.all_curves, arguments.baseline, axis, across)
     at = {"qualities": arguments.quality, "costs": arguments.cost}
     compared = comparisons(results.all_curves, baselines, axis, **at, across=across)
-    stated = stated_speedups() if arguments.published else []
     if arguments.json:
-        print_json(tables.as_json(results, compared, stated, axis))
+        print_json(tables.as_json(results, compared, axis))
         return 0
     if arguments.csv:
         rows = tables.point_rows(results)
@@ -87,7 +85,7 @@ def main(arguments: argparse.Namespace) -> int:
         writer.writerows(rows)
         return 0
     out = console()
-    for title, table in tables.rich_tables(results, compared, stated, axis):
+    for title, table in tables.rich_tables(results, compared, axis):
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()

@@ -12,7 +12,6 @@ from rich.table import Table
 from launcher.console import table
 from launcher_lab.study.algoperf import MAX_RATIO, Scores, profile
 from launcher_lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, differing, metric_of
-from launcher_lab.study.published import StatedSpeedup
 from launcher_lab.study.results import Results, notes, on_front
 from launcher_lab.study.speedup import Comparison
 
@@ -57,10 +56,8 @@ def point_rows(results: Results) -> list[dict[str, Any]]:
     return rows
 
 
-def as_json(
-    results: Results, comparisons: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
-) -> dict[str, Any]:
-    """Return points, comparisons, excluded runs with reasons, and stated speed-ups."""
+def as_json(results: Results, comparisons: Sequence[Comparison], axis: Cost) -> dict[str, Any]:
+    """Return points, comparisons, and excluded runs with reasons."""
     return {
         "axis": axis,
         "unit": UNITS[axis],
@@ -71,7 +68,6 @@ def as_json(
         "not_counted": [
             {"run": str(path), "state": state, "problem": why} for path, state, why in not_counted(results)
         ],
-        "stated_speedups": [asdict(statement) for statement in stated],
     }
 
 
@@ -94,9 +90,7 @@ def not_counted(results: Results) -> list[tuple[str, str, str]]:
     return rows
 
 
-def rich_tables(
-    results: Results, comparisons: Sequence[Comparison], stated: Sequence[StatedSpeedup], axis: Cost
-) -> Iterator[tuple[str, Table]]:
+def rich_tables(results: Results, comparisons: Sequence[Comparison], axis: Cost) -> Iterator[tuple[str, Table]]:
     """Yield titles and tables in order."""
     points = [point for curve in results.curves for point in curve.points]
     several = any(len(point.top1) > 1 for point in points)
@@ -110,8 +104,6 @@ def rich_tables(
         yield "excluded runs", table("run", "state", "reason", rows=(map(escape, row) for row in excluded))
     if comparisons:
         yield f"comparison with the baseline, cost in {_HEADINGS[axis]}", _comparisons(comparisons, axis)
-    if stated:
-        yield "stated speed-ups, recomputed from the printed numbers", _stated(stated)
 
 
 def _runs(results: Results) -> Table:
@@ -210,18 +202,6 @@ def _informative(comparisons: Sequence[Comparison]) -> list[Comparison]:
         if one.value is not None or one.bound is not None or (first and (one.setting, one.curve) not in measured):
             shown.append(one)
     return shown
-
-
-def _stated(stated: Sequence[StatedSpeedup]) -> Table:
-    columns = ("claim", "stated", "computed", "rounding interval", "from", "verdict")
-    cells = table(*columns, numbers=("stated", "computed"))
-    for one in stated:
-        numbers = ["-", "", ""]
-        if one.computed is not None:
-            interval = f"{one.low:.2f}x to {one.high:.2f}x"
-            numbers = [f"{one.computed:.2f}x", interval, f"{one.slow:g} -> {one.fast:g} {one.unit}"]
-        cells.add_row(escape(one.claim), one.text, *numbers, one.verdict)
-    return cells
 
 
 def algoperf_json(scores: Scores) -> dict[str, Any]:

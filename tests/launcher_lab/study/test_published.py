@@ -1,4 +1,4 @@
-"""The published points and speed-ups, as the command prints them."""
+"""The published points, as the command prints them."""
 
 import json
 from dataclasses import replace
@@ -6,37 +6,12 @@ from dataclasses import replace
 import pytest
 
 from launcher_lab.study.curves import StudySetting
-from launcher_lab.study.published import published, published_curves, stated_speedups
+from launcher_lab.study.published import published, published_curves
 from launcher_lab.study.report import beside
 from launcher_lab.study.results import Results
 from launcher_lab.study.scales import scale_named
 from tests.commands import output_of
 from tests.curves import curve
-
-
-@pytest.mark.parametrize(
-    ("claim", "stated", "minutes"),
-    [
-        ("mild over baseline at 76.6 %", 7.1, (180, 25.3)),
-        ("mild over timm A3 at 78.1 %, MosaicML Cloud", 2.5, (131, 52.4)),
-        ("hot at 80.0 % over timm A2 at 79.8 %", 1.77, (501, 284)),
-        ("medium at 79.4 % over ffcv-imagenet at 78.4 %", 1.3, (77.2, 60.4)),
-    ],
-)
-def test_stated_speed_ups_follow_from_the_points(claim: str, stated: float, minutes: tuple[float, float]) -> None:
-    (statement,) = (one for one in stated_speedups() if one.claim == claim)
-    assert (statement.stated, statement.slow, statement.fast, statement.unit) == (stated, *minutes, "minutes")
-    assert statement.computed == pytest.approx(minutes[0] / minutes[1])
-    assert statement.follows
-    assert bool(statement.derived) == ("MosaicML Cloud" in claim)
-
-
-def test_a_contradicting_statement_is_reported() -> None:
-    """The source states 3.8x; its 334 and 56 minutes give 5.96x."""
-    (statement,) = (one for one in stated_speedups() if "timm A3 at 78.1 %, p4d" in one.claim)
-    assert (statement.stated, statement.slow, statement.fast) == (3.8, 334, 56)
-    assert statement.computed == pytest.approx(5.964, abs=1e-3)
-    assert not statement.follows
 
 
 def test_the_curves_give_the_speed_ups_by_interpolation() -> None:
@@ -69,20 +44,6 @@ def test_derived_points_follow_their_formulas_and_have_a_note() -> None:
         (point,) = curves[key].points
         assert point.cost("time") == pytest.approx(minutes, abs=0.05)
         assert point.note
-
-
-def test_stated_speed_ups_match_or_contradict_the_printed_numbers() -> None:
-    claims = {one.claim: one for one in stated_speedups()}
-    dollars = claims["ResNet-50 to 76.6 % over its baseline"]
-    assert (dollars.stated, dollars.unit, dollars.verdict) == (2.9, "USD", "matches")
-    assert dollars.computed == pytest.approx(116 / 40)
-    assert not claims["ResNet-50 to 76.6 % over its baseline, by the clock"].follows
-    alone = claims["ResNet-101 to 78.1 % over its baseline"]
-    assert (alone.text, alone.computed, alone.verdict) == ("3.5x", None, "no numbers printed")
-    assert claims["GPT-2 125M to perplexity 24.11 over its baseline"].computed == pytest.approx(255 / 145)
-    assert claims["mixed precision"].text == "2x to 4.5x"
-    rate = claims["hot, p4d.24xlarge against BM.GPU4.8"]
-    assert rate.computed == pytest.approx(9225 / 14388)
 
 
 def test_each_of_the_six_machines_has_points_or_a_reason() -> None:
