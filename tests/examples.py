@@ -8,6 +8,7 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.submit.job import PREFIX
 from launcher_lab.cli.curve import MOST_RUNS, expand
+from launcher_lab.cli.trials import points, without_trials
 from launcher_lab.study.ablation import alternatives, grid
 from launcher_lab.study.tracks import refusals, track
 
@@ -26,10 +27,12 @@ def train(words: list[str]) -> None:
     arguments = read(verb, rest, cli.parsers())
     values = [word for word in getattr(arguments, "overrides", []) if not word.startswith(PREFIX)]
     if verb in ("curve", "ablate"):
+        values, trials = without_trials(values)
+        drawn = points(values, trials, MOST_RUNS)
         for variant in grid([], getattr(arguments, "more", [])):
             choices = [alternatives(word, MOST_RUNS) or [word] for word in [*values, *variant.words]]
             for end in (0, -1):
-                expand([several[end] for several in choices])
+                expand([several[end] for several in choices], points=drawn)
         return
     if verb == "speedrun" and arguments.verify is None:
         (name,) = (word.removeprefix("track=") for word in values if word.startswith("track="))

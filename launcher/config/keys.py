@@ -97,6 +97,12 @@ def lists_text(schema: type, key: str) -> bool:
     return list[str] in _plain_types(schema, key)
 
 
+def is_whole(key: str) -> bool:
+    """Return whether all numbers that a dotted key takes are whole."""
+    parts = _plain_types(RunConfig, key)
+    return int in parts and float not in parts
+
+
 def longest_fraction(key: str) -> float | None:
     """Return the fraction of the run to which `schedule.fit=on` shortens a key's durations; None if it has none."""
     parts = [part for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
@@ -119,8 +120,7 @@ def _by_grammar(key: str, text: str) -> Assignment:
     if override.is_sweep_override():
         message = "takes one value; write a list as [a,b], or use `train curve` to run several values"
         if override.is_interval_sweep():
-            space = f"{key}: {{low: 0.1, high: 1, scale: log}}"
-            message = f"is an interval; write {space} with its bounds in space.yaml, and type train tune space.yaml"
+            message = f"is an interval; type train curve {shlex.quote(f'{key}={text}')} trials=8"
         raise UserError(Problem(message, key, text, COMMAND_LINE))
     return Assignment(key, override.value(), text)
 

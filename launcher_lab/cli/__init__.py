@@ -2,9 +2,11 @@
 
 VERBS = {
     "look": ("launcher_lab.cli.look", "write a page of a data set and of the images that a run trains on"),
-    "tune": ("launcher_lab.cli.tune", "search hyperparameters with quasi-random trials, here or on Slurm"),
     "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
-    "curve": ("launcher_lab.cli.curve", "train a grid of recipes, lengths and seeds, here or on Slurm"),
+    "curve": (
+        "launcher_lab.cli.curve",
+        "train a grid of recipes, lengths, seeds and values of intervals, here or on Slurm",
+    ),
     "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
     "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),

@@ -31,6 +31,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.submit.job import gpus_of_node
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
+from launcher_lab.cli.trials import TRIALS, Point, points, ranked, result, show_results, without_trials
 from launcher_lab.study.ablation import alternatives
 from launcher_lab.study.runs import data_path, read_run
 
@@ -39,11 +40,13 @@ EXAMPLES = [
     "train curve recipe=mild model=resnet18 dataset=shapes launch=cpu batch_size=64 epochs=3,6,9 seed=0,1 runs=study",
     "train curve recipe=hot algorithms.sam.interval=5,10 epochs=180,450 dataset.path=/data/imagenet",
     "train curve recipe=mild dataset.path=/data/flowers dataset.folds=5 dataset.fold=all",
+    "train curve 'optimizer.lr=tag(log,interval(0.5,4))' trials=8 recipe=mild dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
 # All runs are composed and checked before the first one starts.
 MOST_RUNS = 1000
 _ALL_FOLDS = "dataset.fold=all"
+_NO_POINT: Point = {}
 # Keys that a start finds out, unless they are set.
 _FOUND = (*COUNTS, "model.weights_sha256")
 
@@ -53,21 +56,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
-    values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume"
+    values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume; trials=8 takes as many "
+    values += "values of key=interval(0.1,1), and prints the best first"
     parser.add_argument("overrides", nargs="+", metavar="key=a,b", help=values)
 
 
 def main(arguments: argparse.Namespace) -> int:
     job_words = take_job_words(arguments)
-    arguments.overrides = on_a_recipe("curve", arguments)
-    cells = expand(arguments.overrides)
+    arguments.overrides, trials = without_trials(arguments.overrides)
+    drawn = points(arguments.overrides, trials, MOST_RUNS)
+    arguments.overrides = on_a_recipe("curve", arguments, drawn[0])
+    cells = expand(arguments.overrides, points=drawn)
     machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
     prepared = check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
     outcomes: dict[Path, str] = {}
     with only_json(arguments.json):
         code: int | None
         if arguments.slurm:
-            commands = (["curve", *arguments.overrides], ["compare", cells[0].composed.config.runs])
+            number = [] if trials is None else [f"{TRIALS}={trials}"]
+            commands = (["curve", *arguments.overrides, *number], ["compare", cells[0].composed.config.runs])
             code = submit_array(cells, prepared, commands, job_words, outcomes)
         else:
             code = Training(cells, machine, outcomes).run()
@@ -75,23 +82,36 @@ def main(arguments: argparse.Namespace) -> int:
             out = console()
             counts = Counter(outcomes.values())
             out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+            if trials is not None and not arguments.slurm:
+                show_results(cells, [*drawn[0]])
             if _ALL_FOLDS in arguments.overrides and not counts["failed"]:
                 _print_out_of_fold(cells)
             out.print(verbatim(f"to compare the runs: train compare {quote(str(cells[0].composed.config.runs))}"))
             code = 1 if counts["failed"] else 0
     if arguments.json:
-        runs = [{"path": cell.folder, "words": cell.words, "outcome": outcomes.get(cell.folder)} for cell in cells]
+        runs = [
+            {
+                "path": one.cell.folder,
+                "words": one.cell.words,
+                "outcome": outcomes.get(one.cell.folder),
+                "top1": one.top1,
+                "seconds": one.seconds,
+            }
+            for one in (ranked(cells) if trials else map(result, cells))
+        ]
         print_json({"runs": runs})
     return code
 
 
-def on_a_recipe(verb: str, arguments: argparse.Namespace) -> list[str]:
-    """Return the words of a grid with the recipe that is chosen if they have none; of several values the first counts.
+def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = _NO_POINT) -> list[str]:
+    """Return the words of a grid with the recipe that is chosen if they have none.
+
+    Of several values the first counts, of intervals those of `point`.
 
     Raises UserError as `with_recipe`.
     """
     words = arguments.overrides
-    first = [(alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
+    first = [point.get(word.partition("=")[0]) or (alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
     explicit, composed = with_recipe("submit" if arguments.slurm else verb, first)
     rest = [word for word in words if word.lstrip("+") != f"recipe={AUTO}"]
     return [*explicit[: len(explicit) - len(rest)], *rest] if composed else words
@@ -147,8 +167,10 @@ def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = N
     return run
 
 
-def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
+def expand(words: Sequence[str], name: str | None = None, points: Sequence[Point] = (_NO_POINT,)) -> list[Cell]:
     """Return the runs of all combinations of values, as in `recipe=mild,hot epochs=8,16 seed=0,1`; seeds vary slowest.
+
+    Keys with intervals have the values of each of the `points`.
 
     Lengths dilate the recipe's schedule (MosaicML methodology), unless the words set `schedule.dilate`. The names of
     the folders contain `name`.
@@ -157,23 +179,27 @@ def expand(words: Sequence[str], name: str | None = None) -> list[Cell]:
     """
     words = _with_folds(words)
     # note: `compose` checks the words with one value
-    choices = {word.partition("=")[0]: alternatives(word, MOST_RUNS + 1) or [word] for word in words}
-    if math.prod(map(len, choices.values())) > MOST_RUNS:
-        most = max(words, key=lambda word: len(choices[word.partition("=")[0]]))
-        key, _, value = most.partition("=")
-        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", key, value, COMMAND_LINE))
+    choices = {
+        key: alternatives(word, MOST_RUNS + 1) or [word]
+        for word in words
+        if (key := word.partition("=")[0]) not in points[0]
+    }
+    if math.prod(map(len, choices.values())) * len(points) > MOST_RUNS:
+        most = max(choices, key=lambda key: len(choices[key]))
+        value = next(word for word in words if word.startswith(f"{most}=")).partition("=")[2]
+        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", most, value, COMMAND_LINE))
     if "run_name" in choices:
-        value = words[list(choices).index("run_name")].partition("=")[2]
+        value = choices["run_name"][0].partition("=")[2]
         message = "cannot be set for a grid; set the parent folder with runs=FOLDER"
         raise UserError(Problem(message, "run_name", value))
-    several = [key for key, values in choices.items() if len(values) > 1]
+    several = [*points[0], *(key for key, values in choices.items() if len(values) > 1)]
     # note: every length gets a first result before any gets a second
     order = sorted(choices, key=lambda key: key != "seed")
     cells, problems = [], Problems()
-    for values in itertools.product(*(choices[key] for key in order)):
+    for values, point in itertools.product(itertools.product(*(choices[key] for key in order)), points):
         chosen = dict(zip(order, values, strict=True))
         with problems.collected():
-            cells.append(_cell({key: chosen[key] for key in choices}, several, name))
+            cells.append(_cell({**{key: chosen[key] for key in choices}, **point}, several, name))
     problems.settle()
     return cells
 

@@ -262,16 +262,15 @@ def test_a_word_changes_the_recipe_that_is_chosen_and_does_not_drop_it(word: str
         "look",
         "curve",
         "ablate --grid",
-        "tune s.yaml --list",
+        "curve optimizer.lr=interval(0.1,1) trials=1",
     ],
 )
 def test_every_verb_chooses_alike(verb: str, images: Path, here: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(here.folder)
-    (here.folder / "s.yaml").write_text("optimizer.lr: [0.5]\n")
     composed, seen = Composition.composed, list[RunConfig]()
     monkeypatch.setattr(Composition, "composed", lambda self: (one := composed(self), seen.append(one.config))[0])
     name = verb.split()[0]
-    if name in ("curve", "ablate", "tune"):
+    if name in ("curve", "ablate"):
         monkeypatch.setattr(cli.module_of(name), "check_all", lambda *_, **__: [])
         monkeypatch.setattr(Training, "run", lambda self: 0)
     else:

@@ -28,7 +28,6 @@ VERBS: dict[str, list[str]] = {
     **dict.fromkeys(("", "run", "show", "plan", "estimate", "diagnose", "prepare", "doctor"), SHAPES),
     "ablate": [*SHAPES, "algorithms=[]", "--grid"],
     "curve": [*SHAPES, "epochs=3,6"],
-    "tune": ["adamw_narrow", *SHAPES, "--trials", "2", "--list"],
     "submit": ["--slurm", *SHAPES, "launch.nproc=1"],
     "resume": ["run"],
 }
@@ -37,7 +36,6 @@ OTHERS = [
     *(["replay", "run", "step=1"], ["eval", "run"], ["export", "run"], ["compare", "runs"], ["compare", "--published"]),
     *(["report", "run", "-o", "page.html"], ["report", "x" * 300, "-o", f"{'x' * 300}/a.csv"], ["compare", "x" * 300]),
     *(
-        ["tune", "x" * 300],
         ["ablate", "--grid", f"runs={'x' * 300}"],
         ["diff", "x" * 300, "hot"],
         ["resume", "x" * 300],

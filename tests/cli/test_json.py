@@ -46,7 +46,6 @@ TYPED = {
     "doctor": ["doctor", *SMALL],
     "help WORD": ["help", "submit"],
     "look": ["look", *SMALL],
-    "tune SPACE": ["tune", "adamw_narrow", "recipe=mild", *SHAPES, "--trials", "2"],
     "ablate": ["ablate", "recipe=mild", *SHAPES, "--grid"],
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
     "speedrun": ["speedrun", "--verify", "record"],

@@ -23,7 +23,6 @@ VERBS_WITH_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, 
 FIRST = {
     "resume": ["runs/a"],
     "eval": ["runs/a"],
-    "tune": ["adamw_narrow"],
     "relabel": ["runs/a"],
     "submit": ["--slurm"],
 }

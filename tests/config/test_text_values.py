@@ -18,7 +18,6 @@ from launcher.submit.job import PREFIX, read_values
 from launcher.submit.sky import Sky
 from launcher.submit.slurm import Slurm
 from launcher_lab.cli.curve import expand
-from tests.commands import output_of
 
 NAMES = [
     *("日本", "é", "two words", "it's", 'the "best"', "(new)", "a&b", "a#b", "[x", "[x]", "{x}", "a;b", "wow!", "a=b"),
@@ -104,12 +103,6 @@ def test_every_verb_takes_text_literally(name: str) -> None:
         (cell,) = expand([f"runs={name}"])
         assert cell.composed.config.runs == name
         assert [c.composed.config.runs for c in expand([f"runs={name},other"])] == [name, "other"]
-
-
-def test_tune_writes_its_runs_to_the_configured_folder(tmp_path: Path) -> None:
-    space = tmp_path / "space.yaml"
-    space.write_text("optimizer.lr: [0.1, 0.2]\nrun_name: fixed\n")
-    assert "runs=it's (new)/tune-space" in output_of("tune", str(space), "runs=it's (new)", "--trials", "2", "--json")
 
 
 def test_a_path_may_start_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

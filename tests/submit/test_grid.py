@@ -93,7 +93,7 @@ def test_the_runs_are_one_array_without_those_that_are_queued_or_finished(slurm:
 
 
 ABLATE = ["ablate", "--run", "--grid", "--with=ema", "recipe=mild", "algorithms=off", *GRID[3:]]
-TUNE = ["tune", "adamw_narrow", "--trials=2", "--studies=1", "recipe=mild", *GRID[4:]]
+TRIALS = ["curve", "recipe=mild", *GRID[4:], "optimizer.lr=interval(0.1,1)", "trials=2"]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ TUNE = ["tune", "adamw_narrow", "--trials=2", "--studies=1", "recipe=mild", *GRI
     [
         (["curve", *GRID], [["curve", *GRID], ["compare", "runs"]]),
         (ABLATE, [[*ABLATE[:4], "--seconds=1.0", *ABLATE[4:]]]),
-        (TUNE, [TUNE]),
+        (TRIALS, [TRIALS, ["compare", "runs"]]),
     ],
 )
 def test_each_task_has_its_run_and_a_job_after_them_repeats_the_command(

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from launcher.cli import main as cli
 from launcher.records.metrics import read_metrics
-from tests.grids import train_by
 from tests.runs import SMALL, Here, Train, same
 
 pytestmark = pytest.mark.system
@@ -78,16 +76,3 @@ def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
     split = {row["part"]: row for row in json.loads(here("ablate", *short).stdout)["split"]}
     assert split.keys() >= {"data", "transfer", "forward", "backward", "optimizer", "ema"}
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)
-
-
-def test_tuning_runs_each_trial_once(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    train_by(cli.main, monkeypatch)
-    (here.folder / "space.yaml").write_text("optimizer.lr: {low: 0.01, high: 0.1, scale: log}\n")
-    words = ["tune", "space.yaml", *SMALL, "epochs=2", "--trials", "2"]
-    here(*words)
-    results = json.loads(here(*words, "--json").stdout)
-    assert [result["finished"] for result in results] == [True, True]
-    assert results[0]["top1"] >= results[1]["top1"]
-    before = (here.folder / results[0]["run"] / "metrics.jsonl").read_bytes()
-    assert "study-1-trial-2" in here(*words).stdout
-    assert (here.folder / results[0]["run"] / "metrics.jsonl").read_bytes() == before

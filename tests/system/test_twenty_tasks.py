@@ -186,12 +186,11 @@ def write_a_job_for_slurm(script: Script) -> None:
     assert "#SBATCH" in job["text"]
 
 
-def start_the_next_trial_of_a_search(script: Script) -> None:
-    (script.folder / "space.yaml").write_text("optimizer.lr: [0.1, 1.0]\n")
-    tune = ["tune", "space.yaml", *SMALL, "--trials", "2"]
-    trial = next(trial for trial in script.document(*tune) if not trial["finished"])
-    script.document(*trial["command"])
-    assert sum(trial["finished"] for trial in script.document(*tune)) == 1
+def search_a_learning_rate_and_train_the_best(script: Script) -> None:
+    search = ["curve", *SMALL, "optimizer.lr=interval(0.1,1)", "trials=2", "epochs=1", "runs=search"]
+    runs = script.document(*search)["runs"]
+    assert runs[0]["top1"] >= runs[1]["top1"]
+    script.document(*(word for word in runs[0]["words"] if not word.startswith(("run_name=", "runs="))))
 
 
 def repeat_the_step_with_the_largest_loss(script: Script) -> None:
@@ -220,7 +219,7 @@ TASKS: list[Callable[[Script], None]] = [
     find_the_epoch_in_which_images_get_their_full_size,
     try_every_optimizer_on_a_recipe,
     write_a_job_for_slurm,
-    start_the_next_trial_of_a_search,
+    search_a_learning_rate_and_train_the_best,
     repeat_the_step_with_the_largest_loss,
 ]
 

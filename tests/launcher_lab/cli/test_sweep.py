@@ -14,7 +14,6 @@ from launcher.config.resolved import read, write
 from launcher.data.identity import identity
 from launcher.errors import UserError
 from launcher.launch import devices
-from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import create, note_dataset
 from launcher_lab.cli import training
@@ -121,18 +120,6 @@ def test_a_run_on_other_images_does_not_count_as_finished(tmp_path: Path, flower
             check_existing(tmp_path / name, config, here=True)
     make_folder(tmp_path / "before and same", *words)
     check_existing(tmp_path / "before and same", config, here=True)
-
-
-def test_the_folder_of_another_trial_is_refused(tmp_path: Path, flowers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "space.yaml").write_text("optimizer.lr: [0.1]\n")
-    words = ["recipe=none", "dataset=image_folder", f"dataset.path={flowers}", "batch_size=2"]
-    run = create(tmp_path / "runs" / "tune-space", "study-1-trial-1", unique=False)
-    write(prepare_run(compose([*words, "optimizer.lr=0.1"])).plan.config, run.config)
-    note_dataset(run, "c" * 64)
-    tune = ["tune", "space.yaml", "--trials", "1", "--json"]
-    assert "is a run on other images" in refused(*tune, *words)
-    assert "is a run with other values of" in refused(*tune, *words, "recipe=mild")
 
 
 def test_a_grid_whose_config_the_launcher_completes_continues(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,10 +252,3 @@ def test_no_run_of_a_grid_writes_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert fixed.config == cell.composed.config
     typed = (*words, "dataloader.folder=nvme")
     assert training.Cell(typed, compose(typed), tmp_path / "b").command == typed
-
-
-@pytest.mark.parametrize("verb", [[], ["plan"], ["curve"], ["ablate"]])
-def test_an_interval_is_one_line_that_names_what_to_type(verb: list[str]) -> None:
-    line = refused(*verb, "optimizer.lr=interval(0.1,1)")
-    assert "write optimizer.lr: {low: 0.1, high: 1, scale: log} with its bounds in space.yaml" in line
-    assert line.endswith("and type train tune space.yaml\n")
