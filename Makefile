@@ -4,7 +4,7 @@
 
 # Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD, whose pixels are torch's.
 TWICE = tests/data/test_crops.py tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
-TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs launcher launcher_lab recipes scripts tests
+TEXTS = *.md Dockerfile Makefile mkdocs.yml benchmarks conf docs examples launcher launcher_lab recipes scripts tests
 # One worker a core, as far as memory goes; further words, such as --durations=50.
 PYTEST = .venv/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder $(FLAGS)
 

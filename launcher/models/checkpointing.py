@@ -29,10 +29,10 @@ def checkpoint_activations(network: nn.Module) -> None:
     """
     from torchvision.models.resnet import BasicBlock, Bottleneck
 
-    from launcher.models import causal_transformer, residual_unet, vision_transformer, whitened_network
+    from launcher.models import causal_transformer, residual_unet, vision_transformer
 
     own = (vision_transformer.Block, causal_transformer.CausalBlock, residual_unet.TwoConvolutions)
-    kinds = (BasicBlock, Bottleneck, *own, whitened_network.ConvolutionGroup)
+    kinds = (BasicBlock, Bottleneck, *own)
     blocks: list[Any] = [module for module in network.modules() if isinstance(module, kinds)]
     for block in blocks:
         # note: changing the class keeps weights, names and hooks as they are

@@ -14,7 +14,16 @@ from tests.trainers import build, steps
 
 DEEP = ["algorithms=[whitening]", "algorithms.whitening.images=8", "model=timm", "model.architecture=resnet18"]
 DEEP += ["model.arguments.stem_type=deep", "model.arguments.channels=[8,8,8,8]"]
-AIRBENCH = ["model=airbench", "model.widths=[8,8]", "dataset.native_size=32", "algorithms=[whitening]"]
+# A first convolution with a bias: 24 filters of patches of 2 x 2.
+PATCHES = [
+    "algorithms=[whitening]",
+    "model=vit",
+    "model.patch_size=2",
+    "model.width=24",
+    "model.heads=2",
+    "model.depth=1",
+]
+PATCHES += ["dataset.native_size=16"]
 
 
 def test_outputs_are_uncorrelated_with_variance_one() -> None:
@@ -49,23 +58,23 @@ def test_outputs_beyond_all_directions_are_drawn_ones_of_variance_one(outputs: i
 
 
 def test_filters_are_those_of_the_patches_of_training_images_of_all_classes() -> None:
-    run = build(*AIRBENCH, "algorithms.whitening.images=20", "algorithms.whitening.eps=0.01")
-    layer, dataset = run.train_step.model.whiten, run.config.dataset
+    run = build(*PATCHES, "algorithms.whitening.images=20", "algorithms.whitening.eps=0.01")
+    layer, dataset = run.train_step.model.embedding, run.config.dataset
     images = torch.cat([*run.loaders.train.spread(20)])
     samples = run.loaders.train.reader.samples
     assert torch.equal(images, torch.cat([*run.loaders.train.spread(samples)])[torch.arange(20) * samples // 20])
     images = images.double() / 255
     mean, std = (torch.tensor(one, dtype=torch.float64).view(1, 3, 1, 1) for one in (dataset.mean, dataset.std))
     images = (images - mean) / std
-    assert images.shape == (20, 3, 32, 32)
-    corners = [images[..., y : y + 31, x : x + 31] for y in (0, 1) for x in (0, 1)]
+    assert images.shape == (20, 3, 16, 16)
+    corners = [images[..., y::2, x::2] for y in (0, 1) for x in (0, 1)]
     patches = torch.stack(corners, dim=2).permute(0, 3, 4, 1, 2).reshape(-1, 12)
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     expected = (vectors / (values + 0.01).sqrt()).T.flip(0)
     ours = layer.weight.detach().view(24, 12)[:12].double()
     torch.testing.assert_close(ours.abs(), expected.abs(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(ours @ ours.T, expected @ expected.T, rtol=1e-3, atol=1e-3)
-    other = build(*AIRBENCH, "algorithms.whitening.images=8").train_step.model.whiten
+    other = build(*PATCHES, "algorithms.whitening.images=8").train_step.model.embedding
     assert not torch.equal(other.weight, layer.weight)
 
 
@@ -77,8 +86,8 @@ def test_more_images_than_one_request_are_at_equal_distances() -> None:
 
 
 def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
-    run = build(*AIRBENCH, "algorithms.whitening.bias_until=5ba", "optimizer.weight_decay=0.1")
-    layer = run.train_step.model.whiten
+    run = build(*PATCHES, "algorithms.whitening.bias_until=5ba", "optimizer.weight_decay=0.1")
+    layer = run.train_step.model.embedding
     weight, biases = layer.weight.clone(), []
     assert run.train_step.engine.changing_parameters == ["whitening"]
     for _ in range(8):
@@ -89,7 +98,7 @@ def test_the_weight_never_learns_and_the_bias_does_at_first() -> None:
     assert moved == [True] * 4 + [False] * 3
 
 
-@pytest.mark.parametrize("words", [[*AIRBENCH, "algorithms.whitening.bias_until=1dur"], ["algorithms=[whitening]"]])
+@pytest.mark.parametrize("words", [[*PATCHES, "algorithms.whitening.bias_until=1dur"], ["algorithms=[whitening]"]])
 def test_nothing_changes_while_a_run_trains_if_no_bias_stops_learning(words: list[str]) -> None:
     assert build(*words, "algorithms.whitening.images=8").train_step.engine.changing_parameters == []
 

@@ -19,7 +19,6 @@ def test_every_algorithm_is_timed_at_a_toy_size(tmp_path: Path, capsys: pytest.C
     assert algorithms.main([*words.split(), str(tmp_path / "out.json")]) == 0
     ratios = json.loads((tmp_path / "out.json").read_text())["ratios"]
     assert {"sam", "randaugment", "channels_last", "blurpool"} <= ratios.keys()
-    assert len(ratios) == 27
     assert all(ratio > 0 for ratio in ratios.values())
     assert "step time / plain" in capsys.readouterr().out
 

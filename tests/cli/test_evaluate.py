@@ -181,7 +181,7 @@ def six_views(images: torch.Tensor) -> list[torch.Tensor]:
 
 
 def test_shifted_views_have_the_weights_of_airbench() -> None:
-    words = ["recipe=airbench94", "dataset.path=/data", "dataset.classes=10", "precision=fp32"]
+    words = ["image.eval_views=shifts", "image.eval_flip_average=true", "precision=fp32"]
     task, images = build_task(compose(words).config), torch.randn(5, 3, 32, 32)
     network = torch.nn.Sequential(
         torch.nn.Conv2d(3, 10, 5), torch.nn.Tanh(), torch.nn.MaxPool2d(28), torch.nn.Flatten()

@@ -110,7 +110,6 @@ def test_a_model_without_checkpointing_is_refused() -> None:
             ["model=unet", "task=segmentation", "loss=dice_cross_entropy", "model.filters=4"],
             "residual_unet.TwoConvolutions",
         ),
-        (["model=airbench", "model.widths=[4,4]"], "whitened_network.ConvolutionGroup"),
     ],
 )
 def test_blocks_are_computed_twice(words: list[str], part: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,14 +93,6 @@ def test_hotter_has_the_stages_of_efficienttrain_at_176_pixels() -> None:
     assert stages == [[round(size * 176 / 224 / 4) * 4, share] for size, share in published]
 
 
-def test_airbench96_has_the_published_learning_rates() -> None:
-    """From 0.2 to the peak in int(0.1 * 1,776) steps, then in a line to zero."""
-    plan = Plan(compose(["recipe=airbench96", "dataset.path=/data"]).config, 1, 50_000)
-    total, warmup = 37 * (50_000 // 1024), int(37 * (50_000 // 1024) * 0.1)
-    published = np.interp(range(total), [0, warmup, total], [0.2, 1, 0])
-    assert [plan.lr_multiplier(step) for step in range(plan.total_steps)] == pytest.approx(published, abs=1e-12)
-
-
 @pytest.mark.parametrize("epochs", [50, 90, 250])
 def test_nvidias_learning_rate_is_its_staircase_by_whole_epochs(epochs: int) -> None:
     """lr * (e + 1) / 8 for e < 8, then lr / 2 * (1 + cos(pi * (e - 8) / (epochs - 8)))."""

@@ -21,7 +21,6 @@ ALL = [*RECIPES, *ABLATIONS]
 OWN = ("finetune", "small", "small_muon")
 # Recipes whose publications have only a speed or values.
 WITHOUT_ACCURACY = (
-    "airbench",
     "baseline_",
     "resnet101_",
     "algoperf_nadamw",
@@ -38,11 +37,10 @@ OTHER = {
     **{name: (dataset, "gpt") for name, dataset in LANGUAGE.items()},
     "small_segmentation": ("shape_masks", "unet"),
     "unet_brats": ("image_folder", "unet"),
-    **dict.fromkeys(("airbench94", "airbench96"), ("cifar", "airbench")),
 }
 SEGMENTATIONS = ("small_segmentation", "unet_brats")
 # Samples of the data set of the arithmetic in a header.
-SAMPLES = {"cifar": 50_000, "openwebtext": 7_168_000}
+SAMPLES = {"openwebtext": 7_168_000}
 
 
 def comments(name: str) -> str:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import torch
 
 import launcher
+from launcher.config import code
 from launcher.config.compose import compose
 from launcher.config.formats import FORMAT, JOB, completed, is_removed
 from launcher.config.layers import leaves
@@ -34,6 +36,7 @@ from tests.images import write_images
 from tests.runs import Here
 
 FORMATS = sorted(Path(__file__).parent.glob("format*"))
+OF_AN_EXAMPLE = "model=airbench"
 
 
 @pytest.fixture(params=FORMATS, ids=[path.name for path in FORMATS])
@@ -166,6 +169,8 @@ def options(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def test_the_values_of_every_option_are_read(path: Path) -> None:
     fingerprints = json.loads((path / "values.json").read_text()).get("fingerprints", {})
     for name, values in options(path):
+        if name == OF_AN_EXAMPLE:
+            continue
         config = typed_run(values, name)
         before, after = dict(leaves(completed(values))), dict(leaves(as_mapping(config)))
         changed = {key for key, value in before.items() if key not in after or after[key] != value}
@@ -175,6 +180,28 @@ def test_the_values_of_every_option_are_read(path: Path) -> None:
         else:
             with pytest.raises(UserError, match="resume the run with the version of train that wrote it"):
                 typed_run(values, name, to_resume=True)
+
+
+def test_an_option_that_became_an_example_is_read_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = FORMATS[-1]
+    (values,) = [values for name, values in options(path) if name == OF_AN_EXAMPLE]
+    values = {
+        **values,
+        "algorithms": {"lookahead": json.loads((path / "values.json").read_text())["algorithms"]["lookahead"]},
+    }
+    with pytest.raises(
+        UserError, match=r"model\.name=airbench: no such model; copy examples/airbench of the source, and"
+    ):
+        typed_run(values, "run")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TRAIN_CODE", "[]")
+    code.use([str(Path(__file__).parents[2] / "examples" / "airbench" / "airbench")])
+    config = typed_run(values, "run", to_resume=True)
+    assert (config.model.name, [*config.algorithms]) == ("airbench", ["lookahead"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "airbench"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 def test_a_key_with_the_old_behaviour_does_not_separate_checkpoint_and_run(old: Path) -> None:

@@ -33,7 +33,6 @@ from tests.two_ranks import on_ranks, on_two_ranks
 # Those that mean something for tokens; each is refused for a reason otherwise.
 MEANT = {
     *("alibi", "sequence_length_warmup", "ema", "swa", "gradient_clipping", "label_smoothing", "layer_freezing", "sam"),
-    "lookahead",
     "stochastic_depth",
 }
 

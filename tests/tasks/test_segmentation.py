@@ -45,7 +45,7 @@ SIDE, TRAIN, VAL = 40, 36, 11
 MEANT = {
     *("channels_last", "blurpool", "cutout", "ema", "swa", "gradient_clipping", "layer_freezing", "sam"),
     *("progressive_resizing", "cutmix", "random_erasing", "repeated_augmentation", "squeeze_excite"),
-    *("ghost_batchnorm", "lookahead", "whitening"),
+    *("ghost_batchnorm", "whitening"),
 }
 
 

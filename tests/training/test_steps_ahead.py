@@ -73,7 +73,7 @@ FREEZING = ["algorithms.layer_freezing.start=0.0", "algorithms.layer_freezing.fi
 CASES = [
     ["algorithms=[ema,sam,mixup]", *EARLY["ema"], *EARLY["sam"]],
     ["algorithms=[ema]", *EARLY["ema"], "precision=fp16"],
-    ["algorithms=[layer_freezing,lookahead]", *FREEZING, *EARLY["lookahead"]],
+    ["algorithms=[layer_freezing,ema]", *FREEZING, *EARLY["ema"]],
     ["algorithms=[backbone_freezing]", "algorithms.backbone_freezing.until=10ba", "optimizer=schedule_free_adamw"],
     ["algorithms=[sample_dropping,swa,progressive_resizing]", *EARLY["sample_dropping"], *EARLY["swa"]],
     ["algorithms=[selective_backprop]", *EARLY["selective_backprop"], "optimizer=soap", "optimizer.interval=2"],

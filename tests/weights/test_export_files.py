@@ -49,10 +49,9 @@ CASES = {
     "vit": [*VIT, "algorithms=[ema]"],
     "vit_scaled_branches": [*VIT, "algorithms=[stochastic_depth]", EVALUATED],
     "vit_variant": [*VIT, "algorithms=[]", "model.pooling=attention", "model.layer_norm=post", "model.glu=true"],
-    "airbench": ["model=airbench", "algorithms=[]", "model.convolutions=3"],
 }
-CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -4]}
-OWN = {"vit", "vit_scaled_branches", "vit_variant", "airbench"}
+CHANGED = {"blurpool", "squeeze_excite", *list(CASES)[list(CASES).index("plain") + 1 : -3]}
+OWN = {"vit", "vit_scaled_branches", "vit_variant"}
 ELSEWHERE = """
 import importlib.util, sys
 sys.modules["launcher"] = None
@@ -63,7 +62,7 @@ for folder in sys.argv[2:]:
     model = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(model)
     network = model.load()
-    assert type(network).__name__ in ("ResNet", "VisionTransformer", "WhitenedNetwork") and not network.training
+    assert type(network).__name__ in ("ResNet", "VisionTransformer") and not network.training
     torch.save(model.predict(network, images), folder + "/logits.pt")
 """
 

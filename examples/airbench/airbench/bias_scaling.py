@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+import torch
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Moment
 from launcher.errors import Problem
-from launcher.later import nn, torch
-
-if TYPE_CHECKING:
-    pass
+from launcher.models.parameters import parameter_kinds
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -32,8 +30,6 @@ class BiasScaling(Algorithm[BiasScalingConfig]):
     """Multiplies the gradients of the biases of norms, which for SGD is their learning rate; weight decay stays."""
 
     def change_gradients(self, model: nn.Module, moment: Moment) -> None:
-        from launcher.models.parameters import parameter_kinds
-
         kinds = parameter_kinds(model)
         biases = [one for name, one in model.named_parameters() if kinds[name] == "norm" and name.endswith("bias")]
         if gradients := [bias.grad for bias in biases if bias.grad is not None]:

@@ -1,10 +1,19 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498): a small convolution, three groups of others, and a head.
+"""The network: a small convolution, three groups of others, and a head."""
 
-An export contains this source, so it needs only torch.
-"""
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from typing import Annotated, Any, Literal
 
 import torch.nn.functional as F
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+
+from launcher.config.choices import ModelConfig, Setting
+from launcher.config.fields import STRICT, Count, Positive
+from launcher.models.parameters import generator_of
 
 
 class ConvolutionGroup(nn.Module):
@@ -62,4 +71,37 @@ class WhitenedNetwork(nn.Module):
         return self.output_scale * self.head(F.adaptive_max_pool2d(x, 1).flatten(1))  # type: ignore[no-any-return]
 
 
-PARTS = (ConvolutionGroup, WhitenedNetwork)
+@dataclass(frozen=True, config=STRICT)
+class AirbenchModel(ModelConfig):
+    """The first filters of the convolutions start as identities."""
+
+    library = "model.py"
+    any_channels = True
+
+    name: Literal["airbench"]
+    architecture: Literal["airbench"]
+    widths: Annotated[list[Count], Field(min_length=1)]
+    convolutions: Literal[2, 3]
+    batchnorm_momentum: Annotated[float, Field(gt=0, le=1)]
+    output_scale: Positive
+
+    def keywords(self, channels: int = 3) -> dict[str, Setting]:
+        common = {field.name for field in fields(ModelConfig)}
+        return {"channels": channels, **{key: value for key, value in vars(self).items() if key not in common}}
+
+    def network(self, classes: int, seed: int, channels: int = 3) -> nn.Module:
+        values: dict[str, Any] = self.keywords(channels)
+        network = WhitenedNetwork(classes, **values)
+        for name, module in network.named_modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                # note: as their constructors draw them, but for the bias
+                nn.init.kaiming_uniform_(module.weight, a=5**0.5, generator=generator_of(seed, f"{name}.weight"))
+            if isinstance(module, nn.Conv2d):
+                nn.init.dirac_(module.weight.detach()[: module.in_channels])
+        assert network.whiten.bias is not None
+        nn.init.zeros_(network.whiten.bias)
+        return network
+
+    def source(self) -> tuple[str, str]:
+        parts = (ConvolutionGroup, WhitenedNetwork)
+        return "\n\n".join(inspect.getsource(part) for part in parts), parts[-1].__name__

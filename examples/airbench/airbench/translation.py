@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
+import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
-from launcher.later import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
 
-from launcher.accelerator import widest
 from launcher.algorithms.base import Algorithm
-from launcher.algorithms.ema import update_average
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Fraction, NotNegative, Within
 from launcher.data.batch import Moment
-from launcher.errors import Problem
-from launcher.foreach import by_dtype
-from launcher.later import nn, no_grad, torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -27,11 +20,6 @@ class LookaheadConfig(AlgorithmConfig, change_model=80, after_step=5):
     update_interval: Annotated[Duration, Within(0.02)]
     decay: Fraction
     power: NotNegative
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if (optimizer := plan.config.optimizer.name) == "schedule_free_adamw":
-            message = f"optimizer={optimizer} averages the weights itself; set algorithms.{self.name}=off"
-            yield Problem(message, "decay", self.decay)
 
     def updates_at(self, plan: RunPlan, step: Any) -> Any:
         """Return whether the average is updated after a step, or after each of an array of steps."""
@@ -56,22 +44,20 @@ class Lookahead(Algorithm[LookaheadConfig]):
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in _averaged(model).items()}
         # note: counts on the device, where steps are dropped
-        device = next(model.parameters()).device
-        self._count = torch.zeros((), dtype=widest(device), device=device)
+        self._count = torch.zeros((), device=next(model.parameters()).device)
 
-    @no_grad
+    @torch.no_grad()
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         plan, step = self.context.plan, moment.step
         if not self.values.acts_at(plan, step):
             return
         updates = bool(self.values.updates_at(plan, step))
-        weights, flag = _averaged(model), applied.float()
-        rate = torch.where(self._count > 0, self.values.rate(plan, step) if updates else 0.0, 1.0)
-        update_average(self._average, weights, rate.float() * flag)
-        averages = by_dtype(self._average[name] for name in weights)
-        for own, average in zip(by_dtype(weights.values()), averages, strict=True):
-            torch._foreach_lerp_(own, average, [flag] * len(own))
-        self._count += updates * applied
+        flag = applied.float()
+        rate = torch.where(self._count > 0, self.values.rate(plan, step) if updates else 0.0, 1.0) * flag
+        for name, own in _averaged(model).items():
+            self._average[name].lerp_(own, rate)
+            own.lerp_(self._average[name], flag)
+        self._count += updates * flag
 
     def state_dict(self) -> dict[str, Any]:
         return {"average": self._average, "count": int(self._count)}
