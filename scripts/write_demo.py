@@ -9,11 +9,9 @@ import re
 import resource
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import yaml
@@ -27,8 +25,7 @@ from benchmarks.chromium import Chromium, installed  # noqa: E402
 
 DOCS = ROOT / "docs"
 VALUES = DOCS / "demo.yaml"
-IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_page.png", "first_run_confusion.png",
-          "first_run_watch.png")  # fmt: skip
+IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_page.png", "first_run_confusion.png")
 SEEDS = (42, 1, 2)
 _WIDTH, _COLOURS = 900, 256
 
@@ -61,14 +58,6 @@ def draw(folder: Path, run: str) -> None:
     shoot(browser, "First step", DOCS / IMAGES[1], height=640)
     browser.open((folder / run / "index.html").as_uri())
     shoot(browser, "Samples", DOCS / IMAGES[2], height=560)
-    command = [sys.executable, "-m", "launcher", "watch", run, "--json"]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as watch:
-        assert watch.stdout is not None
-        browser.open(json.loads("".join(iter(watch.stdout.readline, "}\n")) + "}")["address"])
-        while not browser.run("document.querySelectorAll('polyline').length"):
-            time.sleep(0.1)
-        shoot(browser, "Runs", DOCS / IMAGES[4], height=590)
-        watch.send_signal(signal.SIGINT)
     browser.close()
 
 

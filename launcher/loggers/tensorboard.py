@@ -42,6 +42,10 @@ class TensorBoardSink:
                 self._writer = SummaryWriter(str(self._folder), purge_step=self._purge_step)
             for name, value in scalars(record).items():
                 self._writer.add_scalar(name, value, record.step, walltime=record.time)
+            waits = record.rank_wait_seconds if isinstance(record, TrainRecord) else None
+            for rank, seconds in enumerate(waits or ()):
+                name = f"{record.kind}/rank_wait_seconds/{rank}"
+                self._writer.add_scalar(name, seconds, record.step, walltime=record.time)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -9,7 +9,7 @@ VERBS = {
     ),
     "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
-    "watch": ("launcher_lab.cli.watch", "show running runs in a browser, from their records alone"),
+    "watch": ("launcher_lab.cli.watch", "show runs in a browser while they train, by TensorBoard"),
     "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
     "card": ("launcher_lab.cli.card", "print the model card of a run in Markdown, with metadata"),
     "push": ("launcher_lab.cli.push", "publish a run's model with its card on the Hugging Face Hub, or in a folder"),
