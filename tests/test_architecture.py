@@ -153,7 +153,7 @@ def test_torch_free_modules_do_not_import_torch_at_the_top(part: str) -> None:
 
 QUICK = [
     *(["--help"], ["ls"], ["show", "recipe=hot"], ["plan", "recipe=hot"], ["plan", "-h"], ["curve", "-h"]),
-    *([verb, "-h"] for verb in ("ablate", "compare", "mlperf", "report")),
+    *([verb, "-h"] for verb in ("ablate", "compare", "report")),
     *(["completion", "bash"], ["help", "crop"]),
 ]
 INVALID = [

@@ -20,7 +20,8 @@ from tests.made_runs import MakeRun
 FILES = {
     "report": ["report", "run", "-o", "FILE.html"],
     "report as an image": ["report", "run", "-o", "FILE.png"],
-    "card": ["card", "run", "-o", "FILE"],
+    "card": ["report", "run", "-o", "FILE.md"],
+    "mlperf": ["report", "run", "-o", "FILE.log"],
     "csv of images": ["eval", "run", "--csv", "FILE"],
     "look": ["look", "-o", "FILE.html"],
     "heartbeat": ["plan", "launch=cpu", "heartbeat=FILE"],
@@ -70,7 +71,7 @@ def test_a_file_replaces_no_other(run: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_device_stays_one(run: Path) -> None:
-    for words in (["card", "run", "-o", "/dev/full"], ["plan", "launch=cpu", "heartbeat=/dev/full"]):
+    for words in (["eval", "run", "--csv", "/dev/full"], ["plan", "launch=cpu", "heartbeat=/dev/full"]):
         assert "=/dev/full: is not a regular file, and is never replaced" in refused(*words)
         assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
@@ -95,24 +96,15 @@ def test_a_folder_with_other_files_is_no_output(run: Path, tmp_path: Path, name:
     assert len([*(tmp_path / "FOLDER").iterdir()]) == 1
 
 
-def test_mlperf_replaces_its_own_log_only(run: Path) -> None:
-    (log := run / "mlperf.log").write_text("mine")
-    assert "rename it" in refused("mlperf", "run")
-    assert log.read_text() == "mine"
-    log.unlink()
-    output_of("mlperf", "run")
-    output_of("mlperf", "run")
-
-
 def test_what_this_program_has_written_is_replaced_until_the_user_edits_it(run: Path, tmp_path: Path) -> None:
     for name in ("report.html", "report.png", "report.pdf", "report.svg"):
         for _ in range(2):
             output_of("report", "run", "-o", name)
     for _ in range(2):
-        output_of("card", "run", "-o", "README.md")
+        output_of("report", "run", "-o", "README.md", "-o", "mlperf.log")
     readme = tmp_path / "README.md"
     readme.write_text(readme.read_text().replace("# ", "# My ", 1))
-    assert "README.md: exists" in refused("card", "run", "-o", "README.md")
+    assert "README.md: exists" in refused("report", "run", "-o", "README.md")
     page.write(tmp_path / "page.html", "a", "b")
     outputs.check_file(tmp_path / "page.html")
 

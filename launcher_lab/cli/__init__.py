@@ -10,8 +10,9 @@ VERBS = {
     "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
     "watch": ("launcher_lab.cli.watch", "show runs in a browser while they train, by TensorBoard"),
-    "report": ("launcher_lab.cli.report", "write the page of a run, or draw runs as one HTML page or an image"),
-    "card": ("launcher_lab.cli.card", "print the model card of a run in Markdown, with metadata"),
+    "report": (
+        "launcher_lab.cli.report",
+        "write a page, model card or MLPerf log of a run, or draw runs as a page or image",
+    ),
     "push": ("launcher_lab.cli.push", "publish a run's model with its card on the Hugging Face Hub, or in a folder"),
-    "mlperf": ("launcher_lab.cli.mlperf", "write a run's log in MLPerf Training's format"),
 }

@@ -1,10 +1,9 @@
-"""`train mlperf RUN`: write mlperf.log in MLPerf Training's format from a run's records.
+"""`train report RUN -o mlperf.log`: a run's records in MLPerf Training's format.
 
 Rules and keys: MLPerf Training 4.0, the last round with ResNet-50, in the open division, since the recipes' values
 differ from those of the closed one. Lines have the form `:::MLLOG {...}` and milliseconds since 1970.
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator
@@ -12,47 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from launcher import atomic
 from launcher.config.resolved import read
-from launcher.console import print_json
 from launcher.errors import UserError
 from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
 from launcher.optimizers.lars import LARSConfig
 from launcher.optimizers.sgd import SGDConfig
-from launcher.outputs import check_replaced
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Row, reached, read_metrics
-from launcher.records.run_folder import RunFolder, existing
+from launcher.records.run_folder import RunFolder
 from launcher.schedules.polynomial import Polynomial
 from launcher_lab.study.runs import quality
 
-EXAMPLES = ["train mlperf runs/mlperf_lars-imagenet-1120-1"]
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-
-
-def main(arguments: argparse.Namespace) -> int:
-    folder = existing(arguments.run)
-    sizes = [row["world_size"] for row in read_metrics(folder.metrics) if row["kind"] == "start"]
-    if not sizes:
-        raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
-    check_replaced(folder.path / LOG, "mlperf", "rename it")
-    config = read(folder.config)
-    if config.task.primary.name != "top1":
-        has = f"{folder.path} has task={config.task.name}, and MLPerf's log is of classification, with top-1"
-        raise UserError(f"{has}; pass a run of task=classification")
-    path = write_mlperf(plan_for(config, sizes[0]), folder)
-    if arguments.json:
-        print_json({"file": path})
-    else:
-        print(path)
-    return 0
-
-
-LOG = "mlperf.log"
 _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 
 
@@ -78,15 +47,24 @@ class Event:
         return f":::MLLOG {json.dumps(values)}"
 
 
-def write_mlperf(plan: Plan, folder: RunFolder) -> Path | None:
-    """Write the log of the records so far; return None without records."""
+def log(folder: RunFolder) -> str:
+    """Return the log of a run's records so far.
+
+    Raises UserError if it has none, or is not of classification.
+    """
     rows = read_metrics(folder.metrics)
     if not rows or rows[0]["kind"] != "start":
-        return None
-    path = folder.path / LOG
-    started = min(folder.config.stat().st_mtime, rows[0]["time"])
-    atomic.write_text(path, "".join(f"{event.line()}\n" for event in events(plan, rows, started)))
-    return path
+        raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
+    config = read(folder.config)
+    if config.task.primary.name != "top1":
+        has = f"{folder.path} has task={config.task.name}, and MLPerf's log is of classification, with top-1"
+        raise UserError(f"{has}; pass a run of task=classification")
+    return as_text(plan_for(config, rows[0]["world_size"]), rows, folder.config.stat().st_mtime)
+
+
+def as_text(plan: Plan, rows: list[Row], started: float) -> str:
+    """Return the log of records, of a run whose processes started at `started`."""
+    return "".join(f"{event.line()}\n" for event in events(plan, rows, min(started, rows[0]["time"])))
 
 
 def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:

@@ -51,9 +51,7 @@ TYPED = {
     "speedrun": ["speedrun", "--verify", "record"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
-    "card RUN": ["card", "runs/a"],
     "push RUN PLACE": ["push", "runs/a", "hub:me/a", "--dry-run"],
-    "mlperf RUN": ["mlperf", "runs/a"],
 }
 
 

@@ -17,8 +17,8 @@ def test_a_run_stops_at_its_target_and_leaves_an_mlperf_log(here: Here) -> None:
     assert rows[-1]["kind"] == "end"
     assert rows[-1]["finished"]
     assert here.state(run)["step"] == 6
-    here("mlperf", str(run))
-    assert '"status": "success"' in (run / "mlperf.log").read_text()
+    here("report", str(run), "-o", "mlperf.log")
+    assert '"status": "success"' in (here.folder / "mlperf.log").read_text()
     assert "target top1:0.01" in here("resume", str(run)).stdout
     assert [row["step"] for row in read_metrics(run / "metrics.jsonl") if row["kind"] == "eval"] == [6]
 

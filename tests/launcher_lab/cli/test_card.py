@@ -1,4 +1,4 @@
-"""`train card RUN`: its metadata, read by Hugging Face's library, and its text."""
+"""`train report RUN -o README.md`: its metadata, read by Hugging Face's library, and its text."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from huggingface_hub import ModelCard
 from scipy.stats import binomtest
 
 from launcher.records.metrics import read_metrics
-from tests.commands import execute, output_of, refused
+from tests.commands import output_of, refused
 from tests.runs import Here
 
 
@@ -16,7 +16,10 @@ def test_the_card_has_metrics_recipe_versions_and_the_command_without_paths(here
     facts = json.loads((run / "environment.json").read_text())
     facts["command"] = ["/bin/train", "recipe=mild", f"runs={here.folder}/runs", "--data", f"{here.folder}/images"]
     (run / "environment.json").write_text(json.dumps(facts))
-    text = output_of("card", str(run))
+    file = here.folder / "README.md"
+    write = ("report", str(run), "-o", str(file))
+    assert output_of(*write) == f"{file}\n"
+    text = file.read_text()
     rows = read_metrics(run / "metrics.jsonl")
     last = [row for row in rows if row["kind"] == "eval"][-1]
     card = ModelCard(text, ignore_metadata_errors=False)
@@ -33,24 +36,27 @@ def test_the_card_has_metrics_recipe_versions_and_the_command_without_paths(here
     for expected in (*rows_of_tables, "    train recipe=mild runs=PATH --data PATH\n"):
         assert expected in text, expected
     assert str(here.folder) not in text
-    file = here.folder / "README.md"
-    assert output_of("card", str(run), "-o", str(file)) == f"{file}\n"
-    assert file.read_text().startswith(text)
-    assert output_of("card", str(run), "-o", str(file)) == f"{file}\n"
+    assert json.loads(output_of(*write, "--json")) == {"files": [str(file)], "runs": [str(run)], "points": 0}
+    assert file.read_text() == text
     with (run / "metrics.jsonl").open("a") as records:
         records.write(json.dumps({**last, "train_seconds": "nan"}) + "\n")
-    assert "is damaged: metrics.jsonl: a record has a wrong value: eval" in refused("card", str(run))
+    assert "is damaged: metrics.jsonl: a record has a wrong value: eval" in refused(*write)
     (run / "metrics.jsonl").write_bytes(b"".join((run / "metrics.jsonl").read_bytes().splitlines(True)[:-1]))
-    document = json.loads(output_of("card", str(run), "--json"))
-    assert document["text"] in text
+    output_of(*write)
+    assert file.read_text() == text
     (run / "environment.json").write_text("[]")
-    assert "| environment | unknown |" in output_of("card", str(run))
+    output_of(*write)
+    assert "| environment | unknown |" in file.read_text()
 
 
 def test_a_run_without_an_evaluation_is_refused(here: Here, tmp_path: Path) -> None:
     run = here.small("a", "epochs=2")
     lines = [line for line in (run / "metrics.jsonl").read_text().splitlines() if '"kind": "eval"' not in line]
     (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    assert "has no evaluation yet; type train resume" in refused("card", str(run))
-    assert "--output=" in refused("card", str(run), "-o", str(tmp_path / "no" / "a.md"))
-    assert "did you mean train card" in execute("model_card", str(run))[2]
+    card = ("-o", str(tmp_path / "README.md"))
+    assert "has no evaluation yet; type train resume" in refused("report", str(run), *card)
+    assert "--output=" in refused("report", str(run), "-o", str(tmp_path / "no" / "a.md"))
+    assert "is of one run; pass that run" in refused("report", str(run), str(run), *card)
+    assert "is of one run; pass that run" in refused("report", str(run), *card, "-o", str(tmp_path / "a.html"))
+    for verb, file in (("model_card", "README.md"), ("card", "README.md"), ("mlperf", "mlperf.log")):
+        assert f"type train report RUN -o {file}\n" in refused(verb, str(run))

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from launcher.config.compose import compose
+from launcher.errors import UserError
 from launcher.plan.plan import Plan
-from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord
+from launcher.records.metrics import EndRecord, EpochRecord, EvalRecord, Record, ResumeRecord, StartRecord, read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.mlperf import write_mlperf
+from launcher_lab.cli.mlperf import as_text, log
 from tests.made_runs import append
 
 RULES = "4.0.0"  # note: the last rules with ResNet-50
@@ -39,8 +40,9 @@ def folder(tmp_path: Path) -> RunFolder:
 
 def lines(folder: RunFolder, run: Plan, rows: list[Record]) -> list[dict[str, Any]]:
     append(folder.metrics, *rows)
-    path = write_mlperf(run, folder)
-    return [json.loads(line.removeprefix(":::MLLOG ")) for line in path.read_text().splitlines()]
+    text = as_text(run, read_metrics(folder.metrics), folder.config.stat().st_mtime)
+    (folder.path / "mlperf.log").write_text(text)
+    return [json.loads(line.removeprefix(":::MLLOG ")) for line in text.splitlines()]
 
 
 def status(events: list[dict[str, Any]]) -> list[str]:
@@ -97,4 +99,5 @@ def test_a_resumed_run_has_each_epoch_once(folder: RunFolder) -> None:
 
 
 def test_a_run_without_records_has_no_log(folder: RunFolder) -> None:
-    assert write_mlperf(plan(), folder) is None
+    with pytest.raises(UserError, match="has no records yet"):
+        log(folder)
