@@ -32,6 +32,8 @@ _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "logger": {"trackio": {"name": "jsonl", "interval": "10ba", "tensorboard": False}}
 }
+# Options that became examples, by group: they need code that is named.
+_EXAMPLES: Mapping[str, str] = {"model": "airbench"}
 # The option of its group that a key belongs to, where others lack it.
 _OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy", "dataloader.write_missing": "ffcv"}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
@@ -69,6 +71,11 @@ def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
 def _removed_options(values: Mapping[str, Any]) -> list[str]:
     """Return the groups of a config whose option a format removed."""
     return [group for group, gone in _REMOVED_OPTIONS.items() if get(values, f"{group}.name") in gone]
+
+
+def needs_code(values: Mapping[str, Any]) -> bool:
+    """Return whether a config has code of the user's, or an option that became an example."""
+    return bool(values["code"]) or any(get(values, f"{group}.name") == name for group, name in _EXAMPLES.items())
 
 
 def is_removed(key: str) -> bool:

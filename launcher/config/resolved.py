@@ -13,7 +13,7 @@ from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
-from launcher.config.formats import completed, is_old_behaviour, is_removed, removed_values, with_removed
+from launcher.config.formats import completed, is_old_behaviour, is_removed, needs_code, removed_values, with_removed
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
@@ -149,7 +149,7 @@ def typed_run(
     if used := {key: value for key, value in used.items() if not is_free(key)}:
         raise UserError(*(Problem(f"is gone; {_OLDER}", key, value, origin(key)) for key, value in used.items()))
     values = completed(values)
-    if not imports and values["code"]:
+    if not imports and needs_code(values):
         with read_only():
             return _typed(values, place, origin, to_resume)
     values["code"] = use_recorded(values["code"], values["code_sha256"], place)
@@ -164,7 +164,9 @@ def _typed(values: Mapping[str, Any], place: str, origin: Callable[[str], str | 
         # note: an algorithm may change the network
         lacking = [key for key in unknown if key.rpartition(".")[0] in SWITCHED and not is_removed(key)]
         if len(unknown) < len(error.problems) or lacking:
-            raise
+            # note: what the others need may bring the removed ones too
+            others = [one for one in error.problems if not is_removed(str(one.key))]
+            raise UserError(*(others or error.problems)) from None
         if to_resume and (used := [one for one in error.problems if not is_free(str(one.key))]):
             message = f"is no key of this version; {_OLDER}"
             raise UserError(*(replace(one, message=message) for one in used)) from None

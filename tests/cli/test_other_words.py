@@ -61,7 +61,7 @@ def test_a_word_of_another_tool_is_refused_with_what_to_type(line: str, remedy: 
 def accepted(line: str) -> bool:
     """Return whether each key=value of a line has a value that its key takes."""
     typed = re.findall(
-        r"\b([a-z_]\w*(?:\.\w+)*)=(\[.*?\]|[^\s,;]+)", re.split(", which are for|; train submit", line)[0]
+        r"\b([a-z_]\w*(?:\.\w+)*)=(\[.*?\]|[^\s,;]+)", re.split(", which are for|; train submit|train curve", line)[0]
     )
     plain = [(key, text if text in ON_OFF else yaml.safe_load(text)) for key, text in typed]
     return all(takes(key, value) for key, value in plain if (key.rpartition(".")[0], value) != ("algorithms", "on"))

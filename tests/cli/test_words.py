@@ -168,9 +168,11 @@ def test_an_algorithm_without_its_prefix_is_refused_with_the_full_key(word: str,
      "algorithms.translation=on"],
 )  # fmt: skip
 def test_what_became_an_example_is_refused_with_its_folder(word: str) -> None:
-    with pytest.raises(UserError, match=r"no such (recipe|model|algorithm); copy examples/airbench of the source, and"):
+    with pytest.raises(
+        UserError, match=r"no such (recipe|model|algorithm); type .* in a copy of examples/airbench of the source"
+    ):
         compose([word])
-    assert "copy examples/airbench of the source" in refused("airbench96")
+    assert "type recipe=airbench96 in a copy of examples/airbench of the source" in refused("airbench96")
 
 
 def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:

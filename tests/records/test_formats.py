@@ -192,9 +192,10 @@ def test_an_option_that_became_an_example_is_read_with_its_code(
         "algorithms": {"lookahead": json.loads((path / "values.json").read_text())["algorithms"]["lookahead"]},
     }
     with pytest.raises(
-        UserError, match=r"model\.name=airbench: no such model; copy examples/airbench of the source, and"
+        UserError, match=r"^model\.name=airbench: no such model; type code=.* in a copy of examples/airbench of the .*$"
     ):
         typed_run(values, "run")
+    assert typed_run(values, "run", imports=False).model.name == "airbench"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("TRAIN_CODE", "[]")
     code.use([str(Path(__file__).parents[2] / "examples" / "airbench" / "airbench")])
