@@ -1,27 +1,20 @@
-"""`train prepare`: write, check or remove FFCV files of class folders, tar files or a bucket; write tokens of text."""
+"""`train prepare`: write or check FFCV files of class folders, tar files or a bucket; write tokens of text."""
 
 import argparse
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from launcher.config.compose import compose
-from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, progress_bars, verbatim
 from launcher.counts import count_of
-from launcher.data.ffcv.dataset import SPLITS, WRITTEN, FFCVDataset
-from launcher.data.ffcv.places import Node, places
-from launcher.data.ffcv.values import FFCVValues
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.tokens import TokenLoader
 from launcher.data.text.shards import open_shard
-from launcher.errors import DONE, MachineError, Problem, UserError, one_line
-from launcher.launch.files_first import LOCK
-from launcher.locks import Held, lock
-from launcher.records.run_folder import run_folders
+from launcher.errors import DONE, Problem, UserError
 from launcher.stopping import StopRequested
 
 EXAMPLES = [
@@ -29,7 +22,6 @@ EXAMPLES = [
     "train prepare dataset=imagenet dataset.path=s3://mine/imagenet dataloader.folder=/nvme/imagenet",
     "train prepare dataset=image_folder dataset.path=/data/flowers dataloader.files.max_side=400 dataset.skip_bad=true",
     "train prepare dataset=imagenet dataset.path=/data/imagenet --check",
-    "train prepare dataset=imagenet dataset.path=/data/imagenet --clean",
     "train prepare dataloader=tokens dataset=text dataset.path=/data/text dataloader.folder=/data/tokens",
 ]
 
@@ -37,8 +29,6 @@ EXAMPLES = [
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--check", action="store_true", help="only check the files against their checksums")
-    parser.add_argument("--clean", action="store_true", help="list the files that no run below runs/ reads")
-    parser.add_argument("--yes", action="store_true", help="with --clean: remove them")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -46,18 +36,12 @@ def main(arguments: argparse.Namespace) -> int:
     config = compose(["dataloader=ffcv", *arguments.overrides]).config
     if config.task.needs[-1] != "label":
         config = compose(arguments.overrides).config
-    for option in ("check", "clean"):
-        if config.dataloader.gives == "tokens" and getattr(arguments, option):
-            raise UserError(Problem("has no meaning for tokens; remove it", f"--{option}", "on"))
-    if arguments.yes and not arguments.clean:
-        raise UserError(Problem("confirms --clean; add that, or remove it", "--yes", "on"))
-    if arguments.check and arguments.clean:
-        raise UserError(Problem("omit it, or --check", "--clean", "on"))
+    if config.dataloader.gives == "tokens" and arguments.check:
+        raise UserError(Problem("has no meaning for tokens; remove it", "--check", "on"))
     if config.dataloader.name not in ("ffcv", "tokens"):
         remedy = "type train" if config.dataloader.gives == "mask" else "set dataloader=ffcv"
         raise UserError(Problem(f"needs no files; {remedy}", "dataloader", config.dataloader.name))
     write = partial(_prepare, check=arguments.check) if config.dataloader.gives == "label" else _write_tokens
-    write = partial(_clean, removes=arguments.yes) if arguments.clean else write
     try:
         with only_json(arguments.json):
             written = write(config)
@@ -113,58 +97,3 @@ def _have_other_images(config: RunConfig, files: FFCVDataset) -> bool:
     with suppress(UserError):
         return files.are_written() and not are_of_images(config)
     return False
-
-
-def _clean(config: RunConfig, *, removes: bool) -> dict[str, Any]:
-    """List, or remove, the files of a data set that no run below `runs` reads, also where runs have placed them.
-
-    Raises UserError if a run cannot be read or a process writes files there; nothing is removed then.
-    """
-    assert isinstance(config.dataloader, FFCVValues)
-    for split in SPLITS:
-        if (file := getattr(config.dataloader, split)) is not None:
-            raise UserError(Problem("--clean removes files of train prepare; remove it", f"dataloader.{split}", file))
-    placed = [] if config.dataloader.folder else [FFCVDataset.of(one) for one in places(config, Node.here())]
-    folders = [data.path("train").parent for data in (FFCVDataset.of(config), *placed)]
-    read_by_runs = {path.resolve() for run in run_folders(Path(config.runs)) for path in _files_of(run.config)}
-    files = [path for folder in folders for path in sorted(folder.glob("*")) if path.is_file()]
-    written = [(path, WRITTEN.fullmatch(path.name)) for path in files]
-    unused = [path for path, match in written if match and (path.parent / match["file"]).resolve() not in read_by_runs]
-    for path in (*(folder / LOCK for folder in folders), *unused):
-        _refuse_if_locked(path)
-    sizes = {path: path.lstat().st_size for path in unused}
-    for path in unused if removes else ():
-        path.unlink()
-    out, count = console(), count_of(len(unused), "file")
-    for path, size in sizes.items():
-        out.print(verbatim(f"{path}: {size / 1e6:,.1f} MB"))
-    remedy = "removed" if removes else "add --yes to remove them"
-    last = f"{count} of {sum(sizes.values()) / 1e6:,.1f} MB that no run below {config.runs} reads; {remedy}"
-    out.print(
-        verbatim(last if unused else f"all files in {folders[0]} are of runs below {config.runs}, or there are none")
-    )
-    return {"files": [{"path": path, "bytes": size} for path, size in sizes.items()], "removed": removes}
-
-
-def _files_of(path: Path) -> list[Path]:
-    """Return the FFCV files that the run of a config reads. Raises UserError if it cannot be read."""
-    try:
-        config = read(path)
-    except (UserError, MachineError) as error:
-        message = f"the run of {path} cannot be read ({one_line(str(error))}), so its files are unknown"
-        raise UserError(f"{message}; nothing is removed; repair or remove that run") from None
-    if not isinstance(config.dataloader, FFCVValues):
-        return []
-    files = FFCVDataset.of(config)
-    return [*(files.path(split) for split in SPLITS), *(one for _, one, _ in files.written())]
-
-
-def _refuse_if_locked(path: Path) -> None:
-    """Raise UserError if a process writes a file."""
-    if path.is_file():
-        with path.open("rb") as file:
-            try:
-                lock(file.fileno(), path)()
-            except Held:
-                message = f"another process is writing {path}; wait until it ends, or stop it"
-                raise UserError(f"{message}; nothing is removed") from None

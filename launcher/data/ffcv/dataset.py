@@ -1,6 +1,5 @@
 """Paths and settings of a data set's FFCV files; imports neither FFCV nor torch."""
 
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -21,10 +20,6 @@ from launcher.errors import Problem, UserError
 SPLITS = ("train", "val")
 _SMALL_SIDE = "dataloader.files.small_side"
 _SUFFIX = ".beton"
-# The names of written files, of what describes them, and of unfinished ones, also of earlier versions.
-WRITTEN = re.compile(
-    r"(?P<file>(train|val)-\d+px-jpeg[\d.]+-q\d+\S*?\.beton)(\.json|\.(partial|stored)(\.table)?|\.state\.npz)?"
-)
 
 
 @dataclass(frozen=True)
