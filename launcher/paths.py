@@ -1,7 +1,6 @@
 """The folders of the project's own files and of the user's."""
 
 import os
-import re
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -23,9 +22,6 @@ AGENTS = _ROOT / "AGENTS.md"
 PACKAGED_RECIPES = _ROOT / "recipes"
 ABLATIONS = "ablations"
 _RESOLVED = {CONF, PACKAGED_RECIPES, PACKAGED_RECIPES / ABLATIONS}
-# The start of the name of a user's own folder on a disk of all users, which the number of the user follows.
-OWN = "train-launcher-"
-_PLACED = re.compile(rf".*/{OWN}\d+/ffcv-[0-9a-f]{{12}}")
 _CONFIG_DIRS: ContextVar[tuple[Path, ...]] = ContextVar("config_dirs", default=())
 
 
@@ -67,11 +63,6 @@ def is_own(folder: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.getuid() and not facts.st_mode & 0o022
-
-
-def is_placed(folder: str | Path | None) -> bool:
-    """Return whether a folder of FFCV files is one that the program chose, which another node may not have."""
-    return folder is not None and _PLACED.fullmatch(str(folder)) is not None
 
 
 def user_cache() -> Path:

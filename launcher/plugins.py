@@ -15,10 +15,9 @@ from launcher.errors import UserError, one_line
 
 VERBS = "train.verbs"
 # By verb; `handle` returns the exit code, or None to continue, and `chooses(arguments)` whether it chooses the recipe
-# instead of `recipe=auto`. That of plan may have `total(plan, files, is_spot=...)`, which returns a line of a run's
-# predicted time and cost, and `files_first(plan, files, machine, speed=...)`, which returns, or None, whether a run
-# writes FFCV files (`writes`, `while_training`) and a `line` on it. `known_choices(config, typed, processes, seconds)`
-# returns the best finished runs within a time: their `words` and a `line` on each.
+# instead of `recipe=auto`. That of plan may have `total(plan, is_spot=...)`, which returns a line of a run's predicted
+# time and cost, and `known_choices(config, typed, processes, seconds)`, which returns the best finished runs within a
+# time: their `words` and a `line` on each.
 OPTIONS = "train.options"
 # By name: a function that writes a page into a run folder, called at the end of each run.
 PAGES = "train.pages"

@@ -7,10 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,8 +46,6 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip":
 
 
 SYSTEM = Path("/sys")
-# Bytes that a measurement of a disk writes at once, and at most.
-_WRITTEN_AT_ONCE, _WRITTEN = 1 << 25, 1 << 28
 
 
 @dataclass(frozen=True)
@@ -119,22 +114,6 @@ def visible_gpus(devices: Path = Path("/dev")) -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def disk_speed(folder: Path) -> float | None:
-    """Return the bytes/s that the disk of a folder writes, measured for at most a second or so; None if it cannot.
-
-    Leaves no file. A disk that slows down later, as cloud disks with credits and drives with a fast cache, is slower.
-    """
-    data = os.urandom(_WRITTEN_AT_ONCE)
-    with suppress(OSError), tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        start, seconds, written = time.monotonic(), 0.0, 0
-        while written < _WRITTEN and seconds < 1:
-            written += file.write(data)
-            os.fdatasync(file.fileno())
-            seconds = time.monotonic() - start
-        return written / seconds
-    return None
 
 
 def usable_memory() -> tuple[int, int]:

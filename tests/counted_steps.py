@@ -1,7 +1,5 @@
 """Synthetic counts of steps, in place of traces."""
 
-from dataclasses import replace
-
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher_lab.predict.counted import CountedStep, Work
@@ -18,17 +16,3 @@ def made_up(plan: Plan) -> list[CountedStep]:
             CountedStep(sample.kind.view, sample.kind.acting, works, works, 10**8, 1100 * pixels // plan.accumulation)
         )
     return counted
-
-
-def worthwhile() -> None:
-    """Decide as on an A100 that has counted its steps: any gain is enough, ranks encode slowly, the disk is fast."""
-    from launcher.launch import files_first as writing
-    from launcher.launch import prepare_run as preparing
-    from launcher_lab.predict import files_first, prediction
-
-    decide = preparing.decide
-    preparing.decide = lambda launch: replace(decide(launch), gpu="NVIDIA A100-SXM4-40GB")
-    prediction.counted_steps = made_up
-    prediction.efficiencies()["prepare"]["margin"], files_first._NOTED = -1e9, -1e9
-    prediction.efficiencies()["prepare"]["threads"] = 1e-9
-    writing.disk_speed = lambda folder: None  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
@@ -86,10 +86,12 @@ def _write(folder: Path, values: FFCVFiles) -> Path:
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)
     unfinished = UnfinishedFile(target, len(pieces), values.max_side, identity="")
-    for number, image in enumerate(encode_all(SourceFiles("/"), [*enumerate(pieces)], values=values, upright=False)):
-        assert isinstance(image, Encoded)
-        unfinished.add(number, image)
-    with unfinished.finished(labels):
-        pass
-    unfinished.close()
+    images = encode_all(SourceFiles("/"), [*enumerate(pieces)], values=values, upright=False)
+    with closing(unfinished), unfinished.alone():
+        for number, image in enumerate(images):
+            assert isinstance(image, Encoded)
+            unfinished.place(number, image.form)
+            unfinished.store(number, image.data)
+        with unfinished.finished(labels):
+            pass
     return target

@@ -112,7 +112,6 @@ LOADERS = {
     "FFCV's loader": Loader(_ffcv, "ffcv", files=True),
     "dataloader=torchvision": Loader(_ours("dataloader=torchvision")),
     "dataloader=ffcv": Loader(_ours("dataloader=ffcv"), files=True),
-    "the same, files written while it trains": Loader(_ours("dataloader=ffcv", "dataloader.write_missing=true")),
 }
 
 

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ from launcher.data.workers import Report
 from launcher.doctor.examine import bad_images, examine
 from launcher.doctor.machine import Finding, ok, problem
 from launcher.errors import DONE, EXIT_USER_ERROR, MachineError, UserError, first_few
-from launcher.launch.files_first import decided
+from launcher.launch.files_first import note_on_files
 from launcher.launch.prepare_run import prepare_run
 from launcher.training.mirror import mirror_of
 
@@ -66,16 +67,10 @@ def examine_mirror(config: RunConfig) -> Iterator[Finding]:
 
 
 def _examine_loader(composed: Composed, report: Report) -> Iterator[Finding]:
-    """Yield what a new run with `dataloader=auto` does about FFCV files; nothing if it has a loader or cannot start."""
-    if composed.files is None:
-        return
-    try:
-        prepared = prepare_run(composed, report=report)
-    except (UserError, MachineError):
-        return  # note: the other findings have the reason
-    decision = decided(composed, prepared)
-    line = decision.line if decision else "FFCV files are written by themselves only for known GPUs"
-    yield ok("data loader", line or "reading the images: FFCV files would save little")
+    """Yield the note of a new run on its FFCV files; nothing if it has none or cannot start."""
+    with suppress(UserError, MachineError):  # note: the other findings have the reason
+        for note in note_on_files(composed, prepare_run(composed, report=report).plan):
+            yield ok("data loader", note)
 
 
 def _list_bad(config: RunConfig) -> int:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher import plugins
-from launcher.config.choices import LoaderConfig
 from launcher.config.compose import DATA_FOLDER, Composed, compose
 from launcher.console import for_programs, only_json, print_json
 from launcher.data.inspection import inspect_data
@@ -57,7 +56,7 @@ def main(arguments: argparse.Namespace) -> int:
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)
     prepared = _check(composed, job, values)
-    job = replace(job, total=_total(prepared.plan, composed.files, is_spot=isinstance(values, sky.Sky) and values.spot))
+    job = replace(job, total=_total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
     text = render(job, values)
     if arguments.run:
         secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
@@ -73,10 +72,10 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _total(plan: Plan, files: LoaderConfig | None, *, is_spot: bool) -> str | None:
+def _total(plan: Plan, *, is_spot: bool) -> str | None:
     """Return the run's time and cost in all, as `train plan` predicts them; None where it cannot."""
     predict = getattr(registered(plugins.OPTIONS).get("plan"), "total", None)
-    return None if predict is None else predict(plan, files, is_spot=is_spot)
+    return None if predict is None else predict(plan, is_spot=is_spot)
 
 
 def _check(composed: Composed, job: Job, values: Any) -> Prepared:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -221,19 +220,6 @@ class LossConfig(Complete, Declaration, ABC):
         return {}
 
 
-class Chosen(NamedTuple):
-    """The option that takes the place of a data loader, and a note for the user.
-
-    files: an option that reads files, which a new run may write first; its typed keys need not be the first option's.
-    values: of the option, where they are not its usual ones.
-    """
-
-    option: str
-    note: str | None = None
-    files: str | None = None
-    values: Mapping[str, Any] = MappingProxyType({})
-
-
 @dataclass(frozen=True, config=STRICT)
 class LoaderConfig(Complete, Declaration, ABC):
     """Base of the values of all data loaders.
@@ -246,8 +232,8 @@ class LoaderConfig(Complete, Declaration, ABC):
 
     name: str
 
-    def choose(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> Chosen | None:
-        """Return the option that takes the place of this one; None if this one is used.
+    def instead(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str] | None:
+        """Return the option that takes the place of this one, and a note or ""; None if this one is used.
 
         typed: its keys that are not defaults. config_with: returns the run config with another option.
         """

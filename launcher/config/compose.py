@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
@@ -12,7 +12,6 @@ from typing import Any
 from launcher import paths
 from launcher.config import code, recipes
 from launcher.config.builtin import FOLDER
-from launcher.config.choices import LoaderConfig
 from launcher.config.fields import expanded
 from launcher.config.groups import files
 from launcher.config.groups import values as group_values
@@ -30,6 +29,8 @@ from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, Problems, UserError
 
 DATA_FOLDER = "TRAIN_DATA"
+# The origin of a data loader that another option chose.
+AUTO = "dataloader=auto"
 
 
 @dataclass
@@ -37,7 +38,6 @@ class Composed:
     """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user.
 
     inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
-    files: the data loader that reads the files which a new run may write first.
     ends: when the command must end, of time.monotonic(); None: any time. may_shrink: its images may become smaller, so
     that more epochs fit in that time.
     """
@@ -46,7 +46,6 @@ class Composed:
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
     inspected: Any = None
-    files: LoaderConfig | None = None
     ends: float | None = None
     may_shrink: bool = False
 
@@ -99,36 +98,37 @@ class Composition:
         with problems.collected():
             values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
-            values, config, files = self._with_loader(values, validate(values, self.origin))
+            values, config, origins = self._with_loader(values, validate(values, self.origin))
             config = config if code.is_read_only() else _with_installed(config)
         problems.settle()
         hint = recipes.band_hint(config.epochs, self.recipe) if self.recipe else None
-        origins = {key: self.origin(key) for key, _ in leaves(values)} | dict.fromkeys(self.switched, COMMAND_LINE)
-        return Composed(config, origins, [*self.notes, *([hint] if hint else [])], files=files)
+        origins = {key: self.origin(key) for key, _ in leaves(values)} | origins
+        origins |= dict.fromkeys(self.switched, COMMAND_LINE)
+        return Composed(config, origins, [*self.notes, *([hint] if hint else [])])
 
     def _with_loader(
         self, values: dict[str, Any], config: RunConfig
-    ) -> tuple[dict[str, Any], RunConfig, LoaderConfig | None]:
-        """Return the values and the config with the data loader that takes the place of the chosen one, and `files`."""
+    ) -> tuple[dict[str, Any], RunConfig, dict[str, str]]:
+        """Return the values and the config with the data loader that takes the place of the chosen one, if one does.
+
+        Its name then has an origin of its own.
+        """
         group = "dataloader"
         typed = {key: value for key, value in values[group].items() if self.origin(f"{group}.{key}") != DEFAULTS}
 
-        def values_with(option: str, keys: Collection[str] = typed) -> dict[str, Any]:
-            own = {key: typed[key] for key in keys}
-            return {**values, group: {**group_values(group, option), **own, "name": option}}
+        def values_with(option: str) -> dict[str, Any]:
+            usual = group_values(group, option)
+            own = {key: value for key, value in typed.items() if key in usual}
+            return {**values, group: {**usual, **own, "name": option}}
 
         def config_with(option: str) -> RunConfig:
             return validate(values_with(option), self.origin)
 
-        chosen = config.dataloader.choose(typed, config_with)
-        if chosen is None:
-            return values, config, None
-        self.notes += [chosen.note] if chosen.note else []
-        typed |= chosen.values
-        if chosen.files is None:
-            return values_with(chosen.option), config_with(chosen.option), None
-        new = values_with(chosen.option, typed.keys() & group_values(group, chosen.option).keys())
-        return new, validate(new, self.origin), config_with(chosen.files).dataloader
+        if (instead := config.dataloader.instead(typed, config_with)) is None:
+            return values, config, {}
+        option, note = instead
+        self.notes += [note] if note else []
+        return values_with(option), config_with(option), {f"{group}.name": AUTO}
 
     def set(self, values: Mapping[str, Any]) -> None:
         """Set values by dotted key as if they were typed, after a config was composed without them."""

@@ -24,7 +24,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 }
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.
-_REMOVED: Mapping[str, Any] = {"logger.trackio": None}
+_REMOVED: Mapping[str, Any] = {"logger.trackio": None, "dataloader.write_missing": False}
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "translation"})
 # Values that format 3 removed, by key, with the value that a folder is read with.
 _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}

@@ -25,7 +25,6 @@ from launcher.config.validate import MISSING, NO_SUCH_KEY, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError, one_line
-from launcher.paths import is_placed
 
 _DATA_PATHS = (
     "dataset.path",
@@ -190,8 +189,8 @@ def fingerprint(config: RunConfig) -> str:
     values = {
         key: value
         for key, value in leaves(with_removed(as_mapping(config)))
-        # note: equal to that of a version without the key, and on another node
-        if not (is_free(key) or is_old_behaviour(key, value) or is_place(key, value))
+        # note: equal to that of a version without the key
+        if not (is_free(key) or is_old_behaviour(key, value))
     }
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
@@ -199,11 +198,6 @@ def fingerprint(config: RunConfig) -> str:
 def is_free(key: str, free: Sequence[str] = FREE) -> bool:
     """Return whether a key may change when a run resumes, or is one of other keys and groups of keys."""
     return any(key == one or (one.endswith(".") and f"{key}.".startswith(one)) for one in free)
-
-
-def is_place(key: str, value: Any) -> bool:
-    """Return whether a value is a folder that the program chose, which depends on the node."""
-    return key == "dataloader.folder" and is_placed(value)
 
 
 def _fixed(key: str, value: Any) -> Problem:

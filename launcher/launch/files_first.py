@@ -1,166 +1,61 @@
-"""Write the FFCV files of a new run's images before it starts, or while it trains, if it ends earlier so."""
+"""Write the FFCV files that a run reads before it starts, and note what files would save a run without them."""
 
-import os
-import shutil
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
-from launcher import plugins
-from launcher.config.choices import LoaderConfig
-from launcher.config.compose import Composed
-from launcher.config.resolved import with_absolute_paths
-from launcher.config.schema import Hardware, RunConfig
+from launcher import paths
+from launcher.config.compose import AUTO, Composed
+from launcher.config.schema import RunConfig
+from launcher.config.yaml_file import read_mapping
 from launcher.console import console
+from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.inspection import are_of_images
-from launcher.data.ffcv.places import Node, create, network_of, places
-from launcher.data.ffcv.values import FFCVValues
+from launcher.data.ffcv.values import FFCVFiles, FFCVValues
+from launcher.data.loaders.ffcv import FFCVLoader
+from launcher.data.sources.layout import is_no_folder
 from launcher.data.split import Split
 from launcher.data.workers import Report
 from launcher.disk import line
 from launcher.errors import UserError
-from launcher.launch.prepare_run import Prepared
 from launcher.locks import Held, lock, note_holder
-from launcher.paths import is_placed
-from launcher.plugins import registered
-from launcher.probe import disk_speed, usable_cores, usable_memory
-from launcher.stopping import StopRequested
+from launcher.plan.plan import Plan
+from launcher.probe import usable_cores
+from launcher.records.progress import duration
 
 # Of the folder of files, while a process writes them.
 LOCK = ".writing"
+# Seconds of loading that files must save to be worth a line.
+_NOTED = 60
+_LOADERS = ("ffcv", "torchvision")
 
 
-class Decision(NamedTuple):
-    """Whether a run writes files, first or `while_training`, the loader that reads them, and a line on it."""
+class Cost(NamedTuple):
+    """What files take to write, and the seconds of a run's loading on all cores: from files, and from the images."""
 
-    writes: bool
-    while_training: bool
-    files: LoaderConfig
-    line: str
+    writing: float
+    gigabytes: float
+    loading_files: float
+    loading_images: float
+
+    def __str__(self) -> str:
+        return f"some {duration(self.writing)} and {self.gigabytes:.1f} GB"
 
 
-def files_first(composed: Composed, prepared: Prepared, report: Report) -> Composed | None:
-    """Write the files of a prepared run's images if it ends earlier so; return the config that reads them, or None.
+def write_first(config: RunConfig, images: Sequence[Split], report: Report) -> bool:
+    """Write the FFCV files that a run reads if they are missing, as `train prepare`; return whether they were.
 
-    That of a run that ends earliest if it writes them while it trains does so.
+    One process writes; others wait for it. images: those of training and validation if they are listed.
 
-    Prints what was decided, why, what it costs, and which words choose otherwise. The run reads the images if files
-    cannot be written, or some images cannot be decoded.
+    Raises UserError if they cannot be written, or an image cannot be decoded.
     """
-    if (decision := decided(composed, prepared)) is None or not decision.line:
-        return None
-    with_files = _with_files(composed, decision.files)
-    data = FFCVDataset.of(absolute := with_absolute_paths(with_files.config))
+    if not (data := _missing(config)):
+        return False
+    from launcher.data.ffcv.prepare import prepare  # note: OpenCV
+
     folder = data.path("train").parent
-    _show(decision.line)
-    if not decision.writes:
-        return None
-    if data.are_written() and not are_of_images(absolute):
-        _show(f"reading the images, since {folder} has other images or rotations; remove it to write the files")
-        return None
-    if is_placed(folder):
-        create(with_files.config)
-    if decision.while_training:
-        assert isinstance(decision.files, FFCVValues)
-        return _with_files(composed, replace(decision.files, write_missing=True))
     # note: a label of several numbers is stored as a row of them
-    is_listed = data.labelled == "class" and not data.dataset.skip_bad
-    try:
-        _write(data, folder, prepared.images[:2] if is_listed else (), report)
-    except UserError as error:
-        _show(f"reading the images, since the FFCV files are not complete: {error.line}")
-        return None
-    except StopRequested:
-        _show("stopped; the same command continues to write the files")
-        raise
-    return replace(with_files, notes=[*composed.notes, f"reading the FFCV files in {folder}"])
-
-
-def decided(composed: Composed, prepared: Prepared) -> Decision | None:
-    """Return whether a prepared run writes files, and where; None if that is not predicted.
-
-    Beside the images, or on a local disk of this node if these are on another machine, or there is no room.
-    """
-    decide = getattr(registered(plugins.OPTIONS).get("plan"), "files_first", None)
-    if composed.files is None or prepared.devices.gpu is None or decide is None:
-        return None
-    usual = with_absolute_paths(_with_files(composed, composed.files).config)
-    node = Node.here()
-    far = network_of(str(usual.dataset.path), node)
-    assert isinstance(usual.dataloader, FFCVValues)
-    others = [] if usual.dataloader.folder else [(one, one.dataloader) for one in places(usual, node)]
-    beside = [] if others and not _may_write(usual) else [(usual, composed.files)]
-    # note: the last of the others is beside the run
-    ordered = [*others[:-1], *beside, *others[-1:]] if far else [*beside, *others]
-    free = {files: _free(one) for one, files in ordered}
-
-    def folder_for(gigabytes: float) -> tuple[LoaderConfig, Path]:
-        files = next(files for files, most in free.items() if most >= gigabytes)
-        return files, FFCVDataset.of(with_absolute_paths(_with_files(composed, files).config)).path("train").parent
-
-    def speed(gigabytes: float) -> float | None:
-        return disk_speed(_existing(folder_for(gigabytes)[1] / LOCK))
-
-    # note: several nodes, which measure different speeds, must decide the same
-    measured = {"speed": speed} if composed.config.launch.nnodes == 1 else {}
-    decision = decide(prepared.plan, composed.files, _this_machine(max(free.values()), prepared), **measured)
-    if decision is None:
-        return None
-    files, folder = folder_for(decision.gigabytes)
-    text = f"{folder}: {decision.line}" if decision.line else ""
-    if decision.writes and is_placed(folder):
-        reason = f"which are on {far}" if far else "where they cannot be written or do not fit"
-        text += f"; they are not beside the images, {reason}; dataloader.folder=FOLDER chooses another place"
-    return Decision(decision.writes, decision.while_training, files, text)
-
-
-def _with_files(composed: Composed, files: LoaderConfig) -> Composed:
-    return replace(composed, config=replace(composed.config, dataloader=files), files=None, inspected=None)
-
-
-def _free(config: RunConfig) -> float:
-    """Return the gigabytes that are free for the files of a config, with those that they take."""
-    from launcher.data.ffcv.unfinished import partial_files
-
-    data = FFCVDataset.of(config)
-    paths = [path for _, path, _ in data.written()]
-    own = [file for path in paths for file in (path, *partial_files(path)) if file.is_file()]
-    disk = shutil.disk_usage(_existing(paths[0]))
-    # note: others use a disk of the node too
-    rest = disk.total / 10 if is_placed(paths[0].parent) else 0
-    return max(0.0, disk.free - rest + sum(file.stat().st_size for file in own)) / 1e9
-
-
-def _may_write(config: RunConfig) -> bool:
-    return os.access(_existing(FFCVDataset.of(config).path("train")), os.W_OK | os.X_OK)
-
-
-def _existing(path: Path) -> Path:
-    """Return the nearest folder above a path."""
-    return next(folder for folder in path.parents if folder.is_dir())
-
-
-def _this_machine(disk: float, prepared: Prepared) -> Hardware:
-    """Return this machine with a disk of so many free gigabytes, and the memory: on several nodes all that it has.
-
-    Nodes then decide the same.
-    """
-    config, devices = prepared.plan.config, prepared.devices
-    total, available = usable_memory()
-    memory = available if config.launch.nnodes == 1 else total
-    return replace(
-        config.hardware, name="this_machine", gpu=devices.gpu, gpus=devices.processes, cores=usable_cores(),
-        memory=memory / 2**30, disk=disk,
-    )  # fmt: skip
-
-
-def _write(data: FFCVDataset, folder: Path, images: Sequence[Split], report: Report) -> None:
-    """Write the missing files, or wait until another process has written them; raises as `prepare`."""
-    from launcher.data.ffcv.prepare import Unwritable, prepare  # note: OpenCV
-    from launcher.data.ffcv.unfinished import partial_files
-
+    listed = images[:2] if data.labelled == "class" and not data.dataset.skip_bad else ()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / LOCK).open("a+b") as file:
@@ -171,18 +66,83 @@ def _write(data: FFCVDataset, folder: Path, images: Sequence[Split], report: Rep
                 release = lock(file.fileno(), folder / LOCK, wait=True)
             try:
                 note_holder(file.fileno())
-                for _ in prepare(data, report, images):
-                    pass
-            except Unwritable:
-                # note: the run needs the disk, and will not resume them
-                for _, path, _ in data.written():
-                    for one in partial_files(path):
-                        one.unlink(missing_ok=True)
-                raise
+                # note: another process may have written them meanwhile
+                if data.are_missing:
+                    _show(f"writing the FFCV files in {folder} first; if it is stopped, the same command continues")
+                for path, _ in prepare(data, report, listed):
+                    _show(f"{path} is written")
             finally:
                 release()
     except OSError as error:
-        raise Unwritable(line(error, folder)) from None
+        raise UserError(line(error, folder)) from None
+    return True
+
+
+def note_on_files(composed: Composed, plan: Plan) -> list[str]:
+    """Return a note on the files that a run writes first, or that `train prepare` could write for `dataloader=auto`."""
+    cost = cost_on(plan, usable_cores())
+    if data := _missing(plan.config):
+        return [f"the FFCV files in {data.path('train').parent} are missing, and the run writes them first: {cost}"]
+    if composed.origins.get("dataloader.name") != AUTO or isinstance(plan.config.dataloader, FFCVValues):
+        return []
+    saved = cost.loading_images - cost.loading_files
+    dataset, task = plan.config.dataset, plan.config.task
+    if saved < max(_NOTED, _measured()["prepare"]["margin"] * cost.writing) or not _may_be_beside(plan.config):
+        return []
+    values = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")
+    loader = FFCVLoader(**{**values, "files": FFCVFiles(**values["files"])})
+    command = FFCVDataset(loader, dataset, plan.config.seed, task.labelled).command
+    return [
+        f"reading the images: to load {count_of(plan.epochs, 'epoch')} takes {count_of(usable_cores(), 'core')} "
+        f"{duration(cost.loading_images)}, and {duration(cost.loading_files)} from FFCV files, which take {cost} "
+        f"once: {command}"
+    ]
+
+
+def cost_on(plan: Plan, cores: int) -> Cost:
+    """Predict the cost of a plan's FFCV files on so many cores, from the measurements of conf/efficiencies.yaml."""
+    values, loaders = _measured()["prepare"], _measured()["loaders"]
+
+    def images_a_second(loader: str, rate: float) -> float:
+        threads = cores * (1 + loaders[loader]["second_thread"]) / loaders["threads_a_core"]
+        return float(threads * loaders["share"][loader] * rate)
+
+    images = plan.train_samples + (plan.config.dataset.val_samples or 0)
+    encoding, disk = (
+        images / images_a_second("torchvision", values["stored"]),
+        images * values["bytes"] / values["disk"],
+    )
+    loading = (plan.train_samples * plan.epochs / images_a_second(one, loaders[one]["rates"][-1]) for one in _LOADERS)
+    # note: cores and disk write at the same time
+    return Cost(max(encoding, disk), images * values["bytes"] / 1e9, *loading)
+
+
+@cache
+def _measured() -> dict[str, Any]:
+    """Return the measurements of loaders and writers."""
+    return read_mapping(paths.CONF / "efficiencies.yaml")
+
+
+def check_written(config: RunConfig) -> None:
+    """Raise UserError if a config reads files that only a run, or `train prepare`, writes."""
+    if data := _missing(config):
+        data.open("train")
+        data.open("val")
+
+
+def _may_be_beside(config: RunConfig) -> bool:
+    """Return whether files of a config's images may be beside these."""
+    dataset = config.dataset
+    is_known = dataset.path is not None and not is_no_folder(dataset.path)
+    return is_known and dataset.is_rgb and not dataset.folds and config.task.labelled == "class"
+
+
+def _missing(config: RunConfig) -> FFCVDataset | None:
+    """Return the files of a config if it reads files that are missing, and can be written here."""
+    if not isinstance(config.dataloader, FFCVValues):
+        return None
+    data = FFCVDataset.of(config)
+    return data if data.are_missing else None
 
 
 def _show(text: str) -> None:

@@ -13,7 +13,7 @@ from launcher.counts import count_of
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, Problems
 from launcher.launch.devices import Devices
-from launcher.launch.files_first import files_first
+from launcher.launch.files_first import note_on_files, write_first
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import plan_for
@@ -35,7 +35,8 @@ def prepare_new(
     """Prepare a new run, and refuse all that its start refuses and that needs no GPU, network or decoding.
 
     packages: whether the run has the packages of this machine. runs: whether its folder must be new on this machine.
-    measures: with these the run starts, and may write FFCV files. The others are those of `prepare_run`.
+    measures: with these the run starts, after the FFCV files that it reads are written. The others are those of
+    `prepare_run`.
 
     Raises UserError with what cannot work, first what is known without the images, before any file is written.
     """
@@ -51,18 +52,17 @@ def prepare_new(
         measures=measures,
         report=report,
     )
-    if measures is None:
-        return prepared
-    if (with_files := files_first(composed, prepared, report)) is not None:
+    if measures is not None and write_first(prepared.plan.config, prepared.images, report):
         batch = prepared.plan.batch_size
         prepared = prepare_run(
-            with_files,
+            replace(composed, inspected=None),
             devices=prepared.devices,
             with_weights=with_weights,
             measures=measures._replace(batch=lambda *_: batch),
             report=report,
         )
-    if config.stop.minutes is None:
+    prepared = replace(prepared, notes=[*note_on_files(composed, prepared.plan), *prepared.notes])
+    if measures is None or config.stop.minutes is None:
         return prepared
     native = config.dataset.native_size
     if composed.may_shrink:
@@ -166,12 +166,10 @@ def fewest_epochs() -> int:
     return fewest
 
 
-def left_to_the_start(
-    prepared: Prepared, *, packages: bool = True, files: bool = False, may_shrink: bool = False
-) -> Iterator[str]:
+def left_to_the_start(prepared: Prepared, *, packages: bool = True, may_shrink: bool = False) -> Iterator[str]:
     """Yield what `prepare_new` could not check here, so that only the start of the run does.
 
-    files: the run may write FFCV files. may_shrink: its images may become smaller.
+    may_shrink: its images may become smaller.
     """
     config, launch = prepared.plan.config, prepared.plan.config.launch
     if not prepared.images_seen:
@@ -181,8 +179,6 @@ def left_to_the_start(
         yield f"the images, dataset.test_path={test_path}"
     if not packages:
         yield "the packages of the logger and the decoder"
-    if files and prepared.devices.kind == "cuda":
-        yield "the time and disk that FFCV files would take (dataloader=auto)"
     if config.model.downloads:
         yield f"the download of model.weights={config.model.weights}"
     if config.stop.minutes is not None:

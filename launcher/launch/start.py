@@ -19,17 +19,16 @@ from rich.console import Console
 from launcher import plugins
 from launcher.config import code
 from launcher.config.compose import Composed
-from launcher.config.layers import get
-from launcher.config.resolved import as_mapping, changed, continued, is_free, is_place, read, with_absolute_paths, write
+from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
 from launcher.config.schema import RunConfig
 from launcher.console import console, plain, progress_bars
 from launcher.counts import count_of
-from launcher.data.ffcv.places import here_again
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.changes import check_checkpoints, last_ranks, print_changes
+from launcher.launch.files_first import write_first
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Measures, Prepared, few_of, prepare_run, write_images, write_teacher
@@ -133,7 +132,7 @@ def resume(
     """
     check_writer(folder)
     before = read(folder.config, to_resume=True)
-    config, out = here_again(with_absolute_paths(continued(before, words))), console()
+    config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         check_mirrored(folder, config, words, fetched_from)
         if from_step is None:
@@ -146,6 +145,8 @@ def resume(
             out.print(summary_table(folder, config))
             out.print(longer, markup=False, soft_wrap=True)
             return Ended(folder, DONE)
+        with progress_bars(out) as (_, report):
+            write_first(config, (), report)
         skipped = read_skipped(folder.skipped, config.dataset)
         prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse, folder, before))
         config.logger.check()
@@ -227,11 +228,7 @@ def _check_same(config: RunConfig, folder: RunFolder) -> None:
     """Check that the run to join has the same config."""
     # note: a run with stop.minutes has the length that was measured at its start
     measured = ["schedule.dilate"] if config.stop.minutes is not None else []
-    others = [
-        key
-        for key in changed(read(folder.config), config)
-        if not (key.startswith("launch.") or key in measured or is_place(key, get(as_mapping(config), key)))
-    ]
+    others = [key for key in changed(read(folder.config), config) if not (key.startswith("launch.") or key in measured)]
     if others:
         message = f"{folder.path} is a run with other values of {', '.join(others)}; set another run_name"
         raise UserError(Problem(message, "run_name", config.run_name))

@@ -20,6 +20,7 @@ from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
+from launcher.launch.files_first import check_written
 from launcher.launch.new_run import fewest_epochs, size_in
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
 from launcher.measure.estimate import REQUEST, RESULT, Estimate, Measurement, estimate, occasions
@@ -47,6 +48,7 @@ def prepare_here(composed: Composed) -> Prepared:
     nodes = composed.config.launch.nnodes
     if nodes > 1:
         raise UserError(Problem("measurements support one node; set launch.nnodes=1", "launch.nnodes", nodes))
+    check_written(composed.config)
     with progress_bars(console(sys.stderr)) as (_, report):
         prepared = prepare_run(composed, with_weights=True, report=report)
     for note in prepared.devices.notes:

@@ -89,7 +89,7 @@ def _jobs(cells: Sequence[Cell]) -> list[Job]:
 
     Raises UserError if they need different numbers of nodes or GPUs.
     """
-    jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.command) for cell in cells]
+    jobs = [make_job(replace(cell.composed.config, run_name=cell.folder.name), cell.words) for cell in cells]
     for key, sizes in (("launch.nnodes", {job.nodes for job in jobs}), ("launch.nproc", {job.gpus for job in jobs})):
         if len(sizes) > 1:
             message = "differs, but the tasks of an array have equal nodes; submit one value at a time"

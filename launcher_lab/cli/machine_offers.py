@@ -21,7 +21,6 @@ from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.progress import duration
-from launcher_lab.predict.files_first import FilesFirst, predicted
 from launcher_lab.predict.machines import gpu_of, machine_named
 from launcher_lab.predict.offers import (
     Offer,
@@ -76,45 +75,38 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
         predictor = predictors[count]
         plan = predictor.plan
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
-        chosen_loader = predicted(predictor, machine, composed.files, corrected)
-        prediction = chosen_loader.prediction
+        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
         problem = unsupported(machine.gpu) or network_problem(plan.config, machine) or memory_problem(plan, prediction)
         candidates += offers(plan, prediction, problem)
         if len(chosen) == 1:
-            remedies += _faster_loader(chosen_loader, gpu, corrected.factor)
+            remedies += _faster_loader(predictor, prediction, gpu, corrected.factor)
             remedies += _without_launches(predictor, prediction, gpu, corrected.factor)
             notes = [*notes, *_checkpoints(plan, prediction)]
-    writing = list(dict.fromkeys(one.machine.name for one in candidates if one.prediction.writing and not one.problem))
-    if writing and len(chosen) > 1:
-        notes.append(f"FFCV files are written on {', '.join(writing)}; dataloader=torchvision reads the images")
     return Offered(with_front(candidates), notes, remedies)
 
 
-def _faster_loader(chosen: FilesFirst, gpu: Gpu, correction: float) -> list[str]:
-    """Return notes on what files or their values would change, and on files that are written or not."""
-    predictor, prediction = chosen.predictor, chosen.prediction
-    of_files = [chosen.line] if chosen.line else []
+def _faster_loader(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
+    """Return a note on what files or their values would change, if the loader is the bottleneck at some image sizes."""
     seconds = [(phase.steps * phase.seconds, phase.bound == "loader") for phase in prediction.phases]
     waits = sum(one for one, is_loader in seconds if is_loader) / sum(one for one, _ in seconds)
     loader = predictor.plan.config.dataloader
     if not waits or not isinstance(loader, DecodingLoader):
-        return of_files
-    before = prediction.estimate.wall.seconds - prediction.writing
+        return []
+    before = prediction.estimate.wall.seconds
     faster = [*_FASTER, *_advised(predictor.plan.config)]
-    for words in [faster] if of_files or isinstance(loader, FFCVValues) else [_FILES, faster]:
+    for words in [faster] if isinstance(loader, FFCVValues) else [_FILES, faster]:
         plan = replace(predictor.plan, config=_with(predictor.plan.config, words))
         other = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
         after = other.estimate.wall.seconds
         if before / after >= _WORTH:
             break
     else:
-        return of_files
+        return []
     with_words = "" if words is _FILES else "with these words "
     return [
         f"{waits:.0%} of training waits for the loader; {' '.join(words)} would take {duration(after)} instead of "
         f"{duration(before)}, {before / after:.1f} times as fast; {with_words}train prepare dataset.path=FOLDER "
         f"writes its files ({page('data')})",
-        *of_files,
     ]
 
 

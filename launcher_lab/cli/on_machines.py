@@ -20,14 +20,13 @@ from launcher.records.progress import duration
 from launcher_lab.cli.budget import choose
 from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
 from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
-from launcher_lab.predict.files_first import files_first
 from launcher_lab.predict.machines import ALL, machine_named, rented
 from launcher_lab.predict.offers import Length, Offer, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
 from launcher_lab.study.in_time import known_choices
 
-__all__ = ["chooses", "configure", "files_first", "handle", "known_choices", "total"]
+__all__ = ["chooses", "configure", "handle", "known_choices", "total"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -187,7 +186,6 @@ def _values(offer: Offer) -> dict[str, Any]:
         "training_minutes": span_values(prediction.estimate.training, 60),
         "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
         "samples_per_second": prediction.estimate.samples_per_second,
-        "writing_minutes": prediction.writing / 60,
         "phases": list(map(asdict, prediction.phases)),
         "memory_gigabytes": prediction.memory_gigabytes,
         "problem": offer.problem or None,

@@ -44,14 +44,6 @@ class Cell:
         return read_run(self.folder).state if self.folder.exists() else None
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """Return the words that train it; no run of a grid writes files, which later ones would read: other pixels."""
-        if self.composed.files is None or any(word.startswith("dataloader.") for word in self.words):
-            return self.words
-        others = (word for word in self.words if not word.startswith("dataloader="))
-        return (*others, f"dataloader={self.composed.config.dataloader.name}")
-
-    @property
     def epochs(self) -> int:
         """Return the length after dilation."""
         return dilated_epochs(self.composed.config.epochs, self.composed.config.schedule.dilate)
@@ -165,7 +157,7 @@ class Training:
             return
         out.print(f"{title}{at}")
         part = self._free.popleft()
-        words = ["run", *cell.command] if state is None else ["resume", str(cell.folder)]
+        words = ["run", *cell.words] if state is None else ["resume", str(cell.folder)]
         self._active.append(_started(cell, part, words, is_alone=len(self.machine) == 1))
 
     def _ended(self, one: _Started) -> int:

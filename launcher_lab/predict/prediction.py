@@ -76,7 +76,7 @@ def main_bound(phases: Sequence[Phase]) -> str:
 class Prediction:
     """A run on a machine: its times with their range, and the memory that a GPU needs.
 
-    `made_from` is the source of the efficiencies. writing: the seconds by which writing FFCV files prolongs it.
+    `made_from` is the source of the efficiencies.
     """
 
     machine: Hardware
@@ -85,7 +85,6 @@ class Prediction:
     memory_gigabytes: float
     fits: bool
     made_from: str
-    writing: float = 0.0
 
     @property
     def steps_seconds(self) -> float:

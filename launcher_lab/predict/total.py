@@ -3,31 +3,27 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from launcher.config.choices import LoaderConfig
 from launcher.config.gpus import gpus
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
 from launcher.records.progress import duration
-from launcher_lab.predict.files_first import predicted
+from launcher_lab.predict.machines import gpu_of
 from launcher_lab.predict.offers import Offer, memory_problem, network_problem, offers
 from launcher_lab.predict.prediction import Predictor, efficiencies
 from launcher_lab.predict.profiles import correction, read_profiles
 
 
-def total(plan: Plan, files: LoaderConfig | None, *, is_spot: bool) -> str | None:
-    """Return a run's time and cost on its machine, on demand or spot, with their ranges; None where `total_of` has.
-
-    files: the loader of files that the run may write.
-    """
-    return total_of([plan], files, is_spot=is_spot)
+def total(plan: Plan, *, is_spot: bool) -> str | None:
+    """Return a run's time and cost on its machine, on demand or spot, with their ranges; None where `total_of` has."""
+    return total_of([plan], is_spot=is_spot)
 
 
-def total_of(plans: Sequence[Plan], files: LoaderConfig | None = None, *, is_spot: bool = False) -> str | None:
+def total_of(plans: Sequence[Plan], *, is_spot: bool = False) -> str | None:
     """Return the sums of the time and cost of runs that start on the same machine, with the sums of their ranges.
 
     None where one cannot be predicted: on a part of a machine, an unknown network or an unknown GPU.
     """
-    found = [_offer(plan, files, is_spot=is_spot) for plan in plans]
+    found = [_offer(plan, is_spot=is_spot) for plan in plans]
     known = [offer for offer in found if offer is not None]
     if len(known) < len(found):
         return None
@@ -36,17 +32,15 @@ def total_of(plans: Sequence[Plan], files: LoaderConfig | None = None, *, is_spo
     time = f"{duration(wall.seconds)} ({duration(wall.low)} to {duration(wall.high)})"
     unit = last.machine.currency
     money = f" and {cost.seconds:,.2f} {unit} ({cost.low:,.2f} to {cost.high:,.2f})" if cost else ""
-    writing = sum(offer.prediction.writing for offer in known)
-    first = f", {duration(writing)} of it to write FFCV files" if writing else ""
     spot = " on spot machines" if last.spot else ""
-    return f"in all {time}{money}{spot}{first}, predicted: {last.prediction.made_from}"
+    return f"in all {time}{money}{spot}, predicted: {last.prediction.made_from}"
 
 
 def _sum(spans: Iterable[Span]) -> Span:
     return Span(*map(sum, zip(*((span.seconds, span.low, span.high) for span in spans), strict=True)))
 
 
-def _offer(plan: Plan, files: LoaderConfig | None, *, is_spot: bool) -> Offer | None:
+def _offer(plan: Plan, *, is_spot: bool) -> Offer | None:
     """Return the run's time and cost on its machine; None if it cannot be predicted."""
     config, machine = plan.config, plan.config.hardware
     is_whole = config.launch.device != "cpu" and plan.world_size == (machine.gpus or 0) * config.launch.nnodes
@@ -55,7 +49,9 @@ def _offer(plan: Plan, files: LoaderConfig | None, *, is_spot: bool) -> Offer | 
     try:
         profiles, _ = read_profiles(Path(config.runs))
         corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
-        prediction = predicted(Predictor(plan), machine, files, corrected).prediction
+        prediction = Predictor(plan).on(
+            machine, gpu_of(machine), correction=corrected.factor, made_from=corrected.made_from
+        )
     except Exception:  # note: a network of the user's that cannot be traced must not stop a job
         return None
     several = {one.spot: one for one in offers(plan, prediction, memory_problem(plan, prediction))}

@@ -36,7 +36,8 @@ def test_files_beside_the_images_are_read_by_default_while_they_are_of_these(ima
         "ffcv",
         [f"reading the FFCV files in {train.parent}; dataloader=torchvision reads the images instead"],
     )
-    for words in (["dataloader=torchvision"], ["dataset.folds=2", "dataset.fold=1"], ["dataset.channels=4"]):
+    others = (["dataset.folds=2", "dataset.fold=1"], ["dataset.channels=4"], ["dataset.path=s3://mine/pets"])
+    for words in (["dataloader=torchvision"], *others):
         assert chosen(images, *words) == ("torchvision", [])
     assert chosen(images, "dataset.exif_orientation=false")[0] == "torchvision"
     # note: a copy of the folder has newer folders of the same images
@@ -105,6 +106,7 @@ def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -
         ("os_cache=true", "ffcv"),
         ("decode=crop", "ffcv"),
         ("decoder=ffcv", "ffcv"),
+        ("folder=/nvme", "ffcv"),
         ("decode=cpu", "torchvision"),
         ("shuffle_buffer=8", "torchvision"),
         ("workers=0", "torchvision"),
@@ -119,17 +121,6 @@ def test_a_key_of_one_loader_chooses_it_and_keeps_its_value(images: Path, word: 
     assert composed.origins[f"dataloader.{key}"] == "command line"
 
 
-def test_files_in_a_typed_folder_are_read_and_missing_ones_are_noted(images: Path, tmp_path: Path) -> None:
-    typed = f"dataloader.folder={tmp_path / 'nvme'}"
-    note = f"no FFCV files in {tmp_path / 'nvme'}, so the images are read unless this run writes files"
-    assert chosen(images, typed) == ("torchvision", [note])
-    write_files(images, typed)
-    assert chosen(images, typed)[0] == "ffcv"
-    assert chosen(images)[0] == "torchvision"
-    next((images / "train").glob("*/*")).unlink()
-    assert chosen(images, typed)[0] == "torchvision"
-
-
 def test_keys_of_both_loaders_are_kept(images: Path) -> None:
     words = words_for(images, "recipe=mild", "dataloader.workers=3", "dataloader.prefetch=5")
     for _ in range(2):
@@ -137,34 +128,3 @@ def test_keys_of_both_loaders_are_kept(images: Path) -> None:
         assert (loader.workers, loader.prefetch) == (3, 5)  # type: ignore[attr-defined]
         write_files(images)
     assert loader.name == "ffcv"
-
-
-@pytest.mark.parametrize(
-    ("words", "option", "may_write"),
-    [
-        ([], "torchvision", True),
-        (["dataloader.workers=3"], "torchvision", True),
-        (["dataloader.folder=nvme"], "torchvision", True),
-        (["dataloader=torchvision"], "torchvision", False),
-        (["dataloader=ffcv"], "ffcv", False),
-        (["dataloader.decode=gpu"], "torchvision", False),
-        (["dataloader.files.max_side=400"], "ffcv", False),
-        (["dataset.folds=2", "dataset.fold=1"], "torchvision", False),
-        (["dataset.channels=4", "dataset.mean=null", "dataset.std=null"], "torchvision", False),
-        (["dataset.path=s3://mine/pets"], "torchvision", False),
-        (["dataset.path=s3://mine/pets", "dataloader.folder=nvme"], "ffcv", False),
-    ],
-)
-def test_typed_words_decide_which_files_may_be_written(
-    words: list[str], option: str, may_write: bool, tmp_path: Path
-) -> None:
-    images = write_images(tmp_path / "images", {"train": 4, "val": 2})
-    composed = compose(["recipe=mild", "dataset=image_folder", f"dataset.path={images}", *words])
-    assert composed.config.dataloader.name == option
-    assert (composed.files is not None) == may_write
-    if may_write:
-        assert composed.files.name == "ffcv"  # type: ignore[union-attr]
-        folder = "nvme" if "dataloader.folder=nvme" in words else None
-        assert composed.files.folder == folder  # type: ignore[union-attr]
-        workers = (composed.config.dataloader.workers, composed.files.workers)  # type: ignore[union-attr, attr-defined]
-        assert workers == ((3, 3) if "dataloader.workers=3" in words else ("auto", "auto"))

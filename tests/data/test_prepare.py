@@ -222,7 +222,7 @@ def test_a_damaged_file_is_a_one_line_error(image_folder: Path, tmp_path: Path, 
     [
         (["dataset=imagenet"], "dataloader.folder=null: missing"),
         (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
-        (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "write it with: train prepare dataset=imagenet"),
+        (["dataset=imagenet", "dataset.path=/nowhere", "--check"], "or type: train prepare dataset=imagenet"),
         (["dataset=imagenet", "dataset.path=/no where", "--check"], "dataset=imagenet dataset.path='/no where'"),
         (["dataset=shapes", "dataloader=torchvision"], "dataloader=torchvision: needs no files"),
         (["dataset=shapes", "dataloader.train=x.beton"], "points to an existing file"),

@@ -165,7 +165,9 @@ def test_the_error_of_a_missing_file_shows_the_command_that_writes_it(
     shutil.copytree(files, tmp_path / "files")
     small_file(tmp_path / "files").unlink()
     command = "dataloader.files.max_side=48 dataloader.files.jpeg_share=0.0 dataloader.files.small_side=24"
-    with pytest.raises(UserError, match=f"train-24px.* does not exist; write it with: train prepare .*{command}"):
+    with pytest.raises(
+        UserError, match=f"train-24px.* does not exist; a run writes it first, or type: train prepare .*{command}"
+    ):
         make_loaders(image_folder, *words(tmp_path / "files"))
 
 

@@ -1,14 +1,14 @@
-"""An unfinished FFCV file: several processes store its images, and one finishes it, whatever ends them."""
+"""An unfinished FFCV file: what ends the process that stores its images, another one continues."""
 
 import errno
 import fcntl
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from launcher.data.ffcv import unfinished
 from launcher.data.ffcv.beton import PIXELS, open_beton
 from launcher.data.ffcv.unfinished import Encoded, Form, UnfinishedFile, partial_files
 from launcher.data.workers import quiet
@@ -24,76 +24,45 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "train.beton"
 
 
-def opened(target: Path, identity: str = "x", shared: bool = True) -> UnfinishedFile:
-    return UnfinishedFile(target, len(LABELS), 64, identity, shared=shared)
+@contextmanager
+def alone(target: Path, identity: str = "x") -> Iterator[UnfinishedFile]:
+    with closing(UnfinishedFile(target, len(LABELS), 64, identity)) as one, one.alone():
+        yield one
 
 
-def test_processes_share_what_is_stored_and_a_damaged_image_is_none(target: Path) -> None:
-    first, second = opened(target), opened(target)
-    first.add(1, IMAGE)
-    assert (second.read(1), second.read(0)) == (IMAGE, None)
-    assert not second.is_complete
+def add(file: UnfinishedFile, number: int, image: Encoded = IMAGE) -> None:
+    file.place(number, image.form)
+    file.store(number, image.data)
+
+
+def missing(target: Path, identity: str = "x") -> list[int]:
+    with alone(target, identity) as one:
+        return one.missing([None] * len(LABELS), quiet)
+
+
+def test_what_is_stored_is_kept_and_a_damaged_image_or_one_of_another_original_is_missing(target: Path) -> None:
+    with alone(target) as one:
+        one.place(0, IMAGE.form, source=5)
+        one.store(0, IMAGE.data)
+        add(one, 1)
+    assert missing(target) == [2]
+    with alone(target) as one:
+        assert one.missing([6, None, None], quiet) == [0, 2]
     with partial_files(target)[0].open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"!")
-    assert opened(target).read(1) is None
-    for number in (0, 2):
-        second.add(number, IMAGE)
-    assert first.is_complete
-    assert opened(target, "y").read(0) is None
+    assert missing(target) == [0, 1, 2]
 
 
-def full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_a_full_disk_removes_all_with_one_line(
-    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = opened(target), opened(target)
-    first.add(0, IMAGE)
-    monkeypatch.setattr(unfinished, "write_all", full)
-    for one in (first, second, first):
-        one.add(1, IMAGE)
-    assert capsys.readouterr().out.count("\n") == 1
-    assert (first.read(1), second.read(1)) == (None, None)
-    assert opened(target).read(0) is None
-
-
-def test_a_full_disk_removes_nothing_that_train_prepare_has_begun(
-    target: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with closing(opened(target, shared=False)) as prepared, prepared.alone():
-        prepared.place(0, IMAGE.form)
-        prepared.store(0, IMAGE.data)
-    run = opened(target)
-    monkeypatch.setattr(unfinished, "write_all", full)
-    for number in (1, 2):
-        run.add(number, IMAGE)
-    assert capsys.readouterr().out.count("what is stored stays for train prepare\n") == 1
-    assert (opened(target).read(0), run.read(1)) == (IMAGE, None)
-
-
-def test_a_full_disk_removes_nothing_that_another_process_finishes(
-    target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, other = opened(target), opened(target)
-    other.add(0, IMAGE)
-    monkeypatch.setattr(unfinished, "write_all", full)
-    with other.alone():
-        run.add(1, IMAGE)
-    assert opened(target).read(0) == IMAGE
-
-
-def test_an_image_that_is_encoded_again_has_its_place_again_and_another_process_has_the_next(target: Path) -> None:
-    first, second = opened(target), opened(target)
-    first.place(0, IMAGE.form)
-    second.add(1, IMAGE)
-    for one in (first, second):
-        one.add(0, IMAGE)
-    second.add(2, LARGER)
-    with second.finished(LABELS) as finished:
-        assert (finished.samples, finished.converted) == (3, {"JPEG named .png": 2})
+def test_an_image_that_is_encoded_again_has_its_place_again_and_a_larger_one_the_next(target: Path) -> None:
+    with alone(target) as one:
+        one.place(0, IMAGE.form)
+        add(one, 1)
+        add(one, 0)
+        add(one, 0)
+        add(one, 2, LARGER)
+        with one.finished(LABELS) as finished:
+            assert (finished.samples, finished.converted) == (3, {"JPEG named .png": 2})
     file = open_beton(target)
     first_place = int(file.pieces["place"][0])
     assert [int(place) - first_place for place in file.rows["f0"]["place"]] == [0, 6, 12]
@@ -101,49 +70,41 @@ def test_an_image_that_is_encoded_again_has_its_place_again_and_another_process_
     assert not any(path.exists() for path in partial_files(target))
 
 
-def test_nothing_is_stored_in_a_finished_or_removed_file_which_is_still_read(target: Path) -> None:
-    one, other = opened(target), opened(target)
-    one.add(2, IMAGE)
-    with other.finished(LABELS):
-        pass
+def test_a_process_that_waited_for_one_that_finished_does_not_change_the_file(target: Path) -> None:
+    waiting = UnfinishedFile(target, len(LABELS), 64, "x")
+    with alone(target) as one:
+        add(one, 2)
+        with one.finished(LABELS):
+            pass
     whole = target.read_bytes()
-    one.add(0, IMAGE)
+    with closing(waiting), waiting.alone():
+        assert waiting.missing([None] * 3, quiet) == [0, 1, 2]
+        add(waiting, 0)
     assert target.read_bytes() == whole
-    assert (one.read(2), one.read(0)) == (IMAGE, None)
-    again = opened(target)
-    for path in partial_files(target):
-        path.unlink()
-    again.add(0, IMAGE)
-    assert again.read(0) is None
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_crash_left_is_missing(target: Path) -> None:
-    one = opened(target)
-    for number in (0, 1):
-        one.add(number, IMAGE)
+def test_what_a_killed_process_left_after_the_last_place_is_removed(target: Path) -> None:
+    with alone(target) as one:
+        for number in (0, 1):
+            add(one, number)
     data, table = (path.read_bytes() for path in partial_files(target))
-    one._set_end(1 << 24)
-    with pytest.raises(ZeroDivisionError), one.finished(LABELS):
-        1 / 0  # noqa: B018
+    with alone(target) as one:
+        one._set_end(1 << 24)
+        with pytest.raises(ZeroDivisionError), one.finished(LABELS):
+            1 / 0  # noqa: B018
     assert partial_files(target)[0].stat().st_size > 1 << 24
-    again = opened(target)
-    assert partial_files(target)[1].read_bytes() == table
-    assert partial_files(target)[0].stat().st_size == len(data)
-    with partial_files(target)[0].open("r+b") as file:
-        file.seek(-1, 2)
-        file.write(b"!")
-    assert again.missing([None] * 3, quiet) == [1, 2]
-    assert again.missing([None] * 3, quiet) == [1, 2]
+    with alone(target):
+        assert partial_files(target)[1].read_bytes() == table
+        assert partial_files(target)[0].stat().st_size == len(data)
 
 
-def test_other_images_replace_an_unfinished_file_unless_a_process_finishes_it(target: Path) -> None:
-    one = opened(target)
-    with one.alone(), pytest.raises(UserError, match="another process is writing"):
-        opened(target, "y")
-    one.add(0, IMAGE)
-    assert opened(target, "y").read(0) is None
-    one.add(1, IMAGE)
-    assert opened(target, "y").read(1) is None
+def test_other_images_replace_an_unfinished_file_unless_a_process_writes_it(target: Path) -> None:
+    with alone(target) as one:
+        add(one, 0)
+        with pytest.raises(UserError, match="another process is writing"), alone(target, "y"):
+            pass
+    assert missing(target) == [1, 2]
+    assert missing(target, "y") == [0, 1, 2]
 
 
 def test_without_locks_of_files_one_process_writes_by_a_lease(
@@ -153,11 +114,8 @@ def test_without_locks_of_files_one_process_writes_by_a_lease(
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(OSError, match="No locks available"):
-        opened(target)
-    with closing(opened(target, shared=False)) as one, one.alone():
-        one.place(0, IMAGE.form)
-        one.store(0, IMAGE.data)
+    with alone(target) as one:
+        add(one, 0)
         with one.finished(LABELS) as finished:
             assert finished.samples == 1
     assert "a lease, a file with a heartbeat" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from launcher.config.compose import compose
+from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
 from launcher.data.split import Split
@@ -108,8 +109,12 @@ def test_ffcv_files_of_another_split_are_refused(undivided: Path) -> None:
     words = words_for(undivided, "dataloader=ffcv", "dataset.val_split=0.1")
     assert inspect_data(compose(words).config, must_exist=True).config.dataset.val_samples == 6
     for other in ("seed=7", "dataset.val_split=0.2"):
-        with pytest.raises(UserError, match=r"does not exist; write it with: train prepare .*val_split=0.* seed="):
-            inspect_data(compose([*words, other]).config, must_exist=True)
+        files = FFCVDataset.of(compose([*words, other]).config)
+        assert files.are_missing
+        with pytest.raises(
+            UserError, match=r"does not exist; a run writes it first.*: train prepare .*val_split=0.* seed="
+        ):
+            files.open("train")
 
 
 def test_data_that_cannot_be_split_are_refused(undivided: Path) -> None:

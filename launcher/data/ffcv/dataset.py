@@ -13,7 +13,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
 from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
-from launcher.data.sources.layout import FFCV, is_no_folder, is_remote
+from launcher.data.sources.layout import FFCV, is_no_folder
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 
@@ -71,24 +71,19 @@ class FFCVDataset:
             raise UserError(Problem(message, "dataset.exif_orientation", upright))
         return file
 
-    def may_be_written(self) -> bool:
-        """Return whether a run can write the files: of images on this machine, beside them or into `folder`."""
-        dataset, folder = self.dataset, self.loader.folder
-        if dataset.is_built_in or dataset.folds:
+    @property
+    def are_missing(self) -> bool:
+        """Whether some files are missing that a new run writes first; raises as `path`."""
+        dataset, loader = self.dataset, self.loader
+        if loader.train or loader.val or dataset.folds or not (dataset.is_built_in or dataset.path):
             return False
-        if dataset.path is None:
-            return folder is None  # note: a plan needs no images
-        return not (is_no_folder(dataset.path) if folder is None else is_remote(dataset.path))
+        return not all(is_there(path) for _, path, _ in self.written())
 
     def are_written(self) -> bool:
-        """Return whether all files that `train prepare` writes are there; raises as `open_small`.
-
-        Those beside the images, or where the program placed them, have manifests, by which they are compared.
-        """
+        """Return whether all files of `train prepare` are there, with their manifests; raises as `open_small`."""
         if self.dataset.path is None:
             return False
-        compared = self.loader.folder is None or paths.is_placed(self.loader.folder)
-        return all(is_there(one) and (not compared or is_there(manifest_path(one))) for _, one, _ in self.written())
+        return all(is_there(one) and is_there(manifest_path(one)) for _, one, _ in self.written())
 
     def written(self) -> list[tuple[str, Path, FFCVFile]]:
         """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""
@@ -131,11 +126,14 @@ class FFCVDataset:
 
     def _open(self, path: Path, key: str) -> Beton:
         if not path.is_file():
-            raise UserError(Problem(f"{path.name} does not exist; write it with: {self._command()}", key, path.parent))
+            raise UserError(
+                Problem(f"{path.name} does not exist; a run writes it first, or type: {self.command}", key, path.parent)
+            )
         return open_beton(path, key)
 
-    def _command(self) -> str:
-        """Return the command that writes the files."""
+    @property
+    def command(self) -> str:
+        """The command that writes the files."""
         dataset, folder = self.dataset, self.loader.folder
         source = dataset.path or ("/data/images" if not dataset.is_built_in else None)
         words = f"train prepare dataset={dataset.name}" + (f" dataset.path={quote(source)}" if source else "")

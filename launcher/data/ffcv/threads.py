@@ -38,13 +38,11 @@ class ThreadedReader(ImageReader):
     """Read requested batches, a few ahead, in a shard's number of threads.
 
     The threads are independent of other libraries', so several readers can run at once, with more threads than cores.
-    at_start: called before an epoch, with its first request.
     """
 
     def __init__(self, path: Path, shard: Shard, how: Decoding):
         """path: that of the file in messages."""
         self._path, self._shard, self._change_image = path, shard, how.change_image
-        self.at_start: Callable[[Request], None] = lambda request: None
         # note: the transform of FFCV's decoder, so that pixels are FFCV's
         decoder = decoder_of(how.decoder, fast=True)
         self.decode = partial(decode, decoder=decoder, only_crop=how.only_crop, scaled=how.scaled)
@@ -62,10 +60,6 @@ class ThreadedReader(ImageReader):
         Raises UserError if an image is damaged, or the file was truncated meanwhile.
         """
         requested = iter(requests)
-        if (first := next(requested, None)) is None:
-            return
-        self.at_start(first)
-        requested = itertools.chain([first], requested)
         waiting: list[tuple[Request, Tensor, list[Future[None]]]] = []
         try:
             while True:

@@ -51,7 +51,6 @@ class FFCVValues(DecodingLoader):
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
     decode: Literal["whole", "crop"]
     dct_scaling: bool
-    write_missing: bool
     files: FFCVFiles
 
     def reads_small(self, plan: RunPlan, step: int) -> bool:

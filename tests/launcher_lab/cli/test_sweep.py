@@ -235,20 +235,3 @@ def test_a_run_sees_the_gpus_of_its_part_alone(monkeypatch: pytest.MonkeyPatch) 
     assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "3,GPU-1a"
     training._started(cell, training.Part(), ["run"], is_alone=True)
     assert seen["env"] == dict(os.environ)
-
-
-def test_no_run_of_a_grid_writes_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = write_images(tmp_path / "images", {"train": 4, "val": 2})
-    words = ("recipe=mild", "dataset=image_folder", f"dataset.path={images}", "dataloader=auto")
-    cell = training.Cell(words, compose(words), tmp_path / "a")
-    assert cell.composed.files is not None
-    started: list[list[str]] = []
-    train_by(lambda words: started.append(words) or 0, monkeypatch)
-    assert training.Training([cell]).run() is None
-    ((verb, *trained),) = started
-    assert verb == "run"
-    fixed = compose(trained)
-    assert fixed.files is None
-    assert fixed.config == cell.composed.config
-    typed = (*words, "dataloader.folder=nvme")
-    assert training.Cell(typed, compose(typed), tmp_path / "b").command == typed
