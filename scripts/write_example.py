@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
-from benchmarks.chromium import Chromium, installed  # noqa: E402
+from benchmarks.chromium import screenshot  # noqa: E402
 from launcher_lab.study.published import published_curves  # noqa: E402
 from launcher_lab.study.report import filled, page_data  # noqa: E402
 from launcher_lab.study.results import Results  # noqa: E402
@@ -40,11 +40,7 @@ def written(text: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(written(PAGE.read_text()))
-    browser = Chromium(installed() or "chromium")
-    browser.look(width=_WIDTH)
-    browser.open(PAGE.as_uri())
-    browser.screenshot(IMAGE)
-    browser.close()
+    screenshot(PAGE, IMAGE, width=_WIDTH, height=_HEIGHT)
     with Image.open(IMAGE) as image:
-        part = image.convert("RGB").crop((0, 0, image.width, min(image.height, _HEIGHT)))
+        part = image.convert("RGB")
     part.quantize(256).save(IMAGE, "PNG", optimize=True)

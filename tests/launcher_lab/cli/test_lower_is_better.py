@@ -77,7 +77,7 @@ def test_algoperfs_score_takes_a_perplexity(folder: Path) -> None:
 def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> None:
     data = page_data(read_results([str(folder)], published=True), "today")
     assert {run["top1"] for run in data["runs"] if run["epochs"] == 3} == {6.0, 6.1, 6.2, 4.0, 4.1, 4.2}
-    result = in_browser(folder, tmp_path, """
+    result = in_browser(folder, """
         const texts = (id) => [...document.querySelectorAll(id + " text")].map((text) => text.textContent);
         openPoint(shown.points.find((point) => point.curve.name === "hot" && point.epochs === 3));
         return {axes: texts("#tradeoff").concat(texts("#learning")), words: find("words").textContent,
@@ -93,11 +93,9 @@ def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_page_switches_between_data_sets_of_different_metrics(
-    folder: Path, make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_the_page_switches_between_data_sets_of_different_metrics(folder: Path, make_run: MakeRun) -> None:
     make_run("g/images", [0.4, 0.5], [60.0, 60.0])
-    result = in_browser(folder, tmp_path, """
+    result = in_browser(folder, """
         const seen = {};
         for (const [number, value] of choices.dataset.entries()) {
             choose("dataset", value);

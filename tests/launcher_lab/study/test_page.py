@@ -11,7 +11,7 @@ from launcher_lab.study.report import page, page_data
 from launcher_lab.study.results import read_results
 from tests.commands import output_of, refused
 from tests.made_runs import MakeRun
-from tests.pages import act, in_browser, show
+from tests.pages import in_browser
 
 DRAWN = """
     const curves = () => [...document.querySelectorAll("#tradeoff .curve")];
@@ -34,8 +34,8 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_the_page_shows_points_runs_and_states(folder: Path, tmp_path: Path) -> None:
-    result = in_browser(folder, tmp_path, DRAWN + """
+def test_the_page_shows_points_runs_and_states(folder: Path) -> None:
+    result = in_browser(folder, DRAWN + """
         const own = drawn();
         find("published").click();
         return {own, points: drawn(),
@@ -63,7 +63,7 @@ def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: 
     for seed in (0, 1):
         metrics = make_run(f"g/{seed}", (0.5, 0.25), seed=seed) / "metrics.jsonl"
         metrics.write_text(metrics.read_text().replace('"top1"', '"mae"'))
-    result = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", """
         const all = document.body.textContent;
         return {axis: [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent).includes("MAE"),
                 heads: [...document.querySelectorAll("#runs th")].map((head) => head.textContent),
@@ -75,8 +75,8 @@ def test_runs_of_another_task_have_its_metric_and_no_published_points(make_run: 
 
 
 @pytest.mark.slow
-def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) -> None:
-    result = in_browser(folder, tmp_path, DRAWN + """
+def test_axes_and_filters_change_the_points_shown(folder: Path) -> None:
+    result = in_browser(folder, DRAWN + """
         const own = drawn;
         const axisText = () => [...document.querySelectorAll("#tradeoff text")].map((text) => text.textContent);
         const seen = {};
@@ -98,23 +98,24 @@ def test_axes_and_filters_change_the_points_shown(folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: Path) -> None:
-    """With real keys: Tab stops once at the chart, arrow keys move between points."""
-    chromium = show(read_results([str(folder)], published=True), tmp_path)
-    act(chromium, "find('published').focus();")
-    chromium.press(["Tab"])
-    state = "return {at: document.activeElement.getAttribute('aria-label'), status: find('status').textContent};"
-    first = act(chromium, state)["at"]
-    chromium.press(["ArrowRight"])
-    second = act(chromium, state)
-    chromium.press(["ArrowLeft", "ArrowRight", "Enter"])
-    open_ = act(
-        chromium,
-        """return {shown: !find("details").hidden, focused: document.activeElement.id,
-        all: find("details").textContent, lines: document.querySelectorAll("#learning path").length};""",
-    )
-    chromium.press(["Escape"])
-    closed = act(chromium, state.replace("{", "{closed: find('details').hidden, ", 1))
+def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path) -> None:
+    """Arrow keys move between points from the one where Tab stops."""
+    first, second, open_, closed = in_browser(folder, """
+        const press = (key) => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true}));
+        const state = () => ({at: document.activeElement.getAttribute("aria-label"),
+            status: find("status").textContent});
+        const seen = [];
+        document.querySelector("#tradeoff [tabindex='0']").focus();
+        seen.push(state().at);
+        press("ArrowRight");
+        seen.push(state());
+        ["ArrowLeft", "ArrowRight", "Enter"].forEach(press);
+        seen.push({shown: !find("details").hidden, focused: document.activeElement.id,
+            all: find("details").textContent, lines: document.querySelectorAll("#learning path").length});
+        press("Escape");
+        seen.push({closed: find("details").hidden, ...state()});
+        return seen;
+    """)  # fmt: skip
     assert first.startswith(EVIL)
     assert second["at"] == "mild: 60.5 ± 0.71 % top-1, 2 ± 0 training time, minutes, 2 epochs"
     assert second["status"] == second["at"] == closed["at"]
@@ -125,8 +126,8 @@ def test_the_keyboard_selects_opens_and_closes_a_point(folder: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_the_mouse_selects_the_nearest_point(folder: Path, tmp_path: Path) -> None:
-    result = in_browser(folder, tmp_path, """
+def test_the_mouse_selects_the_nearest_point(folder: Path) -> None:
+    result = in_browser(folder, """
         const ring = document.querySelector("#tradeoff .point").getBoundingClientRect();
         const at = {clientX: ring.left + ring.width / 2 + 9, clientY: ring.top + ring.height / 2 - 9, bubbles: true};
         const chart = document.querySelector("#tradeoff svg");
@@ -178,8 +179,8 @@ SHOWN = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Path, tmp_path: Path, width: int) -> None:
-    result = in_browser(two_sets, tmp_path, SHOWN + """
+def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Path, width: int) -> None:
+    result = in_browser(two_sets, SHOWN + """
         find("filters").open = true;
         const first = shown();
         const names = texts("select[name=dataset] option");
@@ -209,14 +210,14 @@ def test_a_list_selects_the_data_set_and_nothing_overflows_the_page(two_sets: Pa
 @pytest.mark.slow
 def test_one_data_set_has_no_list(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/one")
-    assert in_browser(tmp_path / "g", tmp_path, "return find('setting').offsetParent;") is None
+    assert in_browser(tmp_path / "g", "return find('setting').offsetParent;") is None
 
 
 @pytest.mark.slow
 def test_error_bars_stay_inside_the_chart_and_unused_controls_are_hidden(make_run: MakeRun, tmp_path: Path) -> None:
     for seed, seconds in ((0, 10.0), (1, 100.0)):
         make_run(f"g/{seed}", (0.5, 0.6), (seconds, seconds), seed=seed)
-    result = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", """
         const box = document.querySelector("#tradeoff svg").getBoundingClientRect();
         const bars = [...document.querySelectorAll("#tradeoff .bars")].map((path) => path.getBoundingClientRect());
         const inside = bars.every((bar) => bar.left >= box.left && bar.right <= box.right);
@@ -228,7 +229,7 @@ def test_error_bars_stay_inside_the_chart_and_unused_controls_are_hidden(make_ru
 @pytest.mark.slow
 def test_one_evaluation_is_a_dot_and_the_page_has_a_dark_mode(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("g/short", (0.5,), (60.0,))
-    result = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", """
         const dot = document.querySelector("#learning path");
         const legend = find("legend");
         return {dot: dot !== null && dot.getBoundingClientRect().width > 0,
@@ -239,10 +240,10 @@ def test_one_evaluation_is_a_dot_and_the_page_has_a_dark_mode(make_run: MakeRun,
 
 
 @pytest.mark.slow
-def test_money_is_not_offered_if_only_published_points_have_a_price(make_run: MakeRun, tmp_path: Path) -> None:
+def test_money_is_not_offered_if_only_published_points_have_a_price(make_run: MakeRun) -> None:
     folder = make_run("free")
     assert any(point["cost"].get("money") for curve in data_of(folder)["curves"] for point in curve["points"])
-    result = in_browser(folder, tmp_path, "return [...document.querySelectorAll('#axes input')].map((e) => e.value);")
+    result = in_browser(folder, "return [...document.querySelectorAll('#axes input')].map((e) => e.value);")
     assert result == ["time", "wall", "epochs"]
 
 

@@ -2,15 +2,14 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from launcher_lab.study.curves import Curve, StudySetting
-from launcher_lab.study.results import Results, read_results
+from launcher_lab.study.results import Results
 from tests.curves import curve, made_results
 from tests.made_runs import MakeRun, machine
-from tests.pages import act, in_browser, show
+from tests.pages import act, in_browser
 
 pytestmark = pytest.mark.slow
 
@@ -26,22 +25,20 @@ def folder(make_run: MakeRun, tmp_path: Path) -> Path:
     return tmp_path / "g"
 
 
-def view(chromium: Any) -> Any:
-    return act(chromium, """
-        const texts = (which) => [...document.querySelectorAll(which)].map((node) => node.textContent);
-        return {axis: document.querySelector("input[name=axis]:checked").value,
-            legend: texts("#legend li:not(.of-front)"),
-            rows: texts("#runs tbody tr td:first-child"), words: texts("#words")[0], details: !find("details").hidden,
-            title: find("details-title").textContent, lines: document.querySelectorAll("#learning path").length,
-            boxes: [...document.querySelectorAll("input[name=curve]")].map((box) => [box.value, box.checked]),
-            sorted: texts("th[aria-sort=descending]"), published: find("published").checked};
-    """)  # fmt: skip
+VIEW = """
+    const texts = (which) => [...document.querySelectorAll(which)].map((node) => node.textContent);
+    const view = () => ({axis: document.querySelector("input[name=axis]:checked").value,
+        legend: texts("#legend li:not(.of-front)"),
+        rows: texts("#runs tbody tr td:first-child"), words: texts("#words")[0], details: !find("details").hidden,
+        title: find("details-title").textContent, lines: document.querySelectorAll("#learning path").length,
+        boxes: [...document.querySelectorAll("input[name=curve]")].map((box) => [box.value, box.checked]),
+        sorted: texts("th[aria-sort=descending]"), published: find("published").checked});
+"""
 
 
-def test_a_link_shows_the_same_view(folder: Path, tmp_path: Path) -> None:
-    chromium = show(read_results([str(folder)], published=True), tmp_path)
-    assert chromium.run("location.hash") == ""
-    act(chromium, """
+def test_a_link_shows_the_same_view(folder: Path) -> None:
+    start, before, link = in_browser(folder, VIEW + """
+        const start = location.hash;
         document.querySelector("input[value=epochs]").click();
         find("published").click();
         document.querySelector("input[name=curve][value=hot]").click();
@@ -52,11 +49,10 @@ def test_a_link_shows_the_same_view(folder: Path, tmp_path: Path) -> None:
         lists[0].selectedIndex = [...lists[0].options].findIndex((option) => option.text.startsWith("a&b"));
         lists[0].dispatchEvent(new Event("change"));
         [...document.querySelectorAll("#runs td button")].find((button) => button.textContent.includes("evil")).click();
+        return [start, view(), location.hash];
     """)  # fmt: skip
-    before = view(chromium)
-    link = chromium.run("location.href")
-    chromium.open(link)
-    assert view(chromium) == before
+    assert start == ""
+    assert in_browser(folder, VIEW + "return view();", at=link) == before
     assert before["details"]
     assert "evil &#=" in before["title"]
     assert f"quality: {EVIL}" in before["words"]
@@ -66,16 +62,15 @@ def test_a_link_shows_the_same_view(folder: Path, tmp_path: Path) -> None:
     assert before["sorted"] == ["top-1 % ▼"]
 
 
-def test_with_most_curves_hidden_the_address_lists_the_visible_ones(tmp_path: Path) -> None:
-    chromium = show(made_results(300, 300), tmp_path)
-    act(chromium, """
+def test_with_most_curves_hidden_the_address_lists_the_visible_ones() -> None:
+    results = made_results(300, 300)
+    rows, link = act(results, VIEW + """
         [...document.querySelectorAll("#filter-groups button")].find((button) => button.textContent === "none").click();
         document.querySelector("input[name=curve]").click();
+        return [view().rows, location.hash];
     """)  # fmt: skip
-    assert len(chromium.run("location.hash")) < 300
-    rows = view(chromium)["rows"]
-    chromium.open(chromium.run("location.href"))
-    assert view(chromium)["rows"] == rows
+    assert len(link) < 300
+    assert act(results, VIEW + "return view();", at=link)["rows"] == rows
     assert len(rows) == 1
 
 
@@ -83,22 +78,20 @@ def test_with_most_curves_hidden_the_address_lists_the_visible_ones(tmp_path: Pa
     "address",
     ["#", "#nonsense", "#axis=__proto__&sort=x&model=none&run=none", "#%E0%A4%A&axis=%ZZ", "#pair=[]&only=curve"],
 )
-def test_an_address_with_unknown_values_shows_the_default_view(folder: Path, tmp_path: Path, address: str) -> None:
-    chromium = show(read_results([str(folder)], published=True), tmp_path)
-    plain = view(chromium)
-    chromium.open(chromium.run("location.href").split("#")[0] + address)
-    assert view(chromium) == plain
+def test_an_address_with_unknown_values_shows_the_default_view(folder: Path, address: str) -> None:
+    plain, strange = (in_browser(folder, VIEW + "return view();", at=at) for at in ("", address))
+    assert strange == plain
 
 
-def words(tmp_path: Path, *curves: Curve) -> str:
+def words(*curves: Curve) -> str:
     # note: a report needs at least one run
     results = Results(made_results(1, 1).runs, curves, [])
-    return str(act(show(results, tmp_path), "return find('words').textContent;"))
+    return str(act(results, "return find('words').textContent;"))
 
 
-def test_a_curve_that_is_always_ahead(tmp_path: Path) -> None:
+def test_a_curve_that_is_always_ahead() -> None:
     """By hand: 10 against 40 minutes for 70 %, 40 against 80 for 74 %; at 40 minutes 74 % against 70 %."""
-    text = words(tmp_path, curve("fast", (10, 70), (40, 74), (160, 80)), curve("slow", (40, 70), (80, 74)))
+    text = words(curve("fast", (10, 70), (40, 74), (160, 80)), curve("slow", (40, 70), (80, 74)))
     assert text == (
         "Between 70 % and 74 % fast is 2x to 4x faster: fast reaches 70 % at 10 min, slow at 40 min; "
         "fast reaches 74 % at 40 min, slow at 80 min. At 80 min fast has 77 %, 3 points more. "
@@ -106,9 +99,9 @@ def test_a_curve_that_is_always_ahead(tmp_path: Path) -> None:
     )
 
 
-def test_curves_that_cross(tmp_path: Path) -> None:
+def test_curves_that_cross() -> None:
     """They cross halfway in quality, at the geometric mean of the costs: 40 minutes."""
-    text = words(tmp_path, curve("early", (10, 60), (160, 70)), curve("late", (20, 60), (80, 70)))
+    text = words(curve("early", (10, 60), (160, 70)), curve("late", (20, 60), (80, 70)))
     assert text.startswith(
         "Between 60 % and 70 % they cross at 65 % (40 min): at 60 % early is 2x faster, at 70 % late is 2x faster."
     )
@@ -116,27 +109,26 @@ def test_curves_that_cross(tmp_path: Path) -> None:
     assert f"At 80 min late has 70 %, {gain:g} points more." in text
 
 
-def test_curves_without_a_common_quality_and_of_two_machines(tmp_path: Path) -> None:
+def test_curves_without_a_common_quality_and_of_two_machines() -> None:
     there = StudySetting("shapes", "resnet18", "8x other")
-    text = words(tmp_path, curve("low", (10, 60), (20, 62)), curve("high", (15, 70), (30, 72), setting=there))
+    text = words(curve("low", (10, 60), (20, 62)), curve("high", (15, 70), (30, 72), setting=there))
     assert text == (
         "Different machine: the recipe is not the only difference. They reach no common quality: "
         "low, 1x cpu has 60 % to 62 % at 10 min to 20 min; high, 8x other has 70 % to 72 % at 15 min to 30 min."
     )
 
 
-def test_a_falling_curve_counts_where_it_first_reaches_a_quality(tmp_path: Path) -> None:
+def test_a_falling_curve_counts_where_it_first_reaches_a_quality() -> None:
     """By hand: 10 against 20 minutes for 60 %; later, from 58 % at 20 minutes, both need 28.3 minutes for 61 %."""
-    text = words(tmp_path, curve("falls", (10, 60), (20, 58), (40, 64)), curve("plain", (20, 60), (80, 64)))
+    text = words(curve("falls", (10, 60), (20, 58), (40, 64)), curve("plain", (20, 60), (80, 64)))
     assert text.startswith(
         "Between 60 % and 64 % they cross at 60 % (10 min), 61 % (28.3 min): "
         "at 60 % falls is 2x faster, at 64 % falls is 2x faster."
     )
 
 
-def test_a_page_of_thousands_of_runs_has_few_nodes_and_all_points(tmp_path: Path) -> None:
-    chromium = show(made_results(2000, 2000), tmp_path)
-    result = act(chromium, """
+def test_a_page_of_thousands_of_runs_has_few_nodes_and_all_points() -> None:
+    result = act(made_results(2000, 2000), """
         find("published").click();
         const looks = [...document.querySelectorAll("#tradeoff .curve")];
         const sum = looks.reduce((count, node) => count + Number(node.dataset.points), 0);
@@ -159,7 +151,7 @@ def test_a_page_of_thousands_of_runs_has_few_nodes_and_all_points(tmp_path: Path
 def test_a_switch_shows_one_front_across_machines_with_a_warning(make_run: MakeRun, tmp_path: Path) -> None:
     for name, price in (("slow", 1.0), ("fast", 4.0)):
         make_run(f"g/{name}", (0.5, 0.6), (60.0 / price,) * 2, hardware=machine(name, price))
-    result = in_browser(tmp_path / "g", tmp_path, """
+    result = in_browser(tmp_path / "g", """
         const fronts = () => document.querySelectorAll("#tradeoff .front").length;
         const list = document.querySelector("select[name=hardware]");
         list.selectedIndex = 2;
@@ -178,8 +170,8 @@ def test_a_switch_shows_one_front_across_machines_with_a_warning(make_run: MakeR
     assert "across=hardware" in result["hash"]
 
 
-def test_across_data_sets_the_published_points_are_shown(folder: Path, tmp_path: Path) -> None:
-    result = in_browser(folder, tmp_path, """
+def test_across_data_sets_the_published_points_are_shown(folder: Path) -> None:
+    result = in_browser(folder, """
         const before = shown.points.length;
         document.querySelector("input[name=across][value=dataset]").click();
         return {before, after: shown.points.length, published: find("published").checked};
@@ -189,14 +181,7 @@ def test_across_data_sets_the_published_points_are_shown(folder: Path, tmp_path:
     assert result["published"]
 
 
-def test_the_page_follows_the_dark_mode_and_prints_on_white(folder: Path, tmp_path: Path) -> None:
-    chromium = show(read_results([str(folder)], published=False), tmp_path, dark=True)
-    paper = "getComputedStyle(document.body).backgroundColor"
-    dark = chromium.run(paper)
-    chromium.call(
-        "Emulation.setEmulatedMedia", media="print", features=[{"name": "prefers-color-scheme", "value": "dark"}]
-    )
-    printed = chromium.run(f"[{paper}, getComputedStyle(find('controls')).display, find('runs').checkVisibility()]")
-    chromium.look()
-    assert dark == "rgb(22, 24, 27)"
-    assert printed == ["rgb(255, 255, 255)", "none", True]
+def test_the_page_follows_the_dark_mode(folder: Path) -> None:
+    paper = "return getComputedStyle(document.body).backgroundColor;"
+    colours = [in_browser(folder, paper, dark=dark) for dark in (False, True)]
+    assert colours == ["rgb(255, 255, 255)", "rgb(22, 24, 27)"]
