@@ -12,7 +12,7 @@ import numpy as np
 from launcher.data.ffcv.dataset import file_name
 from launcher.data.ffcv.encoder import encode_all
 from launcher.data.ffcv.unfinished import Encoded, UnfinishedFile
-from launcher.data.ffcv.values import FFCVFiles
+from launcher.data.ffcv.values import FFCVFile
 from launcher.data.sources.source import Files as SourceFiles
 from launcher.data.sources.source import Piece
 
@@ -50,7 +50,7 @@ def originals(folder: Path) -> list[Path]:
     return sorted((folder / "train").glob("*/*.jp*g"))
 
 
-def write_all(folder: Path, files: FFCVFiles) -> Files:
+def write_all(folder: Path, files: FFCVFile) -> Files:
     """Write the FFCV files to the paths where a run with the same values looks for them."""
     (folder / "ffcv").mkdir()
     jpegs = replace(files, jpeg_share=1.0)
@@ -81,7 +81,7 @@ def copied(folder: Path, copies: int, root: Path) -> Path:
     return root
 
 
-def _write(folder: Path, values: FFCVFiles) -> Path:
+def _write(folder: Path, values: FFCVFile) -> Path:
     pieces = [Piece(path.name, str(path)) for path in originals(folder)]
     target = folder / "ffcv" / file_name("train", values)
     labels = np.arange(len(pieces)) % len(_CLASSES)

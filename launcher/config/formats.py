@@ -24,7 +24,12 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 }
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.
-_REMOVED: Mapping[str, Any] = {"logger.trackio": None, "dataloader.write_missing": False}
+_REMOVED: Mapping[str, Any] = {
+    "logger.trackio": None,
+    "dataloader.write_missing": False,
+    "dataloader.files.small_side": None,
+    "dataloader.files.small_jpeg_share": 0.0,
+}
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "translation"})
 # Values that format 3 removed, by key, with the value that a folder is read with.
 _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}

@@ -102,19 +102,6 @@ def centre_boxes(heights: np.ndarray, widths: np.ndarray, resize: float, size: i
     return np.column_stack([tops, lefts, squares, squares, np.zeros_like(squares)]).astype(np.int64)
 
 
-def same_parts(
-    boxes: np.ndarray, heights: np.ndarray, widths: np.ndarray, new_heights: np.ndarray, new_widths: np.ndarray
-) -> np.ndarray:
-    """Scale boxes [N, 5] to other sizes of the same images; edges are rounded, boxes have at least one pixel."""
-    axes = ((0, 2, heights, new_heights), (1, 3, widths, new_widths))
-    scaled = boxes.copy()
-    for start, length, old, new in axes:
-        scale, end = new / old, boxes[:, start] + boxes[:, length]
-        scaled[:, start] = np.minimum(np.rint(boxes[:, start] * scale), new - 1)
-        scaled[:, length] = np.maximum(np.rint(end * scale) - scaled[:, start], 1)
-    return scaled
-
-
 # (uint8 pixels [H, W, C], height, width, interpolation) to the same image at that size, antialiased
 Resize = Callable[[np.ndarray, int, int, str], np.ndarray]
 

@@ -11,7 +11,7 @@ from launcher.config.yaml_file import read_mapping
 from launcher.console import console
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.values import FFCVFiles, FFCVValues
+from launcher.data.ffcv.values import FFCVFile, FFCVValues
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.layout import is_no_folder
 from launcher.data.split import Split
@@ -90,7 +90,7 @@ def note_on_files(composed: Composed, plan: Plan) -> list[str]:
     if saved < max(_NOTED, _measured()["prepare"]["margin"] * cost.writing) or not _may_be_beside(plan.config):
         return []
     values = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")
-    loader = FFCVLoader(**{**values, "files": FFCVFiles(**values["files"])})
+    loader = FFCVLoader(**{**values, "files": FFCVFile(**values["files"])})
     command = FFCVDataset(loader, dataset, plan.config.seed, task.labelled).command
     return [
         f"reading the images: to load {count_of(plan.epochs, 'epoch')} takes {count_of(usable_cores(), 'core')} "

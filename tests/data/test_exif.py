@@ -32,10 +32,6 @@ STORED = {
 }
 WHOLE = ["image.scale=[1.0,1.0]", "image.ratio=[1.5,1.5]", "image.flip=0.0", "dataloader.workers=1", "batch_size=8"]
 CROP = ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"]
-SMALL = [
-    *("dataloader.files.max_side=120", "dataloader.files.small_side=60", "dataloader.files.small_jpeg_share=1.0"),
-    *("algorithms.progressive_resizing=on", "algorithms.progressive_resizing.where=loader"),
-]
 
 
 def save(orientation: int, file: Path | io.BytesIO, kind: str) -> None:
@@ -149,9 +145,8 @@ def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(kind: type) -> N
         ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0"],
         [*CROP, "dataloader.decode=crop"],
         [*CROP, "dataloader.decode=crop", "dataloader.dct_scaling=true"],
-        ["dataloader=ffcv", *SMALL],
     ],
-    ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling", "small"],
+    ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling"],
 )
 def test_every_loader_yields_upright_images(folder: Path, tmp_path: Path, words: list[str]) -> None:
     if "dataloader=ffcv" in words:

@@ -15,7 +15,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.data.ffcv import beton, encoder, prepare, unfinished
 from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
-from launcher.data.ffcv.dataset import FFCVDataset, file_name, full_values
+from launcher.data.ffcv.dataset import FFCVDataset, file_name
 from launcher.data.ffcv.encoder import aligned_interval
 from launcher.errors import UserError
 from tests.commands import output_of, refused
@@ -57,7 +57,7 @@ def test_unusual_images_are_converted_and_counted(odd: Path) -> None:
     train, _ = write_files(odd)
     manifest = read_manifest(train)
     assert (manifest.samples, manifest.classes, manifest.bytes) == (13, ["a", "b"], train.stat().st_size)
-    assert manifest.values == dataclasses.asdict(full_values(FILES))
+    assert manifest.values == dataclasses.asdict(FILES)
     assert manifest.converted == {"CMYK": 1, "L": 1, "RGBA": 1, "P": 1, "PNG named .jpeg": 1}
     assert len(stream(make_loaders(odd, "dataloader=ffcv", "dataset.train_samples=null"), epochs=(0,))) == 1
 

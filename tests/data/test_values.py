@@ -17,7 +17,7 @@ from torchvision.transforms import v2 as T
 from launcher.config.compose import compose
 from launcher.data.builtin import ensure_folder
 from launcher.data.ffcv import decoder
-from launcher.data.ffcv.beton import JPEG, open_beton
+from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.data.loading import Loaders
@@ -98,20 +98,6 @@ def test_a_loader_of_masks_has_the_workers_and_batches_ahead_of_the_config(tmp_p
     words = ["task=segmentation", "model=unet", "task.classes=[a,b]", "dataset.val_split=0.2", "dataloader=masks"]
     loaders = make_loaders(tmp_path, *words, "batch_size=1", "dataloader.workers=3", "dataloader.prefetch=3")
     assert requested(loaders) == 3 * 3 + 1
-
-
-def test_of_small_copies_the_share_of_the_config_is_jpeg(image_folder: Path, tmp_path: Path) -> None:
-    """The share of full images is another one."""
-    words = [
-        "dataloader.files.jpeg_share=1.0",
-        "dataloader.files.small_side=24",
-        "dataloader.files.small_jpeg_share=0.5",
-    ]
-    write_files(image_folder, *words, f"dataloader.folder={tmp_path}")
-    (small,) = tmp_path.glob("train-24px*.beton")
-    modes = open_beton(small).rows["f0"]["mode"]
-    assert len(modes) == 42
-    assert 8 < (modes == JPEG).sum() < 34
 
 
 @pytest.mark.parametrize("decode", ["whole", "crop"])

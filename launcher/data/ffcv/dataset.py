@@ -5,20 +5,17 @@ from pathlib import Path
 from shlex import quote
 from typing import Self
 
-import numpy as np
-
 from launcher import paths
 from launcher.config.schema import Dataset, RunConfig
 from launcher.config.yaml_file import read_mapping
 from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
-from launcher.data.ffcv.values import FFCVFile, FFCVFiles, FFCVValues
+from launcher.data.ffcv.values import FFCVFile, FFCVValues
 from launcher.data.sources.layout import FFCV, is_no_folder
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
-_SMALL_SIDE = "dataloader.files.small_side"
 _SUFFIX = ".beton"
 
 
@@ -49,7 +46,7 @@ class FFCVDataset:
         Raises UserError if no folder is set.
         """
         file = getattr(self.loader, split)
-        return Path(file) if file is not None else self._written(split, self.loader.files)
+        return Path(file) if file is not None else self._written(split)
 
     @property
     def are_given(self) -> bool:
@@ -77,40 +74,23 @@ class FFCVDataset:
         dataset, loader = self.dataset, self.loader
         if loader.train or loader.val or dataset.folds or not (dataset.is_built_in or dataset.path):
             return False
-        return not all(is_there(path) for _, path, _ in self.written())
+        return not all(is_there(path) for _, path in self.written())
 
     def are_written(self) -> bool:
-        """Return whether all files of `train prepare` are there, with their manifests; raises as `open_small`."""
+        """Return whether all files of `train prepare` are there, with their manifests; raises as `path`."""
         if self.dataset.path is None:
             return False
-        return all(is_there(one) and is_there(manifest_path(one)) for _, one, _ in self.written())
+        return all(is_there(one) and is_there(manifest_path(one)) for _, one in self.written())
 
-    def written(self) -> list[tuple[str, Path, FFCVFile]]:
-        """Return split, path and settings of each file that `train prepare` writes; raises as `open_small`."""
-        full, small = full_values(self.loader.files), small_values(self.loader.files)
-        files = [(split, self.path(split), full) for split in SPLITS]
-        return [*files, ("train", self._written("train", small), small)] if small else files
+    def written(self) -> list[tuple[str, Path]]:
+        """Return split and path of each file that `train prepare` writes; raises as `path`."""
+        return [(split, self.path(split)) for split in SPLITS]
 
-    def open_small(self, full: Beton) -> Beton | None:
-        """Open the file of small training images of `full`, or return None if the config has none.
-
-        Raises UserError if the file is missing, damaged, or contains other images, these would not be smaller, or no
-        folder is set.
-        """
-        if (values := small_values(self.loader.files)) is None:
-            return None
-        path = self._written("train", values)
-        small = self._open(path, _SMALL_SIDE)
-        if not np.array_equal(small.rows["f1"], full.rows["f1"]):
-            message = f"{path} and {full.path} hold different images; remove {path.name} and run train prepare again"
-            raise UserError(Problem(message, _SMALL_SIDE, self.loader.files.small_side))
-        return small
-
-    def _written(self, split: str, values: FFCVFile) -> Path:
+    def _written(self, split: str) -> Path:
         """Return where `train prepare` writes a split."""
         fraction = self.dataset.val_split
         drawn = f"-val{100 * fraction:g}-seed{self.seed}" if fraction is not None else ""
-        return self._folder() / file_name(split, values, drawn)
+        return self._folder() / file_name(split, self.loader.files, drawn)
 
     def _folder(self) -> Path:
         if self.loader.folder is not None:
@@ -143,24 +123,6 @@ class FFCVDataset:
         usual = read_mapping(paths.CONF / "dataloader" / "ffcv.yaml")["files"]
         changed = {name: value for name, value in asdict(self.loader.files).items() if value != usual[name]}
         return words + "".join(f" dataloader.files.{name}={value}" for name, value in changed.items())
-
-
-def full_values(files: FFCVFiles) -> FFCVFile:
-    """Return the settings of the files of full images."""
-    return FFCVFile(files.max_side, files.jpeg_share, files.quality, files.restart_interval)
-
-
-def small_values(files: FFCVFiles) -> FFCVFile | None:
-    """Return the settings of the file of small training images, or None if the config has none.
-
-    Raises UserError if the small images would not be smaller.
-    """
-    if files.small_side is None:
-        return None
-    if files.small_side >= files.max_side:
-        message = f"must be below dataloader.files.max_side ({files.max_side}); set {files.max_side // 2}, half of it"
-        raise UserError(Problem(message, _SMALL_SIDE, files.small_side))
-    return FFCVFile(files.small_side, files.small_jpeg_share, files.quality, files.restart_interval)
 
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:

@@ -29,7 +29,6 @@ def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
     if has_counts(config.dataset) and not (must_exist or files.are_given):
         return Inspection(config, [])
     train, val = files.open("train"), files.open("val")
-    files.open_small(train)
     where = train.path.parent
     if train.manifest and val.manifest and train.manifest.classes != val.manifest.classes:
         different = sorted({*train.manifest.classes} ^ {*val.manifest.classes})
@@ -71,7 +70,7 @@ def are_of_images(config: RunConfig) -> bool:
 
     Lists many images only if a folder or archive of them has changed since; raises UserError if there are none.
     """
-    paths = [path for _, path, _ in FFCVDataset.of(config).written()]
+    paths = [path for _, path in FFCVDataset.of(config).written()]
     manifests = [manifest for path in paths if (manifest := read_manifest(path)) is not None]
     root = Path(str(config.dataset.path))
     if len(manifests) < len(paths) or is_remote(str(root)):

@@ -1,9 +1,8 @@
 """Read FFCV files: the same samples as launcher.data.worker_processes, decoded by threads."""
 
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from launcher.config.schema import RunConfig
-from launcher.data.batch import Loaded
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.crops import boxes_of, centre_boxes, same_parts
+from launcher.data.crops import boxes_of, centre_boxes
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
 from launcher.data.ffcv.values import FFCVValues
-from launcher.data.images import ChangeImage, ImageReader, Reader
+from launcher.data.images import ChangeImage, Reader
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
@@ -54,33 +51,26 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     config = plan.config
     files = FFCVDataset.of(config)
     train, val = files.open("train"), files.open("val")
-    small = files.open_small(train)
     named = read_labels(config, train.manifest.classes) if train.manifest else None
     if named:
         named = in_classes_of(opening.classes, *named, train.path)
     check_counts(plan, len(named[0]) if named else max(train.classes, val.classes), train.samples, train.path)
-    sizes = [file.bytes for file in (train, val, small) if file is not None]
+    sizes = [file.bytes for file in (train, val)]
     preload, line = choose(values.os_cache, sizes, usable_memory()[1])
     if shard.rank == 0:
         print(line, flush=True)
     pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
     partly, scaled = values.decode == "crop", values.dct_scaling
-    crops = partial(pool, only_crop=partly, scaled=scaled, change_image=opening.change_image)
     short = plan.config.scaled_size(config.image.eval_resize)
-    centres = pool(val, lambda request: centre_boxes(*val.sizes(request.indices), short, request.view))
-    full = crops(train, partial(_crops, config, train, train))
-    if small is None:
-        return full, centres
-    return FullAndSmall(
-        partial(values.reads_small, plan), full, crops(small, partial(_crops, config, train, small))
-    ), centres
 
+    def crops(request: Request) -> np.ndarray:
+        return boxes_of(crops_of(config)(request.moment.epoch, request.indices), *train.sizes(request.indices))
 
-def _crops(config: RunConfig, full: Beton, stored: Beton, request: Request) -> np.ndarray:
-    """Draw the crops of the full images, as the same parts of the images in `stored`."""
-    sizes = full.sizes(request.indices)
-    boxes = boxes_of(crops_of(config)(request.moment.epoch, request.indices), *sizes)
-    return same_parts(boxes, *sizes, *stored.sizes(request.indices))
+    def centres(request: Request) -> np.ndarray:
+        return centre_boxes(*val.sizes(request.indices), short, request.view)
+
+    changed = partial(pool, only_crop=partly, scaled=scaled, change_image=opening.change_image)
+    return changed(train, crops), pool(val, centres)
 
 
 class DecodingPool(ThreadedReader):
@@ -166,27 +156,3 @@ def _read_all(path: Path) -> None:
     with suppress(OSError), path.open("rb", buffering=0) as file:
         while file.readinto(chunk):
             pass
-
-
-class FullAndSmall(ImageReader):
-    """Read the small images at steps whose crops are small enough, else the full ones."""
-
-    def __init__(self, is_small: Callable[[int], bool], full: DecodingPool, small: DecodingPool):
-        """is_small: of a step."""
-        self.labels, self.classes = full.labels, full.classes
-        self._is_small, self._full, self._small = is_small, full, small
-
-    def batches(self, requests: Iterable[Request]) -> Iterator[Loaded]:
-        # note: no prefetch across a change of the file, which happens once per run
-        for is_small, some in itertools.groupby(requests, lambda request: self._is_small(request.moment.step)):
-            yield from (self._small if is_small else self._full).batches(some)
-
-    def measure(self, index: int) -> tuple[int, int, int]:
-        return self._full.measure(index)
-
-    def stalled(self, seconds: float) -> Path | str | None:
-        return self._full.stalled(seconds) or self._small.stalled(seconds)
-
-    def close(self) -> None:
-        self._full.close()
-        self._small.close()

@@ -56,7 +56,7 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
             raise UserError(Problem(message, f"dataloader.{split}", file))
     jobs: dict[str, _Job] = {}
     files = data.written()
-    if not all(is_written(path) for _, path, _ in files):
+    if not all(is_written(path) for _, path in files):
         # note: a validation split is drawn from the readable images
         bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
         train, val = images or splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
@@ -64,11 +64,11 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> 
             check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
         skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
         workers = usable_cores() if loader.workers == "auto" else loader.workers
-        job = partial(_Job, dataset, workers, report, known_as(dataset, train, val))
+        job = partial(_Job, dataset, loader.files, workers, report, known_as(dataset, train, val))
         jobs = {"train": job(train, skipped), "val": job(val, {})}
-    for split, path, values in files:
+    for split, path in files:
         if not is_written(path):
-            yield path, jobs[split].write(path, values)
+            yield path, jobs[split].write(path)
             continue
         file = open_beton(path)
         assert file.manifest is not None
@@ -83,8 +83,7 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
     Raises UserError if a file or manifest is missing, or they differ.
     """
     splits = [data.open(split) for split in SPLITS]
-    small = data.open_small(splits[0])
-    for file in [*splits, *([small] if small else [])]:
+    for file in splits:
         if file.manifest is None:
             raise UserError(f"{file.path} has no manifest; remove it and run train prepare")
         of = _checksum if file.manifest.sha256_of == "images" else _checksum_of_all
@@ -145,20 +144,21 @@ class _Job:
     """
 
     dataset: Dataset
+    values: FFCVFile
     workers: int
     report: Report
     known_as: str | None
     source: Split
     skipped: dict[str, str]
 
-    def write(self, path: Path, values: FFCVFile) -> Manifest:
-        """Write a file of these values and its manifest, or continue what was stored of it."""
+    def write(self, path: Path) -> Manifest:
+        """Write a file and its manifest, or continue what was stored of it."""
         source = self.source
-        identity = identity_of(source, values, upright=self.dataset.exif_orientation)
+        identity = identity_of(source, self.values, upright=self.dataset.exif_orientation)
         try:
-            unfinished = UnfinishedFile(path, len(source.labels), values.max_side, identity)
+            unfinished = UnfinishedFile(path, len(source.labels), self.values.max_side, identity)
             with closing(unfinished), unfinished.alone():
-                return self._write(unfinished, path, values)
+                return self._write(unfinished, path)
         except (FileExistsError, NotADirectoryError):
             message = "is a file, or below one; choose a folder"
             raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
@@ -167,9 +167,9 @@ class _Job:
             message += "run the same command to resume"
             raise Unwritable(Problem(message, "dataloader.folder", path.parent)) from None
 
-    def _write(self, unfinished: UnfinishedFile, path: Path, values: FFCVFile) -> Manifest:
+    def _write(self, unfinished: UnfinishedFile, path: Path) -> Manifest:
         source, entries = self.source, listed(self.source)
-        bad = self._add_all(unfinished, values, [size for _, size in entries])
+        bad = self._add_all(unfinished, [size for _, size in entries])
         shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
         if len(bad) == len(source.files):
             raise UserError(f"no image in {_root(source)} can be decoded: {shown}; set another dataset.path")
@@ -183,7 +183,7 @@ class _Job:
                 split=source.split,
                 samples=finished.samples,
                 classes=source.classes,
-                values=dataclasses.asdict(values),
+                values=dataclasses.asdict(self.values),
                 exif_orientation=self.dataset.exif_orientation,
                 converted=finished.converted,
                 skipped={**self.skipped, **bad},
@@ -196,13 +196,13 @@ class _Job:
             atomic.write_text(manifest_path(path), json.dumps(dataclasses.asdict(manifest), indent=1) + "\n")
         return manifest
 
-    def _add_all(self, unfinished: UnfinishedFile, values: FFCVFile, sizes: Sequence[int | None]) -> dict[str, str]:
+    def _add_all(self, unfinished: UnfinishedFile, sizes: Sequence[int | None]) -> dict[str, str]:
         """Encode and store missing images, given the bytes of all; return those that cannot be decoded, and why."""
         missing, total = unfinished.missing(sizes, self.report), len(sizes)
         if not missing:
             return {}
         files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
-        encoder = Encoder(unfinished, files, values, upright=upright)
+        encoder = Encoder(unfinished, files, self.values, upright=upright)
         bad: dict[str, str] = {}
 
         def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[int]:

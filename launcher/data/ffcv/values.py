@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, AnyPath, Count, Probability
 from launcher.data.loaders.base import DecodingLoader
 
@@ -24,14 +23,6 @@ class FFCVFile:
     jpeg_share: Probability
     quality: Annotated[int, Field(ge=1, le=100)]
     restart_interval: Annotated[int, Field(ge=0, le=65535)]
-
-
-@dataclass(frozen=True, config=STRICT)
-class FFCVFiles(FFCVFile):
-    """Files of `train prepare`; `small_side` adds training images with that longest side."""
-
-    small_side: Annotated[int, Field(ge=16, le=4096)] | None
-    small_jpeg_share: Probability
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -51,13 +42,4 @@ class FFCVValues(DecodingLoader):
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
     decode: Literal["whole", "crop"]
     dct_scaling: bool
-    files: FFCVFiles
-
-    def reads_small(self, plan: RunPlan, step: int) -> bool:
-        """Return whether a step's crops come from the small images beside the full ones (`files.small_side`).
-
-        They do if none is enlarged more than the same crop of the full image at the largest size.
-        """
-        if self.files.small_side is None:
-            return False
-        return plan.loaded_view(step) * self.files.max_side <= plan.full_view * self.files.small_side
+    files: FFCVFile

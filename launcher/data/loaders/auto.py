@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import LoaderConfig
 from launcher.config.fields import STRICT, AnyPath, Count
-from launcher.data.ffcv.values import FFCVFiles
+from launcher.data.ffcv.values import FFCVFile
 from launcher.errors import UserError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class AutoLoader(LoaderConfig):
     train: AnyPath | None
     val: AnyPath | None
     os_cache: bool | Literal["auto"]
-    files: FFCVFiles
+    files: FFCVFile
 
     def instead(self, typed: Collection[str], config_with: Callable[[str], RunConfig]) -> tuple[str, str]:
         """Choose the files of `train prepare` if they are of the images of today, otherwise the images."""

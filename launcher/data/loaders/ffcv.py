@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pydantic.dataclasses import dataclass
 
-from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.config.schema import RunConfig
 from launcher.data.ffcv.values import FFCVValues
-from launcher.errors import Problem, UserError
+from launcher.errors import UserError
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
@@ -60,12 +59,3 @@ class FFCVLoader(FFCVValues):
         from launcher.data.ffcv.loader import open_readers  # note: OpenCV
 
         return open_readers(self, opening)
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.files.small_side is None or self.reads_small(plan, 0):
-            return
-        size = plan.loaded_view(0)
-        least = -(-size * self.files.max_side // plan.full_view)
-        key, value = "dataloader.files.small_side", least if size < plan.full_view else "null"
-        message = f"no step uses images this small, since all crops have at least {size} px; set {key}={value}"
-        yield Problem(message, key, self.files.small_side)
