@@ -44,14 +44,14 @@ def with_digest(text: str) -> str:
     return text + _DIGEST.format(_digest(text))
 
 
-def check_file(path: Path, option: str = "--output", hint: str = "set another name") -> None:
+def check_file(path: Path, option: str = "--output") -> None:
     """Check before the work that a file can be written: its folder exists, and it replaces no file of another program.
 
     Raises UserError, with the option of its path, if not.
     """
     if not _has_folder(path):
         raise UserError(Problem("its folder does not exist; create it first", option, path))
-    check_replaced(path, option, hint)
+    check_replaced(path, option)
 
 
 def _has_folder(path: Path) -> bool:
@@ -62,7 +62,7 @@ def _has_folder(path: Path) -> bool:
         return False
 
 
-def check_replaced(path: Path, option: str = "--output", hint: str = "set another name") -> None:
+def check_replaced(path: Path, option: str = "--output") -> None:
     """Check that a path is free, or has a file that this program has written.
 
     Raises UserError if it is no regular file, such as a device or a link, or the file has no mark of this program.
@@ -71,14 +71,14 @@ def check_replaced(path: Path, option: str = "--output", hint: str = "set anothe
         if not os.path.lexists(path):
             return
         if not S_ISREG(path.lstat().st_mode):
-            raise UserError(Problem(f"is not a regular file, and is never replaced; {hint}", option, path))
+            raise UserError(Problem("is not a regular file, and is never replaced; set another name", option, path))
         if not _is_ours(path):
-            raise UserError(Problem(f"exists and is no output of this version of train; {hint}", option, path))
+            raise UserError(Problem("exists and is no output of this version of train; set another name", option, path))
     except OSError as error:
         raise UserError(Problem(f"cannot be read: {reason(error)}", option, path)) from None
 
 
-def check_folder(folder: Path, option: str = "--output", hint: str = "set another folder") -> None:
+def check_folder(folder: Path) -> None:
     """Check before the work that a folder is missing, empty, or an earlier export, which a new one may replace.
 
     Raises UserError if not, or if it has anything but regular files and folders.
@@ -87,18 +87,17 @@ def check_folder(folder: Path, option: str = "--output", hint: str = "set anothe
         if not os.path.lexists(folder):
             return
         if not folder.is_dir():
-            raise UserError(Problem(f"is not a folder; {hint}", option, folder))
+            raise UserError(Problem("is not a folder; set another folder", "--output", folder))
         files = [path for path in folder.iterdir() if not path.name.startswith(".export")]
         for path in files:
             if not (S_ISREG(mode := path.lstat().st_mode) or S_ISDIR(mode)):
-                message = f"has {path.name}, which is not a regular file, and is never replaced; {hint}"
-                raise UserError(Problem(message, option, folder))
+                message = f"has {path.name}, which is not a regular file, and is never replaced; set another folder"
+                raise UserError(Problem(message, "--output", folder))
         if files and not _is_export(folder):
-            raise UserError(
-                Problem(f"has files that train has not written, such as {files[0].name}; {hint}", option, folder)
-            )
+            message = f"has files that train has not written, such as {files[0].name}; set another folder"
+            raise UserError(Problem(message, "--output", folder))
     except OSError as error:
-        raise UserError(Problem(f"cannot be read: {reason(error)}", option, folder)) from None
+        raise UserError(Problem(f"cannot be read: {reason(error)}", "--output", folder)) from None
 
 
 def _is_ours(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""A server of this machine with the few requests of the Hugging Face Hub that a push and a download make."""
+"""A server of this machine with the few requests of the Hugging Face Hub that an upload and a download make."""
 
 import base64
 import hashlib

@@ -28,7 +28,6 @@ FILES = {
 }
 FOLDERS = {
     "export": (["export", "run", "-o", "FOLDER"], "model.py"),
-    "push": (["push", "run", "folder:FOLDER"], "notes.txt"),
     "classes": (["eval", "run", "--by-class", "-o", "FOLDER"], "by_class.csv"),
 }
 

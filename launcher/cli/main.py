@@ -48,7 +48,6 @@ VERBS = {
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "relabel": "write a teacher's labels of crops of the training images, to distil without running it",
-    "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",

@@ -14,5 +14,5 @@ VERBS = {
         "launcher_lab.cli.report",
         "write a page, model card or MLPerf log of a run, or draw runs as a page or image",
     ),
-    "push": ("launcher_lab.cli.push", "publish a run's model with its card on the Hugging Face Hub, or in a folder"),
+    "export": ("launcher_lab.cli.export", "write a run's weights and a module that rebuilds it, here or to the Hub"),
 }

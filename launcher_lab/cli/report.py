@@ -29,7 +29,7 @@ _FORMS = (".html", ".png", ".pdf", ".svg", _CARD, _LOG)
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUNS", help="run folders, or parents of run folders")
-    what = "the .html, .png, .pdf or .svg file; of one run the model card, README.md, or MLPerf's log, mlperf.log; "
+    what = "the .html, .png, .pdf or .svg file; of one run a .md file (model card) or .log file (MLPerf's format); "
     what += "repeatable (default: the page index.html of each run)"
     parser.add_argument("-o", "--output", action="append", default=[], metavar="FILE", help=what)
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher.config.choices import HUB
 from launcher.outputs import with_digest
 from launcher.records.run_folder import RunFolder
 from launcher.weights.card import CARD
@@ -28,7 +29,6 @@ def write_files(
     folder: RunFolder,
     output: Path,
     place: str,
-    timm_name: str,
     *,
     best: bool,
     onnx: bool,
@@ -36,7 +36,7 @@ def write_files(
 ) -> Published:
     """Write the files of a run's newest or best checkpoint into a new folder.
 
-    place: how `train predict` names the model. timm_name: the same for timm. report: as in `export_run`.
+    place: hub:NAME/MODEL. report: as in `export_run`.
 
     Raises UserError as `export_run`, and if the run has no evaluation.
     """
@@ -51,7 +51,7 @@ def write_files(
         shutil.copyfile(path, output / path.name)
     use = [f"train predict {place} IMAGES", f"train model.weights={place}"]
     if has_timm:
-        use += ["", f'timm.create_model("{timm_name}", pretrained=True)']
+        use += ["", f'timm.create_model("hf-hub:{place.removeprefix(HUB)}", pretrained=True)']
     metadata, body = card(folder, step=described["step"], use=use, library="timm" if has_timm else None)
     parts = [body, *_pictures(images), *([described["note"]] if described["note"] else [])]
     text = as_text(metadata, "\n".join(parts).rstrip("\n") + "\n")

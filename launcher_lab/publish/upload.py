@@ -14,7 +14,7 @@ def check_repository(text: str, *, public: bool) -> None:
     """
     name, revision = repository(text)
     if revision is not None:
-        raise UserError(f"{text} has a revision, and a push makes a new one; remove what follows the @")
+        raise UserError(f"{text} has a revision, and an upload makes a new one; remove what follows the @")
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import RepositoryNotFoundError
 

@@ -157,7 +157,6 @@ def test_help_prints_the_usage_of_a_verb_and_the_keys_of_a_word(word: str, expec
     [
         ("plann", "did you mean train help plan?"),
         ("imag.scale", "did you mean train help image.scale?"),
-        ("push_to_hub", "did you mean train help push?"),
         ("hotter", "is a recipe; type train plan recipe=hotter"),
         ("zzzqqq", "no such verb or key; `train --help` lists the verbs"),
     ],

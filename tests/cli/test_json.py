@@ -51,7 +51,7 @@ TYPED = {
     "speedrun": ["speedrun", "--verify", "record"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
-    "push RUN PLACE": ["push", "runs/a", "hub:me/a", "--dry-run"],
+    "export RUN hub:NAME/MODEL": ["export", "runs/a", "hub:me/a", "--dry-run"],
 }
 
 

@@ -1,4 +1,4 @@
-"""`train push` by the real command: to a folder, and to a server that speaks the Hub's requests."""
+"""`train export RUN hub:NAME/MODEL` by the real command, to a server that speaks the Hub's requests."""
 
 import json
 import os
@@ -14,7 +14,9 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
-from tests.commands import execute, output_of, refused
+from launcher.records.run_folder import RunFolder
+from launcher_lab.publish.files import Published, write_files
+from tests.commands import output_of, refused
 from tests.images import write_images
 from tests.local_hub import TOKEN, Hub, local_hub
 from tests.runs import SHAPES, SMALL
@@ -34,7 +36,7 @@ print(json.dumps([network(torch.randn(2, 3, 32, 32)).tolist(), network.pretraine
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a run of torchvision's ResNet-18, runs/small, and images."""
-    folder = tmp_path_factory.mktemp("push")
+    folder = tmp_path_factory.mktemp("publish")
     finished(folder / "runs", *PLAIN)
     write_images(folder / "images", {"train": 1, "val": 1})
     return folder
@@ -47,7 +49,7 @@ def hub() -> Iterator[Hub]:
 
 
 def test_a_pushed_model_is_read_back_with_equal_bits_by_train_and_by_timm(folder: Path, hub: Hub) -> None:
-    output, errors = hub.train(folder, "push", "runs/small", "hub:me/small")
+    output, errors = hub.train(folder, "export", "runs/small", "hub:me/small")
     assert (output, errors.count("note")) == (f"{hub.address}/me/small\n", 0)
     assert hub.private == {"me/small": True}
     assert hub.files["me/small"].keys() == FILES
@@ -84,16 +86,16 @@ def test_a_dry_run_prints_what_goes_and_sends_nothing(
     # note: neither reads a token nor calls the Hub
     monkeypatch.setattr("huggingface_hub.HfApi", None)
     monkeypatch.setattr("huggingface_hub.get_token", None)
-    *files, last = output_of("push", "runs/small", "hub:me/dry", "--dry-run").splitlines()
+    *files, last = output_of("export", "runs/small", "hub:me/dry", "--dry-run").splitlines()
     assert last == "5 files for hub:me/dry, private; nothing was sent"
     assert {line.split()[1] for line in files} == FILES
-    document = json.loads(output_of("push", "runs/small", "hub:me/dry", "--dry-run", "--json", "--public"))
+    document = json.loads(output_of("export", "runs/small", "hub:me/dry", "--dry-run", "--json", "--public"))
     assert (document["public"], document["timm"], document["address"]) == (True, True, None)
     assert {one["file"] for one in document["files"]} == FILES
 
 
 def test_errors_of_the_hub_are_one_line(folder: Path, hub: Hub) -> None:
-    push = ("push", "runs/small", "hub:me/errors")
+    push = ("export", "runs/small", "hub:me/errors")
     assert "needs a token of the Hub; run `hf auth login`" in hub.train(folder, *push, token=None, code=2)[1]
     wrong = hub.train(folder, *push, token="hf_wrong", code=2)[1]
     assert "the Hub refuses your token (401)" in wrong
@@ -126,37 +128,30 @@ def test_errors_of_the_hub_are_one_line(folder: Path, hub: Hub) -> None:
     assert "error: model.weights=hub:me/no: does not exist" in hub.train(folder, *words, code=2)[1]
 
 
-def test_a_folder_has_the_same_files_and_an_onnx_file_on_request(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked_checks: None
-) -> None:
-    monkeypatch.chdir(folder)
+def test_images_and_an_onnx_file_on_request_are_published_too(folder: Path, hub: Hub) -> None:
     (folder / "runs" / "small" / "confusion.png").write_bytes(b"png")
-    assert execute("push", "runs/small", f"folder:{tmp_path}/out", "--onnx")[:2] == (0, f"{tmp_path}/out\n")
+    hub.train(folder, "export", "runs/small", "hub:me/onnx", "--onnx")
     (folder / "runs" / "small" / "confusion.png").unlink()
-    files = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
     of_onnx = {f"onnx/{name}" for name in ("model.onnx", "model.py", "model_card.json")}
-    assert files == FILES | of_onnx | {"confusion.png"}
-    assert "![confusion matrix](confusion.png)" in (text := (tmp_path / "out" / "README.md").read_text())
-    assert str(tmp_path) not in text
+    assert hub.files["me/onnx"].keys() == FILES | of_onnx | {"confusion.png"}
+    assert "![confusion matrix](confusion.png)" in (text := hub.files["me/onnx"]["README.md"].decode())
+    assert str(folder) not in text
     assert "| top-1 |" in text
-    assert "train predict out IMAGES" in text
-    assert {path.name for path in tmp_path.iterdir()} == {"out"}
-    assert execute("predict", f"{tmp_path}/out", "images/val")[0] == 0
+
+
+def published(run: RunFolder, output: Path) -> Published:
+    return write_files(run, output, "hub:me/out", best=False, onnx=False, report=lambda *_: None)
 
 
 def test_a_network_that_timm_lacks_travels_with_its_code(tmp_path: Path, forked_checks: None) -> None:
-    run = finished(tmp_path)
-    code, _, errors = execute("push", str(run.path), f"folder:{tmp_path}/out")
-    assert code == 0
-    assert "note: timm has no equal network" in errors
+    assert not published(finished(tmp_path), tmp_path / "out").timm
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"config.json"}
     assert "timm.create_model" not in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_a_model_of_timm_keeps_its_arguments(tmp_path: Path, forked_checks: None) -> None:
     words = [*PLAIN, "model=timm", "model.architecture=vit_tiny_patch16_224", "model.img_size=32"]
-    run = finished(tmp_path, *words)
-    assert execute("push", str(run.path), f"folder:{tmp_path}/out")[0] == 0
+    assert published(finished(tmp_path, *words), tmp_path / "out").timm
     values = json.loads((tmp_path / "out" / "config.json").read_text())
     assert values["model_args"] == {"img_size": 32}
     assert timm.create_model(f"local-dir:{tmp_path}/out", pretrained=True).patch_embed.img_size == (32, 32)
@@ -165,16 +160,18 @@ def test_a_model_of_timm_keeps_its_arguments(tmp_path: Path, forked_checks: None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["me/small"], "me/small is not a place to publish; type hub:NAME/MODEL or folder:PATH"),
+        (["me/small"], "me/small is not a place to publish; type hub:NAME/MODEL, or -o FOLDER"),
         (["hub:small"], "hub:small is not a repository of the Hub; type hub:NAME/MODEL"),
         (["hub:me/small@v1"], "hub:me/small@v1 has a revision"),
-        (["folder:out", "--public"], "--public is for hub:NAME/MODEL; remove it"),
-        (["folder:runs/small"], "is not a folder for a model"),
+        (["folder:out"], "folder:out is not a place to publish; type hub:NAME/MODEL, or -o FOLDER"),
+        (["--public"], "--public is for hub:NAME/MODEL; add it, or remove --public"),
+        (["--dry-run"], "--dry-run is for hub:NAME/MODEL; add it, or remove --dry-run"),
+        (["hub:me/small", "-o", "out"], "--output is for an export to a folder; remove it, or hub:me/small"),
     ],
 )
 def test_a_wrong_place_is_refused(
     folder: Path, words: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    assert message in refused("push", "runs/small", *words)
+    assert message in refused("export", "runs/small", *words)
     assert not os.path.lexists("out")
