@@ -70,7 +70,7 @@ def test_each_earlier_format_has_samples(number: int) -> None:
         (["diff", "run", "numbers"], "loss.name"),
         (["ls", "runs", "."], "finished  top-1 15.00%"),
         (["report", ".", "--output", "report.html"], "2 runs, 2 points"),
-        (["mlperf", "run"], "mlperf.log"),
+        (["report", "run", "--output", "mlperf.log"], "mlperf.log"),
         (["export", "run", "--output", "again"], "again/model.safetensors"),
         (["export", "numbers"], None),
         (["eval", "run", "--by-class"], "recall (top-1)"),
