@@ -48,6 +48,7 @@ VERBS = {
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "relabel": "write a teacher's labels of crops of the training images, to distil without running it",
+    "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
@@ -57,7 +58,8 @@ _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher
 for _added in registered(plugins.VERBS).values():
     for _verb, (_module, _meaning) in _added.items():
         VERBS.setdefault(_verb, _meaning)
-        _MODULES.setdefault(_verb, _module)
+        # note: a package may extend a verb, such as export by places
+        _MODULES[_verb] = _module
 
 # The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
 _OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit")

@@ -293,7 +293,7 @@ def test_the_error_for_missing_onnx_packages_has_the_install_command(
     tmp_path: Path, tiny_networks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = finished(tmp_path)
-    monkeypatch.setattr("launcher_lab.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
+    monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
     assert f"onnx and onnxscript and onnxruntime; run {how_to_add('onnx')}" in refused_command(
         "export", str(folder.path), "--onnx"
     )
