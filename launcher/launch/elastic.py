@@ -13,17 +13,15 @@ from torch.distributed.elastic.agent.server import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousStateError,
     RendezvousTimeoutError,
 )
 
 from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
-from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
+from launcher.launch.rendezvous import Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
 from launcher.probe import numa_cores, rank_cores
 from launcher.rank.main import log_file
@@ -129,55 +127,40 @@ class Launcher:
 
     def _attempts(self) -> Failure | None:
         """Make attempts until one succeeds or no restart is left."""
-        most = self._launch.max_restarts
+        # note: several nodes are restarted together, by what has started their commands
+        most = self._launch.max_restarts if self._launch.nnodes == 1 else 0
         for restart in range(1, most + 2):
             failure = self._attempt_with_all_nodes()
             if failure is None or self._request.requested or failure.repeats or is_gone(self._run_folder):
                 break
             # note: an error that a rank raises before the first checkpoint would repeat
             has_saved = RunFolder(self._run_folder).newest_step() is not None
-            if restart > most or not (failure.from_outside or has_saved or self._launch.nnodes > 1):
+            if restart > most or not (failure.from_outside or has_saved):
                 break
             self._follower.skip()
             self._follower.print(f"{failure.message}\nrestarting from the newest checkpoint ({restart} of {most})")
         return failure
 
     def _attempt_with_all_nodes(self) -> Failure | None:
-        """Make one attempt; repeat it after lost nodes have reconnected, unless a stop was requested.
+        """Make one attempt, after the node that serves the rendezvous has started.
 
-        Raises MachineError if they do not connect within `launch.rdzv_timeout`, or ended the run.
+        Raises MachineError if not all nodes connect within `launch.rdzv_timeout`.
         """
-        lost = float("inf")
+        end, launch = time.monotonic() + self._launch.rdzv_timeout, self._launch
         while True:
             try:
                 return self._attempt()
             except RendezvousError as error:
                 if self._request.requested:
                     return None
-                if isinstance(error, RendezvousClosedError):
-                    raise MachineError("another node ended the run; see the error in its terminal") from None
-                if isinstance(error, PeersRejoin):
-                    self._follower.print("another node has restarted; restarting from the newest checkpoint with it")
-                    continue
-                if self._watch is not None and self._watch.ranks:
-                    lost = float("inf")
-                lost = min(lost, time.monotonic())
-                self._reconnect(error, time.monotonic() - lost)
-
-    def _reconnect(self, error: RendezvousError, seconds: float) -> None:
-        """Close the connection, which was lost some seconds ago, so that the next attempt opens another.
-
-        Raises MachineError after `launch.rdzv_timeout`.
-        """
-        if seconds > self._launch.rdzv_timeout or isinstance(error, RendezvousTimeoutError):
-            missing = f"not all {self._launch.nnodes} nodes connected within {self._launch.rdzv_timeout} s"
-            remedy = "start the same command on each, or set launch.rdzv_timeout higher"
-            raise MachineError(f"launch.rdzv={self._launch.rdzv}: {missing}; {remedy}") from None
-        if seconds < _SECONDS_BETWEEN_RETRIES:
-            why = f"{error} at" if isinstance(error, RendezvousStateError) else "no connection to"
-            self._follower.print(one_line(f"{why} {self._launch.rdzv}; retrying until the other nodes start"))
-        self._rendezvous = None
-        time.sleep(_SECONDS_BETWEEN_RETRIES)
+                if time.monotonic() > end or isinstance(error, RendezvousTimeoutError):
+                    missing = f"not all {launch.nnodes} nodes connected within {launch.rdzv_timeout} s"
+                    remedy = "start the same command on each, or set launch.rdzv_timeout higher"
+                    raise MachineError(f"launch.rdzv={launch.rdzv}: {missing}; {remedy}") from None
+                if self._rendezvous is not None:
+                    raise MachineError("another node has ended, or the connection to it is lost") from None
+            self._follower.print(f"no connection to {launch.rdzv}; retrying until the other nodes start")
+            time.sleep(_SECONDS_BETWEEN_RETRIES)
 
     def _attempt(self) -> Failure | None:
         """Start the ranks and wait for their end; return None if they succeeded or were stopped."""
@@ -206,7 +189,7 @@ class Launcher:
             finally:
                 remove_semaphores(scratch)
             if result is None:
-                raise RendezvousClosedError
+                raise RendezvousConnectionError("another node ended the run")
             if self._killed or not result.is_failed():
                 if watch.was_stopped and not self._request.requested:
                     self._follower.print("stopped, since a rank or another node has received a stop signal")

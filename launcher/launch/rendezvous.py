@@ -4,48 +4,35 @@ Elastic's own rendezvous listens on all interfaces and unpickles what it receive
 """
 
 import errno
-import json
 import logging
 import os
 import queue
-import secrets
 import socket
 import threading
 import time
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
 import psutil
 import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import (
-    RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousError,
     RendezvousHandler,
     RendezvousInfo,
-    RendezvousStateError,
     RendezvousStoreInfo,
     RendezvousTimeoutError,
 )
 
 from launcher.config.fields import host_and_port
 from launcher.config.schema import Launch
-from launcher.errors import Problem, UserError
+from launcher.errors import MachineError, Problem, UserError
 from launcher.installation import page
 from launcher.rank.signs import INTERFACE
 
 _STORE_SECONDS = 8  # time limit of the store; a node that loses its connection fails after it
 _SECONDS_BETWEEN_POLLS = 0.5
-_SECONDS_OF_A_POLL = 5.0  # a node that has polled within them is ready
-_SECONDS_TO_LIVE = 15.0  # without a poll, after which a node is lost
-_STATE = "state"
 _LOOPBACK = "127.0.0.1"
-
-
-class PeersRejoin(RendezvousError):
-    """Another node has restarted and waits at the rendezvous: this one must restart too."""
 
 
 class Rendezvous(RendezvousHandler):
@@ -91,124 +78,36 @@ class _PolledStore:
             time.sleep(_SECONDS_BETWEEN_POLLS)
 
 
-@dataclass(frozen=True)
-class _State:
-    """What the nodes agree on: the members of the current round, and the nodes that wait for the next one."""
-
-    round: int = 0
-    members: list[str] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    closed: bool = False
-
-    def encoded(self) -> str:
-        return json.dumps(asdict(self))
-
-
 class NodesRendezvous(Rendezvous):
-    """The rendezvous of a fixed number of nodes, whose state is JSON in a store; the ranks use the same store.
+    """The rendezvous of a fixed number of nodes, each of which joins once; the ranks use the same store.
 
-    A round starts when all nodes wait for it and poll. A node that is lost or restarts ends the round of the others.
-
-    Every method raises RendezvousConnectionError if the store cannot be reached.
+    The node that serves the store is the first, and the store counts the others.
     """
 
-    def __init__(self, store: dist.TCPStore, nodes: int, address: str, join_seconds: float):
-        self._store, self._nodes, self._join_seconds = store, nodes, join_seconds
-        self._name = f"{address}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._round = 0
-        self._polls: dict[str, tuple[bytes, float]] = {}
-        self._call("compare_set", _STATE, "", _State().encoded())
-
-    def get_run_id(self) -> str:
-        """Return a name of the round, by which its ranks prefix their keys."""
-        return f"train-{self._round}"
+    def __init__(self, store: dist.TCPStore, nodes: int, join_seconds: float, *, serves: bool):
+        self._store, self._nodes, self._seconds = store, nodes, join_seconds
+        self._number = 0 if serves else int(store.add("nodes", 1))
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Wait for all nodes.
 
-        Raises RendezvousClosedError if one has ended the run, and RendezvousTimeoutError if some do not connect.
+        Raises RendezvousTimeoutError if some do not connect, RendezvousConnectionError if the store is lost, and
+        MachineError if there are too many nodes.
         """
-        end = time.monotonic() + self._join_seconds
-        while not (state := self._joined()):
-            if time.monotonic() > end:
-                raise RendezvousTimeoutError
-            time.sleep(_SECONDS_BETWEEN_POLLS)
-        self._round = state.round
-        store: Any = _PolledStore(dist.PrefixStore(f"nodes-{state.round}", self._store))
-        address = RendezvousStoreInfo(self._store.host, self._store.port)
-        return RendezvousInfo(store, state.members.index(self._name), self._nodes, address)
-
-    def num_nodes_waiting(self) -> int:
-        """Return 0; raise PeersRejoin if another node waits in place of a lost member, or a member itself."""
-        state, _ = self._read()
-        self._poll(state)
-        for node in state.members if state.waiting else ():
-            if node in state.waiting or not self._polled(node, _SECONDS_TO_LIVE):
-                raise PeersRejoin
-        return 0
-
-    def is_closed(self) -> bool:
-        return self._read()[0].closed
-
-    def set_closed(self) -> None:
-        while not (read := self._read())[0].closed:
-            self._replace(read, replace(read[0], closed=True))
-
-    def shutdown(self) -> bool:
-        """End the run of all nodes."""
-        with suppress(RendezvousError):
-            self.set_closed()
-            return True
-        return False
-
-    def _joined(self) -> _State | None:
-        """Return the state if a new round has this node, else wait for one, or start it if all nodes are ready."""
-        read = state, _ = self._read()
-        if state.closed:
-            raise RendezvousClosedError
-        if state.round > self._round and self._name in state.members:
-            return state
-        self._poll(state)
-        waiting = sorted({self._name, *(node for node in state.waiting if self._polled(node, _SECONDS_TO_LIVE))})
-        changed = replace(state, waiting=waiting)
-        if len(waiting) >= self._nodes and all(self._polled(node, _SECONDS_OF_A_POLL) for node in waiting):
-            members, later = waiting[: self._nodes], waiting[self._nodes :]
-            changed = _State(state.round + 1, members, later)
-        if changed != state:
-            self._replace(read, changed)
-        return None
-
-    def _poll(self, state: _State) -> None:
-        """Count a poll of this node, and note those of the others if a node waits."""
-        self._call("add", f"polls/{self._name}", 1)
-        nodes = sorted({*state.members, *state.waiting}) if state.waiting else []
-        counts = self._call("multi_get", [f"polls/{node}" for node in nodes]) if nodes else []
-        now = time.monotonic()
-        for node, polls in zip(nodes, counts, strict=True):
-            # note: at first a node is neither lost nor ready
-            before, since = self._polls.get(node, (polls, now - _SECONDS_OF_A_POLL))
-            self._polls[node] = polls, since if polls == before else now
-
-    def _polled(self, node: str, seconds: float) -> bool:
-        """Return whether a node has polled within some seconds."""
-        return node == self._name or time.monotonic() - self._polls[node][1] < seconds
-
-    def _read(self) -> tuple[_State, bytes]:
-        data = self._call("get", _STATE)
+        if self._number >= self._nodes:
+            raise MachineError(f"{self._nodes} nodes of the run have connected already; set launch.nnodes higher")
+        end, names = time.monotonic() + self._seconds, [f"node-{number}" for number in range(self._nodes)]
         try:
-            return _State(**json.loads(data)), data
-        except (ValueError, TypeError) as error:
-            raise RendezvousStateError("another program has written to the rendezvous") from error
-
-    def _replace(self, read: tuple[_State, bytes], state: _State) -> None:
-        """Replace the state that was read, unless another node has replaced it."""
-        self._call("compare_set", _STATE, read[1].decode(), state.encoded())
-
-    def _call(self, operation: str, *values: str | int | list[str]) -> Any:
-        try:
-            return getattr(self._store, operation)(*values)
-        except RuntimeError as error:
+            self._store.set(f"node-{self._number}", "")
+            while not self._store.check(names):
+                if time.monotonic() > end:
+                    raise RendezvousTimeoutError
+                time.sleep(_SECONDS_BETWEEN_POLLS)
+        except dist.DistError as error:
             raise RendezvousConnectionError(str(error)) from None
+        store: Any = _PolledStore(dist.PrefixStore("ranks", self._store))
+        address = RendezvousStoreInfo(self._store.host, self._store.port)
+        return RendezvousInfo(store, self._number, self._nodes, address)
 
 
 def open_rendezvous(launch: Launch) -> Rendezvous:
@@ -223,10 +122,10 @@ def open_rendezvous(launch: Launch) -> Rendezvous:
     if launch.nnodes == 1:
         return Rendezvous()
     try:
-        store = _open_store(host, port, launch.rdzv, serves=host == address)
+        store, serves = _open_store(host, port, launch.rdzv, may_serve=host == address)
+        return NodesRendezvous(store, launch.nnodes, launch.rdzv_timeout, serves=serves)
     except (OSError, RuntimeError) as error:
         raise RendezvousConnectionError(str(error)) from None
-    return NodesRendezvous(store, launch.nnodes, address, launch.rdzv_timeout)
 
 
 def who_may_connect(launch: Launch) -> str:
@@ -236,18 +135,18 @@ def who_may_connect(launch: Launch) -> str:
     return f"{who}, without encryption or password: use a network that only they can reach; see {page('security')}"
 
 
-def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dist.TCPStore:
+def _open_store(host: str, port: int, typed: str | None, *, may_serve: bool) -> tuple[dist.TCPStore, bool]:
     """Serve the store at this numeric address alone, or connect to it if it is on another node or in another process.
 
     Raises UserError for the `typed` address if another program listens there.
     """
     timeout = timedelta(seconds=_STORE_SECONDS)
-    if serves:
+    if may_serve:
         listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-            return dist.TCPStore(host, port, is_master=True, timeout=timeout, master_listen_fd=listener.detach())
+            return dist.TCPStore(host, port, is_master=True, timeout=timeout, master_listen_fd=listener.detach()), True
         except OSError as error:
             listener.close()
             if error.errno != errno.EADDRINUSE:
@@ -265,7 +164,7 @@ def _open_store(host: str, port: int, typed: str | None, *, serves: bool) -> dis
     threading.Thread(target=connect, name="rendezvous", daemon=True).start()
     with suppress(queue.Empty):
         if connection := connections.get(timeout=2 * _STORE_SECONDS):
-            return connection
+            return connection, False
         # note: fails if it was the store of a node that has ended
         socket.create_connection((host, port), _STORE_SECONDS).close()
     message = "is in use by another program, which is no node of a run; set another port"

@@ -1,20 +1,21 @@
-"""Nodes that meet, restart, are lost and end the run, as threads of one process."""
+"""Nodes that meet, are missing, or are too many, as threads of one process."""
 
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousInfo, RendezvousTimeoutError
+from torch.distributed import DistNetworkError
+from torch.distributed.elastic.rendezvous import RendezvousConnectionError, RendezvousInfo, RendezvousTimeoutError
 
 from launcher.config.compose import compose
 from launcher.config.fields import host_and_port
-from launcher.errors import UserError
+from launcher.errors import MachineError, UserError
 from launcher.launch import rendezvous
-from launcher.launch.rendezvous import PeersRejoin, Rendezvous, open_rendezvous
+from launcher.launch.rendezvous import Rendezvous, open_rendezvous
 
 Open = Callable[..., Rendezvous]
 
@@ -23,8 +24,7 @@ Open = Callable[..., Rendezvous]
 def opened(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Return a function that connects one of two nodes at a free port of this machine."""
     host = getattr(request, "param", "127.0.0.1")
-    for name, seconds in {"_SECONDS_BETWEEN_POLLS": 0.02, "_SECONDS_OF_A_POLL": 0.5, "_SECONDS_TO_LIVE": 4.0}.items():
-        monkeypatch.setattr(rendezvous, name, seconds)
+    monkeypatch.setattr(rendezvous, "_SECONDS_BETWEEN_POLLS", 0.02)
     monkeypatch.setenv(rendezvous.INTERFACE, "")
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as free:
         try:
@@ -46,59 +46,29 @@ def meet(*nodes: Rendezvous) -> list[RendezvousInfo]:
 
 
 @pytest.mark.parametrize("opened", ["127.0.0.1", "[::1]"], indirect=True)
-def test_nodes_of_one_machine_meet_again_under_new_names(opened: Open) -> None:
+def test_nodes_of_one_machine_meet(opened: Open) -> None:
     nodes = opened(), opened()
-    for number in (1, 2):
-        infos = meet(*nodes)
-        assert {info.rank for info in infos} == {0, 1}
-        assert {info.world_size for info in infos} == {2}
-        assert {node.get_run_id() for node in nodes} == {f"train-{number}"}
-        infos[0].store.set("key", str(number))
-        assert infos[1].store.get("key") == str(number).encode()
-        assert [node.num_nodes_waiting() for node in nodes] == [0, 0]
+    infos = meet(*nodes)
+    assert [info.rank for info in infos] == [0, 1]
+    assert {info.world_size for info in infos} == {2}
+    infos[0].store.set("key", "1")
+    assert infos[1].store.get("key") == b"1"
 
 
-def test_a_node_that_waits_again_ends_the_round_of_the_others(opened: Open) -> None:
-    first, second = opened(), opened()
-    meet(first, second)
-    waiting = threading.Thread(target=second.next_rendezvous)
-    waiting.start()
-    with pytest.raises(PeersRejoin):
-        until_it_raises(first)
-    meet(first)
-    waiting.join()
+def test_a_node_too_many_is_refused(opened: Open) -> None:
+    _, _, third = opened(), opened(), opened()
+    with pytest.raises(MachineError, match="2 nodes of the run have connected already"):
+        third.next_rendezvous()
 
 
-def test_a_restarted_node_replaces_the_lost_one_and_another_node_waits(opened: Open) -> None:
-    first, lost = opened(), opened()
-    meet(first, lost)
-    restarted = opened()
-    waiting = threading.Thread(target=restarted.next_rendezvous)
-    waiting.start()
-    # note: while it lives, the third node changes nothing
-    for _ in range(8):
-        assert [node.num_nodes_waiting() for node in (first, lost)] == [0, 0]
-        time.sleep(0.05)
-    with pytest.raises(PeersRejoin):
-        until_it_raises(first)
-    assert meet(first)[0].world_size == 2
-    waiting.join()
-    assert restarted.get_run_id() == first.get_run_id() == "train-2"
+def test_a_lost_store_is_a_lost_connection(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: object) -> bool:
+        raise DistNetworkError("connection reset")
 
-
-def until_it_raises(node: Rendezvous) -> None:
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        node.num_nodes_waiting()
-        time.sleep(0.05)
-
-
-def test_one_node_ends_the_run_of_the_others(opened: Open) -> None:
-    first, second = opened(), opened()
-    assert second.shutdown()
-    assert first.is_closed()
-    with pytest.raises(RendezvousClosedError):
-        first.next_rendezvous()
+    node = opened()
+    monkeypatch.setattr(node, "_store", SimpleNamespace(set=lambda *_: None, check=lost))
+    with pytest.raises(RendezvousConnectionError, match="connection reset"):
+        node.next_rendezvous()
 
 
 def test_a_node_that_waits_alone_times_out(opened: Open) -> None:
