@@ -15,7 +15,6 @@ import yaml
 from launcher.config.recipes import Published, Recipe, ablations, listing
 from launcher_lab.study.curves import Curve
 from launcher_lab.study.published import published, published_curves
-from launcher_lab.study.tracks import tracks_file
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/first_run.md", "docs/recipes.md", "docs/results.md", "docs/configuration.md")
@@ -31,7 +30,6 @@ def tables() -> dict[str, str]:
         "results": _results(listing()),
         "ablations": _results(ablations()),
         "machines": _machines(),
-        "speedruns": _speedruns(),
         "synonyms": _synonyms(),
     }
 
@@ -111,36 +109,6 @@ def _points(curve: Curve) -> str:
     marked = [f"*{text}*" if point.note else text for text, point in zip(points, curve.points, strict=True)]
     model = "" if curve.setting.model == "resnet50" else f" ({curve.setting.model})"
     return f"{curve.name}{model} {', '.join(marked)}"
-
-
-def _speedruns() -> str:
-    """Return the records of each track, those of the published recipes first, the fastest first."""
-    rows, file = [], tracks_file()
-    recipes = {name: recipe for recipe in listing() if (name := recipe.name) in file["published"]}
-    for name, track in file["tracks"].items():
-        enough = [
-            min(
-                (one for one in recipe.about.published if (one.top1 or 0) >= track["target"]),
-                key=_minutes,
-                default=None,
-            )
-            for recipe in recipes.values()
-        ]
-        results = sorted(zip(recipes, enough, strict=True), key=lambda pair: _minutes(pair[1]))
-        for recipe, one in results if track["data"] == "imagenet" else ():
-            if one is not None:
-                minutes = f"{one.minutes:g}"
-                rows.append([name, f"`{recipe}`", f"{one.top1:g}", "not stated", minutes, one.hardware, "not stated"])
-        for one in file["records"]:
-            if one["track"] == name:
-                top1 = f"{one['top1']:.2f} ± {one['deviation']:.2f}"
-                figures = [top1, f"{one['p']:.2g}", f"{one['minutes']:.2f}", one["hardware"]]
-                rows.append([name, one["by"], *figures, str(one["runs_at_once"])])
-    return _table(["track", "by", "top-1 %", "p", "minutes", "on", "runs at once"], rows)
-
-
-def _minutes(result: Published | None) -> float:
-    return float("inf") if result is None or result.minutes is None else result.minutes
 
 
 def _synonyms() -> str:

@@ -4,13 +4,10 @@ from launcher.cli import main as cli
 from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
 from launcher.config.compose import compose
-from launcher.config.layers import leaves
-from launcher.config.resolved import as_mapping
 from launcher.submit.job import PREFIX
 from launcher_lab.cli.curve import MOST_RUNS, expand
 from launcher_lab.cli.trials import points, without_trials
 from launcher_lab.study.ablation import alternatives, grid
-from launcher_lab.study.tracks import refusals, track
 
 
 def train(words: list[str]) -> None:
@@ -33,11 +30,6 @@ def train(words: list[str]) -> None:
             choices = [alternatives(word, MOST_RUNS) or [word] for word in [*values, *variant.words]]
             for end in (0, -1):
                 expand([several[end] for several in choices], points=drawn)
-        return
-    if verb == "speedrun" and arguments.verify is None:
-        (name,) = (word.removeprefix("track=") for word in values if word.startswith("track="))
-        values = [word for word in values if word != f"track={name}"]
-        assert not [*refusals(track(name), dict(leaves(as_mapping(compose(values).config))), are_counted=False)]
         return
     if "recipe=auto" in values:
         # note: it counts the images, which are not here

@@ -7,7 +7,6 @@ VERBS = {
         "launcher_lab.cli.curve",
         "train a grid of recipes, lengths, seeds and values of intervals, here or on Slurm",
     ),
-    "speedrun": ("launcher_lab.cli.speedrun", "train until a track's accuracy by fixed rules; verify such a record"),
     "compare": ("launcher_lab.cli.compare", "compare runs: tradeoff curves, Pareto front, speed-ups, AlgoPerf's score"),
     "watch": ("launcher_lab.cli.watch", "show runs in a browser while they train, by TensorBoard"),
     "report": (

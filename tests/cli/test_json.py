@@ -13,7 +13,6 @@ from tests.commands import execute
 from tests.docs.pages import ROOT
 from tests.images import write_images
 from tests.runs import SHAPES, SMALL, Here
-from tests.speedruns import write_speedrun
 
 _PAGE = (ROOT / "docs" / "configuration.md").read_text().partition("## Output for programs")[2].partition("\n## ")[0]
 _ROW = r"^\| %s`train ([^`|]+)` \| (.+) \|$"
@@ -48,7 +47,6 @@ TYPED = {
     "look": ["look", *SMALL],
     "ablate": ["ablate", "recipe=mild", *SHAPES, "--grid"],
     "curve": ["curve", *SMALL, "seed=0", "epochs=1", "runs=grid"],
-    "speedrun": ["speedrun", "--verify", "record"],
     "compare RUNS": ["compare", "runs"],
     "report RUNS": ["report", "runs", "-o", "report.html"],
     "export RUN hub:NAME/MODEL": ["export", "runs/a", "hub:me/a", "--dry-run"],
@@ -61,7 +59,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
     here = Here(path)
     here.small("a")
     here.small("b")
-    write_speedrun(here, "record")
     write_images(path / "images", {"train": 4, "val": 2}, size=(32, 32))
     yield here
     shutil.rmtree(path)

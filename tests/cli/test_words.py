@@ -103,6 +103,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
+        ("speedrun track=78.1", "it is gone since version 0.3; type train curve recipe=mild seed=0,1,2,3,4"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),

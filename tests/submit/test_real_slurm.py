@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.records.run_folder import RunFolder
-from launcher_lab.study.verify import verified
 from tests.runs import SMALL, Train, draw_nothing, same, steps_done, use_tiny, wait_for
-from tests.speedruns import TRACK, WORDS
 from tests.submit.slurm_cluster import EVALUATING, Cluster, missing
 
 pytestmark = pytest.mark.system
@@ -150,15 +148,6 @@ def test_a_preempted_task_of_an_array_resumes_and_the_table_is_that_of_one_run_a
     quality = re.compile(r"^(all|none|with ema) +8 +1 +([0-9.]+) ", re.MULTILINE)
     assert quality.findall(table) == quality.findall(one_after_another)
     assert len(quality.findall(table)) == 3
-
-
-def test_a_speedrun_is_one_array_and_its_record_is_verified(cluster: Cluster) -> None:
-    run = [f"track={TRACK}", *(word for word in WORDS if not word.startswith(("epochs=", "schedule."))), "epochs=1"]
-    submitted = cluster.train("speedrun", "--slurm", *run, "runs=speedruns")
-    assert "5 submitted" in submitted
-    folder = "speedruns/speedrun-own0-mild-1ep"
-    assert f"to verify it: train speedrun --verify {folder}" in result_of(cluster, submitted)
-    assert [run.seed for run in verified(cluster.folder / folder).runs] == [0, 1, 2, 3, 4]
 
 
 def test_a_curve_is_one_array_and_skips_what_is_finished(cluster: Cluster) -> None:
