@@ -69,7 +69,7 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
         gain=gain,
         sizes=sizes,
         bounds=[bound_of(size.load_seconds, transfer, size.step_seconds) for size in sizes],
-        advice=[*measured.warnings, *advice(plan.config, bound, gain, competition(step, load, both), measured)],
+        advice=advice(plan.config, bound, gain, competition(step, load, both), measured),
     )
 
 

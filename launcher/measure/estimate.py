@@ -9,7 +9,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Measurement:
 
     `first_batch_seconds` includes starting the loader's workers, `epoch_start_seconds` does not; `new_size_seconds` is
     the extra time of the first step at a new size. A checkpoint interrupts training for `save_seconds`, the last one
-    for `last_save_seconds`. `warnings` name slow ranks.
+    for `last_save_seconds`.
     """
 
     device: str
@@ -68,7 +68,6 @@ class Measurement:
     evaluation: EvaluationTimes
     save_seconds: Rounds
     last_save_seconds: float
-    warnings: list[str] = field(default_factory=list)
 
     @property
     def mean_transfer(self) -> float:

@@ -25,9 +25,7 @@ from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
 from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
-from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
 from launcher.training.networks import read_teacher
-from launcher.training.rank_times import Stragglers, advice
 from launcher.training.saving import Saver
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -35,8 +33,6 @@ ROUNDS = 4
 WARMUP_STEPS = 2
 _SAVES = 3
 _COPIES = 8
-# Of the steps of a round, to judge the ranks.
-_LEAST_SECONDS = 0.4
 
 
 def work(scratch: Path) -> None:
@@ -61,10 +57,6 @@ class StepProfiler:
         self._steps: dict[StepSample, list[float]] = {sample: [] for sample in chosen}
         self._both: dict[StepSample, list[float]] = {sample: [] for sample in common}
         self._loads: dict[StepSample, list[float]] = {sample: [] for sample in (common[0], common[-1])}
-        self._clock = Stopwatch(self._timer.synchronize)
-        self._meter = StepMeter(run.ranks, self._clock)
-        self._stragglers = Stragglers(_LEAST_SECONDS)
-        self._warnings: list[str] = []
 
     def measure(self, scratch: Path) -> Measurement:
         """Measure all parts in rounds."""
@@ -83,7 +75,6 @@ class StepProfiler:
                 seconds.append(self._step_alone(sample))
                 if (both := self._both.get(sample)) is not None:
                     both.append(self._with_loading(sample, both or seconds, self._timer.step))
-            self._judge_ranks()
             for sample, seconds in self._loads.items():
                 seconds.append(self._with_loading(sample, seconds or self._both[sample], lambda *_: None))
             transfers.append(self._transfer())
@@ -109,14 +100,7 @@ class StepProfiler:
             evaluation=evaluation,
             save_seconds=saves,
             last_save_seconds=last_save,
-            warnings=self._warnings,
         )
-
-    def _judge_ranks(self) -> None:
-        """Note the ranks that the last steps with their loading found slow."""
-        means, ranks = self._meter.take()(), self.run.ranks
-        slow = self._stragglers.add(means.ranks, means.steps, means.seconds)
-        self._warnings += [advice(one, ranks.host(one.rank), means.disk[one.rank]) for one in slow]
 
     @property
     def _workers(self) -> int:
@@ -142,7 +126,7 @@ class StepProfiler:
         return self._timer.mean(count, lambda number: self._timer.step(self._batch, sample, number))
 
     def _with_loading(
-        self, sample: StepSample, earlier: list[float], use: Callable[[Loaded, StepSample, int], StepOutcome | None]
+        self, sample: StepSample, earlier: list[float], use: Callable[[Loaded, StepSample, int], object]
     ) -> float:
         """Return the seconds per batch of loading and of its use, as in the training loop."""
         count = self._within_epoch(self._count(earlier))
@@ -150,15 +134,7 @@ class StepProfiler:
         for number in range(self._ahead):
             use(next(batches), sample, number)
 
-        def load_and_use(number: int) -> None:
-            start = time.perf_counter()
-            batch = next(batches)
-            waited = time.perf_counter() - start
-            if (outcome := use(batch, sample, number)) is not None:
-                self._meter.add(outcome, waited)
-
-        with self._clock.counting("training"):
-            return self._timer.mean(count, load_and_use)
+        return self._timer.mean(count, lambda number: use(next(batches), sample, number))
 
     def _transfer(self) -> float:
         """Return the seconds to copy a batch to the GPU; 0 on the CPU."""

@@ -2,10 +2,9 @@
 
 import io
 import os
-import socket
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,18 +32,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ranks:
-    """Zero-based rank of this process, globally and on this node, its device, and the hosts of all ranks if known."""
+    """Zero-based rank of this process, globally and on this node, and its device."""
 
     rank: int
     world_size: int
     local_rank: int
     local_world_size: int
     device: torch.device
-    hosts: Sequence[str] = ()
-
-    def host(self, rank: int) -> str:
-        """Return the host of a rank, or else the number of its node."""
-        return self.hosts[rank] if self.hosts else f"node {rank // self.local_world_size}"
 
     @property
     def is_first(self) -> bool:
@@ -101,8 +95,8 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
         own = dist.get_default_backend_for_device(device)
         backends = "cpu:gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
         dist.init_process_group(backends, timeout=_NEVER, store=_store(), rank=rank, world_size=world_size)
-    hosts = check_agreement(device.type, config)
-    yield Ranks(rank, world_size, local_rank, local_world_size, device, hosts)
+    check_agreement(device.type, config)
+    yield Ranks(rank, world_size, local_rank, local_world_size, device)
     # note: not after a failure: it may block, and peers would fail before the cause is recorded
     if world_size > 1:
         dist.destroy_process_group()
@@ -130,21 +124,20 @@ def _store() -> dist.Store:
     return dist.PrefixStore(os.environ["TORCHELASTIC_RUN_ID"], store)
 
 
-def check_agreement(kind: str, config: RunConfig) -> list[str]:
-    """Check that all ranks have the same config, and all train on GPUs or all on CPUs; return their hosts.
+def check_agreement(kind: str, config: RunConfig) -> None:
+    """Check that all ranks have the same config, and all train on GPUs or all on CPUs.
 
     Raises MachineError if some have no GPU, since each node's launcher chooses its own devices, and UserError if some
     have another config.
     """
-    everyone = gather((kind, fingerprint(config), socket.gethostname()))
-    without = [rank for rank, (other, *_) in enumerate(everyone) if other == "cpu"]
+    everyone = gather((kind, fingerprint(config)))
+    without = [rank for rank, (other, _) in enumerate(everyone) if other == "cpu"]
     if 0 < len(without) < len(everyone):
         raise MachineError(
             f"ranks {without} have no GPU, but the others do; set launch.device=cuda on their node to see why"
         )
-    if others := [rank for rank, (_, other, _) in enumerate(everyone) if other != everyone[0][1]]:
+    if others := [rank for rank, (_, other) in enumerate(everyone) if other != everyone[0][1]]:
         raise UserError(f"ranks {others} and rank 0 have different configs; run the same command on all nodes")
-    return [host for *_, host in everyone]
 
 
 def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") -> nn.Module:

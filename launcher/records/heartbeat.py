@@ -31,7 +31,7 @@ _HELP = {
     "seconds_left": "Predicted seconds to the end of the run.",
     "checkpoint_step": "Step of the newest checkpoint.",
     "nonfinite_steps": "Steps with a non-finite loss or gradient since the start or resume.",
-    "warnings": "Slow ranks and slow data since the start or resume.",
+    "warnings": "Warnings of slow data since the start or resume.",
     "healthy": "1 if the last steps were finite, else 0.",
     "running": "1 while the run trains, 0 after its end.",
 }

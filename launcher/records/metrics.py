@@ -72,8 +72,8 @@ class ResumeRecord(Record):
 class TrainRecord(Record):
     """Means over the steps since the last line; `train_seconds` excludes evaluations and checkpoints.
 
-    With several ranks also values of each: its own seconds in a step, on CPUs; those of waiting for data; its memory;
-    the percentage of the last moments in which its GPU computed, -1 if unknown.
+    With several ranks also values of each: its seconds of waiting for data in a step; its memory; the percentage of the
+    last moments in which its GPU computed, -1 if unknown.
     """
 
     kind: ClassVar[str] = "train"
@@ -86,7 +86,6 @@ class TrainRecord(Record):
     data_wait_seconds: float
     gpu_memory_bytes: int | None
     train_seconds: float
-    rank_own_seconds: list[float] | None = None
     rank_wait_seconds: list[float] | None = None
     rank_gpu_memory_bytes: list[int] | None = None
     gpu_use: float | None = None
@@ -136,17 +135,12 @@ class NonFiniteRecord(Record):
     indices: list[list[int]]
 
 
-SLOW_RANK = "slow rank"
-
-
 @dataclass(frozen=True)
 class WarningRecord(Record):
-    """A slow rank or slow data of all, by `title`; `text` has the evidence and what to do."""
+    """What slows the run, by `title`; `text` has the evidence and what to do."""
 
     kind: ClassVar[str] = "warning"
     title: str
-    rank: int
-    host: str
     text: str
 
 

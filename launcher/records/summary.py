@@ -14,7 +14,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.console import facts
 from launcher.counts import count_of
 from launcher.errors import UserError
-from launcher.records.metrics import SLOW_RANK, Row, reached, read_metrics
+from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
@@ -37,7 +37,7 @@ def results(folder: RunFolder, config: RunConfig) -> list[tuple[str, str]]:
         *_target(config, rows),
         *_stopped_early(config, rows),
         *_speed(config.task, rows),
-        *slow_ranks_and_data(rows),
+        *last_warnings(rows),
         *_estimated(config, rows),
         *_gaps(rows),
     ]
@@ -106,15 +106,10 @@ def _speed(task: TaskConfig, rows: list[Row]) -> list[tuple[str, str]]:
     return cells
 
 
-def slow_ranks_and_data(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return the last warning of each rank that was slow, and those of slow data."""
-    last: dict[tuple[str, Any], Row] = {}
-    for row in rows:
-        # note: records of slow ranks were stragglers without a title in earlier versions
-        if row["kind"] in ("warning", "straggler"):
-            title = row.get("title", SLOW_RANK)
-            last[title, row["rank"] if title == SLOW_RANK else row["text"]] = row
-    return [(title, f"{row['text']} (step {row['step']:,})") for (title, _), row in last.items()]
+def last_warnings(rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the title and the text of the last warning of each title."""
+    last = {row["title"]: row for row in rows if row["kind"] == "warning"}
+    return [(title, f"{row['text']} (step {row['step']:,})") for title, row in last.items()]
 
 
 def _gaps(rows: list[Row]) -> list[tuple[str, str]]:

@@ -18,11 +18,9 @@ from launcher.accelerator import has_streams, interface, max_memory, use, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
-from launcher.training.rank_times import UNKNOWN, DiskRate, RankSeconds
 
-# Numbers of a rank in an interval: its own seconds and those of waiting for data in a step, and of its GPU the memory,
-# and use, and what its machine's disks read.
-_VALUES = 5
+# Numbers of a rank in an interval: its seconds of waiting for data in a step, and memory and use of its GPU.
+_VALUES = 3
 
 
 class AsyncRead:
@@ -67,7 +65,7 @@ class StepOutcome:
 
     indices: int64 [B], the samples of this rank. loss_and_count: float32 [2] on the device, their mean loss and 1, or
     both 0 if the step is not finite. values: copied to the host asynchronously. release: makes the device apply steps
-    again after a dropped one. own_seconds: of this rank, as `rank_times` measures them; 0 if it does not.
+    again after a dropped one.
     """
 
     moment: Moment
@@ -75,7 +73,6 @@ class StepOutcome:
     loss_and_count: Tensor
     values: AsyncRead
     release: Callable[[], None]
-    own_seconds: float = 0.0
 
     def report(self) -> StepReport:
         """Return the result of the step; waits for the device to complete it, but for no later work."""
@@ -140,10 +137,9 @@ class Stopwatch:
 class StepMeans:
     """Several steps: their number, the mean of their finite losses over all ranks, and seconds.
 
-    seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. ranks: the means of
-    each rank in a step, if there are several; memory: the most bytes that each has had on its GPU, 0 without one; use:
-    the percentage of the last moments in which it computed, -1 if unknown;
-    disk: the bytes per second that the disks of each rank's machine read, UNKNOWN if the system does not count them.
+    seconds: of the steps on the training clock. waited: for data. train_seconds: of the run so far. If there are
+    several ranks, of each: waits: mean seconds for data in a step; memory: the most bytes on its GPU so far, 0 without
+    one; use: the percentage of the last moments in which it computed, -1 if unknown.
     """
 
     steps: int
@@ -151,17 +147,16 @@ class StepMeans:
     seconds: float
     waited: float
     train_seconds: float
-    ranks: list[RankSeconds] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     use: list[float] = field(default_factory=list)
-    disk: list[float] = field(default_factory=list)
 
 
 class StepMeter:
     """Sums over the steps since it was created or read."""
 
     def __init__(self, ranks: Ranks, clock: Stopwatch):
-        self._ranks, self._clock, self._disk = ranks, clock, DiskRate()
+        self._ranks, self._clock = ranks, clock
         self._train_seconds = clock.seconds("training")
         self._reset()
 
@@ -169,23 +164,22 @@ class StepMeter:
         # sum and number of finite losses; note: in float64 independent of the order of ranks and steps
         device = self._ranks.device
         self._losses = torch.zeros(2, dtype=widest(device), device=device)
-        self._steps, self._waited, self._own = 0, 0.0, 0.0
+        self._steps, self._waited = 0, 0.0
 
     def add(self, outcome: StepOutcome, waited: float) -> None:
         self._losses += outcome.loss_and_count
         self._steps += 1
         self._waited += waited
-        self._own += outcome.own_seconds
 
     def take(self) -> Callable[[], StepMeans]:
         """Reset the sums and return a function for their means; all ranks call this together, none waits for a device.
 
         The function waits until the device has completed the steps, and on a GPU reads the clock then.
         """
-        sums, disk = self._losses, self._disk.take()
+        sums = self._losses
         if self._ranks.world_size > 1:
             # note: one all-reduce for both
-            sums = torch.cat([sums, self._values_of_ranks(disk)])
+            sums = torch.cat([sums, self._values_of_ranks()])
             dist.all_reduce(sums)
         values, steps, waited = AsyncRead(sums), self._steps, self._waited
         end = None if has_streams(self._losses.device) else self._clock.seconds("training")
@@ -196,21 +190,19 @@ class StepMeter:
             start, self._train_seconds = self._train_seconds, self._clock.seconds("training") if end is None else end
             seconds = max(self._train_seconds - start, 1e-9)
             loss = total / count if count else float("nan")
-            compute, load, memory, used, disks = (own[number::_VALUES] for number in range(_VALUES))
-            ranks = list(map(RankSeconds, compute, load))
-            of_ranks = [*map(int, memory)], used, disks or [disk]
-            return StepMeans(steps, loss, seconds, waited, self._train_seconds, ranks, *of_ranks)
+            waits, memory, used = (own[number::_VALUES] for number in range(_VALUES))
+            of_ranks = waits, [*map(int, memory)], used
+            return StepMeans(steps, loss, seconds, waited, self._train_seconds, *of_ranks)
 
         return means
 
-    def _values_of_ranks(self, disk: float) -> Tensor:
+    def _values_of_ranks(self) -> Tensor:
         """Return the values of this rank in its places of [_VALUES * ranks], and 0 in all others."""
         rank, device = self._ranks.rank, self._losses.device
         values = torch.zeros(_VALUES * self._ranks.world_size, dtype=self._losses.dtype)
         steps = max(1, self._steps)
         used = use(device)
-        of_gpu = max_memory(device) or 0, UNKNOWN if used is None else used
-        own = [self._own / steps, self._waited / steps, *of_gpu, disk]
+        own = [self._waited / steps, max_memory(device) or 0, -1.0 if used is None else used]
         values[_VALUES * rank : _VALUES * (rank + 1)] = torch.tensor(own, dtype=values.dtype)
         return (values.pin_memory() if has_streams(device) else values).to(device, non_blocking=True)
 

@@ -14,9 +14,9 @@ from launcher.records.heartbeat import HeartbeatSink
 from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder
+from launcher.training.data_waits import DataWaits
 from launcher.training.evaluation import Evaluation
 from launcher.training.meters import AsyncRead, StepMeans
-from launcher.training.rank_times import DataWaits, Stragglers, advice, waits_line
 from launcher.training.trainer import Trainer
 
 
@@ -31,7 +31,7 @@ class MetricLogger:
         self._interval = trainer.plan.every(trainer.config.logger.interval)
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
-        self._stragglers, self._data_waits = Stragglers(), DataWaits()
+        self._data_waits = DataWaits()
         sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
         if sinks and (heartbeat := trainer.config.heartbeat) is not None:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
@@ -89,7 +89,6 @@ class MetricLogger:
 
     def _train_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.TrainRecord:
         trainer, device, means = self._trainer, self._trainer.ranks.device, read()
-        self._warn_of_stragglers(done, means)
         self._warn_of_data_waits(done, means)
         return metrics.TrainRecord(
             **self._means(done, means),
@@ -98,40 +97,25 @@ class MetricLogger:
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
             gpu_memory_bytes=max_memory(device),
-            rank_own_seconds=[rank.compute for rank in means.ranks]
-            if any(rank.compute for rank in means.ranks)
-            else None,
-            rank_wait_seconds=[rank.load for rank in means.ranks] or None,
+            rank_wait_seconds=means.waits or None,
             rank_gpu_memory_bytes=means.memory if any(means.memory) else None,
             # note: of several ranks the next field has it
-            gpu_use=None if means.ranks else use(device),
+            gpu_use=None if means.waits else use(device),
             rank_gpu_use=means.use if any(one >= 0 for one in means.use) else None,
         )
-
-    def _warn_of_stragglers(self, done: int, means: StepMeans) -> None:
-        """Print and record the ranks that have become slow."""
-        for slow in self._stragglers.add(means.ranks, means.steps, means.seconds):
-            host = self._trainer.ranks.host(slow.rank)
-            text = advice(slow, host, means.disk[slow.rank])
-            self._warn(metrics.WarningRecord(done, metrics.now(), metrics.SLOW_RANK, slow.rank, host, text))
 
     def _warn_of_data_waits(self, done: int, means: StepMeans) -> None:
         """Print and record that all ranks have started to wait for their data, after the first epoch."""
         # note: in the first epoch every disk is read, also one whose files the memory then holds
         if self._trainer.plan.epoch_steps.before(done) <= 1:
             return
-        waits = [rank.load * means.steps for rank in means.ranks] or [means.waited]
-        share = self._data_waits.add(means.seconds, statistics.median_low(waits))
+        waited = statistics.median_low(means.waits) * means.steps if means.waits else means.waited
+        share = self._data_waits.add(means.seconds, waited)
         if share is not None:
-            slowest = waits.index(max(waits))
-            host = self._trainer.ranks.host(slowest)
-            text = waits_line(share, host, means.disk[slowest])
-            self._warn(metrics.WarningRecord(done, metrics.now(), "slow data", slowest, host, text))
-
-    def _warn(self, record: metrics.WarningRecord) -> None:
-        self.record(record)
-        if self._trainer.ranks.is_first:
-            print(f"warning: {record.text}", flush=True)
+            text = f"training waits for its data {share:.0%} of the time; find what to change by train diagnose"
+            self.record(metrics.WarningRecord(done, metrics.now(), "slow data", text))
+            if self._trainer.ranks.is_first:
+                print(f"warning: {text}", flush=True)
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()

@@ -28,7 +28,6 @@ from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome
 from launcher.training.norm_statistics import counted_together, frozen_statistics
 from launcher.training.precision import Precision
-from launcher.training.rank_times import OwnTimer
 
 
 class Objective(nn.Module):
@@ -79,7 +78,6 @@ class TrainStep:
         self._parameters = list(self.model.parameters())
         device = self._parameters[0].device
         self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
-        self._timer = OwnTimer() if self.plan.world_size > 1 and not self._pins else None
         self._wrap()
         self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
         self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
@@ -95,8 +93,6 @@ class TrainStep:
 
         inputs, labels: as loaded, on the device; indices: int64 [B] on the CPU.
         """
-        if self._timer:
-            self._timer.start()
         if self.plan.config.model.draws or self.plan.config.code:
             # note: such as timm's dropout and stochastic depth, or a loss of the user's
             torch.manual_seed(key(moment.seed, "dropout", moment.step, moment.rank))
@@ -112,8 +108,7 @@ class TrainStep:
         self.engine.after_step(self.model, moment, applied)
         HEARTBEAT.beat()
         loss_and_count = torch.stack([values[0], self._one]).masked_fill_(flags[0] > 0, 0)
-        results, own = AsyncRead(torch.cat([values, flags])), self._timer.seconds() if self._timer else 0.0
-        return StepOutcome(moment, indices, loss_and_count, results, self.release, own)
+        return StepOutcome(moment, indices, loss_and_count, AsyncRead(torch.cat([values, flags])), self.release)
 
     def _choose_parameters(self, moment: Moment) -> None:
         """Set which parameters learn; a change needs a new DDP, which expects the gradients of all of them."""
@@ -124,8 +119,6 @@ class TrainStep:
     def _wrap(self) -> None:
         self.network = self.objective if self.buckets else self.distribute(self.objective)
         self._wrapped = self.learning()
-        if self._timer:
-            self._timer.watch(self._parameters)
 
     def learning(self) -> tuple[bool, ...]:
         """Return whether each parameter learns."""
@@ -143,8 +136,6 @@ class TrainStep:
         self.scaler.unscale_(self.optimizer)
         values = torch.stack([loss, nn.utils.get_total_norm(gradients_of(self._parameters))])
         flags = self._flags(values)
-        if self._timer:
-            self._timer.met()
         applied = self._update(flags, batch.moment) == 0
         # note: the forward pass of a dropped step has changed the running statistics
         self._statistics.restore_unless(applied)

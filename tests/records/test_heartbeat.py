@@ -66,7 +66,7 @@ def test_time_left_health_and_the_interval_of_the_file(sink: HeartbeatSink, monk
     clock[0] += 1.5
     sink.write(replace(TRAINED, step=30, loss=float("nan")))
     assert (values(sink)["health"], values(sink)["nonfinite_steps"]) == ("the loss is not finite", 1)
-    sink.write(WarningRecord(30, 3.5, "slow data", 1, "a", "training waits for its data"))
+    sink.write(WarningRecord(30, 3.5, "slow data", "training waits for its data"))
     assert (values(sink)["warnings"], values(sink)["warning"]) == (1, "training waits for its data")
     assert "train_warnings" in prometheus(values(sink))
     sink.write(EndRecord(30, 4.0, False, 1.0, 0.0, 0.0))

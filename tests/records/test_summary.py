@@ -7,9 +7,8 @@ import pytest
 from PIL import Image
 
 from launcher.records.learning_curve import draw_curve
-from launcher.records.metrics import SLOW_RANK
 from launcher.records.run_folder import RunFolder
-from launcher.records.summary import save_estimate, slow_ranks_and_data
+from launcher.records.summary import last_warnings, save_estimate
 from tests.made_runs import end, evaluation, training, written
 
 from .conftest import CONFIG, summary
@@ -52,12 +51,10 @@ def test_the_curve_is_drawn_for_any_number_of_points(folder: RunFolder, points: 
     assert not list(folder.path.glob("*.tmp*"))
 
 
-def test_the_last_warning_of_a_slow_rank_is_shown_also_of_earlier_versions() -> None:
-    warning = {"kind": "warning", "title": SLOW_RANK, "rank": 1, "host": "a", "step": 9, "text": "rank 1 is slow"}
-    older = {"kind": "straggler", "rank": 0, "host": "a", "step": 3, "slower": 0.4, "text": "rank 0 is slow"}
-    rows = [warning, older, {**warning, "step": 12}, {**warning, "title": "slow data", "text": "it waits"}]
-    assert slow_ranks_and_data(rows) == [
+def test_the_last_warning_of_each_title_is_shown_also_of_earlier_versions() -> None:
+    warning = {"kind": "warning", "title": "slow rank", "rank": 1, "host": "a", "step": 9, "text": "rank 1 is slow"}
+    rows = [warning, {**warning, "step": 12}, {"kind": "warning", "title": "slow data", "step": 9, "text": "it waits"}]
+    assert last_warnings(rows) == [
         ("slow rank", "rank 1 is slow (step 12)"),
-        ("slow rank", "rank 0 is slow (step 3)"),
         ("slow data", "it waits (step 9)"),
     ]
