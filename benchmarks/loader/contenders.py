@@ -126,7 +126,7 @@ def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
     from ffcv.loader import Loader
     from ffcv.transforms import RandomHorizontalFlip, ToTensor
 
-    opened = _keyed_ffcv(name, kind, False, False, folder, files)
+    opened = _keyed_ffcv(name, kind, False, folder, files)
 
     @cache
     def loader(size: int) -> Any:
@@ -139,7 +139,7 @@ def _plain_ffcv(name: str, kind: str, folder: Path, files: Files) -> Opened:
     return Opened(name, opened.sizes, opened.stored, lambda _, size: list(loader(size)))
 
 
-def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Path, files: Files) -> Opened:
+def _keyed_ffcv(name: str, kind: str, scaled: bool, folder: Path, files: Files) -> Opened:
     """Return this project's decoding of an FFCV file."""
     import torch
 
@@ -153,7 +153,7 @@ def _keyed_ffcv(name: str, kind: str, only_crop: bool, scaled: bool, folder: Pat
     @cache
     def pool() -> DecodingPool:
         shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
-        return DecodingPool(file, lambda _: crops[-1], shard=shard, preload=True, only_crop=only_crop, scaled=scaled)
+        return DecodingPool(file, lambda _: crops[-1], shard=shard, preload=True, scaled=scaled)
 
     crops: list[np.ndarray] = []
 
@@ -185,14 +185,12 @@ OPENERS: dict[str, Open] = {
     PLAIN: partial(_plain_ffcv, PLAIN, "published"),
     "plain FFCV, JPEG only": partial(_plain_ffcv, "plain FFCV, JPEG only", "jpegs"),
     **{
-        name: partial(_keyed_ffcv, name, kind, only_crop, scaled)
-        for name, kind, only_crop, scaled in (
-            ("dataloader=ffcv, file as published", "published", False, False),
-            ("the same, dct_scaling=true", "published", False, True),
-            ("dataloader=ffcv, JPEG only", "jpegs", False, False),
-            ("the same, decode=crop", "restart_markers", True, False),
-            ("the same, decode=crop dct_scaling=true", "restart_markers", True, True),
-            ("dataloader=ffcv, pixels only, max_side=320", "small", False, False),
+        name: partial(_keyed_ffcv, name, kind, scaled)
+        for name, kind, scaled in (
+            ("dataloader=ffcv, file as published", "published", False),
+            ("the same, dct_scaling=true", "published", True),
+            ("dataloader=ffcv, JPEG only", "jpegs", False),
+            ("dataloader=ffcv, pixels only, max_side=320", "small", False),
         )
     },
 }

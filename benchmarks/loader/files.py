@@ -19,11 +19,10 @@ from launcher.data.sources.source import Piece
 
 @dataclass(frozen=True)
 class Files:
-    """FFCV files of the same images: as published, only JPEGs, JPEGs with restart markers, small raw pixels."""
+    """FFCV files of the same images: as published, only JPEGs, small raw pixels."""
 
     published: Path
     jpegs: Path
-    restart_markers: Path
     small: Path
 
 
@@ -60,7 +59,6 @@ def write_all(folder: Path, files: FFCVFile) -> Files:
             for values in (
                 files,
                 jpegs,
-                replace(jpegs, restart_interval=4),
                 replace(files, jpeg_share=0.0, max_side=320),
             )
         )

@@ -27,6 +27,8 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 _REMOVED: Mapping[str, Any] = {
     "logger.trackio": None,
     "dataloader.write_missing": False,
+    "dataloader.decode": "whole",
+    "dataloader.files.restart_interval": 0,
     "dataloader.files.small_side": None,
     "dataloader.files.small_jpeg_share": 0.0,
 }
@@ -40,7 +42,12 @@ _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 # Options that became examples, by group: they need code that is named.
 _EXAMPLES: Mapping[str, str] = {"model": "airbench"}
 # The option of its group that a key belongs to, where others lack it.
-_OPTION = {"loss.pos_weight": "bce", "loss.logit_adjustment": "cross_entropy", "dataloader.write_missing": "ffcv"}
+_OPTION = {
+    "loss.pos_weight": "bce",
+    "loss.logit_adjustment": "cross_entropy",
+    "dataloader.write_missing": "ffcv",
+    "dataloader.decode": "ffcv",
+}
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view", "images_per_second": "samples_per_second"}
 # The environment variable of a job of `train submit` with the job's identity, which the run folder records.

@@ -149,7 +149,7 @@ class RandomCrops(Pixels):
         loader, upright = config.dataloader, config.dataset.exif_orientation
         assert isinstance(loader, DecodingLoader)
         pixel_type = PixelType.of(config.dataset)
-        super().__init__(pixel_type, upright=upright, decoder=loader.decoder, on_device=loader.decode == "gpu")
+        super().__init__(pixel_type, upright=upright, decoder=loader.decoder, on_device=loader.on_device)
         self.image, self.crops = config.image, crops_of(config)
         self.scaled, self.change_image = loader.dct_scaling, change_image
         self.resize = self.resize_of_type()

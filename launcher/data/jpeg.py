@@ -159,10 +159,10 @@ def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
     if not isinstance(loader, DecodingLoader):
         return config
     name = installed(loader.decoder)
-    if loader.decode == "gpu" and on_cpu:
+    if loader.on_device and on_cpu:
         message = "needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"
         raise UserError(Problem(message, "dataloader.decode", "gpu"))
-    if loader.decode == "gpu" and not find_spec("torchcodec"):
+    if loader.on_device and not find_spec("torchcodec"):
         message = f"torchcodec is not installed; run {how_to_add('nvjpeg')}, or set dataloader.decode=cpu"
         raise UserError(Problem(message, "dataloader.decode", "gpu"))
     if loader.dct_scaling and name == "torchvision":

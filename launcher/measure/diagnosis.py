@@ -115,7 +115,7 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
         if not config.dataset.is_built_in:
             yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
-    if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling and loader.decode != "gpu":
+    if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling and not loader.on_device:
         yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small, to other pixels"
 
 

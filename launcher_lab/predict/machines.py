@@ -140,8 +140,6 @@ def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
     if loader.files.jpeg_share == 0:
         return "ffcv_pixels"
     scaled = "_scaled" if loader.dct_scaling else ""
-    if loader.decode == "crop":
-        return "ffcv_jpeg_crop" + scaled
     return "ffcv" + ("_jpeg" if loader.files.jpeg_share == 1 and not scaled else scaled)
 
 

@@ -52,6 +52,7 @@ from tests.commands import refused
         ("save_dir=out", "did you mean runs?"),
         ("arch=resnet18", "did you mean model?"),
         ("dataloader.files.small_side=256", "gone since version 0.3, and dataloader.files.max_side writes smaller"),
+        ("dataloader.files.restart_interval=4", "restart markers are gone since version 0.3"),
         ("dataloader.write_missing=true", "gone since version 0.3, and dataloader=ffcv writes missing files first"),
         ("prepare dataset=imagenet --clean", "gone since version 0.3, and rm removes FFCV files"),
         ("max_duration=90ep", "did you mean epochs? see train help epochs"),

@@ -104,7 +104,6 @@ def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -
     [
         ("files.max_side=400", "ffcv"),
         ("os_cache=true", "ffcv"),
-        ("decode=crop", "ffcv"),
         ("decoder=ffcv", "ffcv"),
         ("folder=/nvme", "ffcv"),
         ("decode=cpu", "torchvision"),

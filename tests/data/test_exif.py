@@ -31,7 +31,7 @@ STORED = {
     8: UPRIGHT.swapaxes(0, 1)[:, ::-1],  # left, bottom
 }
 WHOLE = ["image.scale=[1.0,1.0]", "image.ratio=[1.5,1.5]", "image.flip=0.0", "dataloader.workers=1", "batch_size=8"]
-CROP = ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1"]
+CROP = ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0"]
 
 
 def save(orientation: int, file: Path | io.BytesIO, kind: str) -> None:
@@ -143,10 +143,9 @@ def test_pixels_of_no_fixed_range_are_refused_not_read_as_black(kind: type) -> N
         ["dataloader=torchvision"],
         ["dataloader=ffcv", "dataloader.files.jpeg_share=0.0"],
         ["dataloader=ffcv", "dataloader.files.jpeg_share=1.0"],
-        [*CROP, "dataloader.decode=crop"],
-        [*CROP, "dataloader.decode=crop", "dataloader.dct_scaling=true"],
+        [*CROP, "dataloader.dct_scaling=true"],
     ],
-    ids=["torchvision", "pixels", "jpeg", "crop", "dct_scaling"],
+    ids=["torchvision", "pixels", "jpeg", "dct_scaling"],
 )
 def test_every_loader_yields_upright_images(folder: Path, tmp_path: Path, words: list[str]) -> None:
     if "dataloader=ffcv" in words:

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -18,8 +18,6 @@ from launcher.data.batch import Moment
 from launcher.data.crops import Crops, centre_boxes, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
-from launcher.data.ffcv.decoder import cut
-from launcher.data.ffcv.encoder import to_jpeg
 from launcher.data.ffcv.loader import DecodingPool, choose
 from launcher.data.images import ChangeImage
 from launcher.data.jpeg import with_decoder
@@ -38,13 +36,13 @@ def smooth(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photograph-like PNGs, whose stored pixels are known."""
     root = photographs(tmp_path_factory.mktemp("smooth"))
     for share in (0.0, 1.0):
-        write_files(root, f"dataloader.files.jpeg_share={share}", "dataloader.files.restart_interval=2")
+        write_files(root, f"dataloader.files.jpeg_share={share}")
     return root
 
 
 def words(share: float, *more: str) -> list[str]:
-    return ["dataloader=ffcv", "dataloader.workers=1", "dataloader.files.restart_interval=2",
-            f"dataloader.files.jpeg_share={share}", "batch_size=4", *more]  # fmt: skip
+    files = f"dataloader.files.jpeg_share={share}"
+    return ["dataloader=ffcv", "dataloader.workers=1", files, "batch_size=4", *more]
 
 
 def original(root: Path, split: str, index: int) -> np.ndarray:
@@ -83,35 +81,10 @@ def test_evaluation_is_ffcvs_centre_crop(smooth: Path, tmp_path: Path, share: fl
                                         "image.eval_resize=40"))  # fmt: skip
     ours = torch.cat([images for images, _, _ in loaders.evaluate])
     loaders.close()
-    file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=share, restart_interval=2))
+    file = smooth / "ffcv" / file_name("val", dataclasses.replace(FILES, jpeg_share=share))
     # note: FFCV's loader changes numba's types for the whole process
     python(FFCVS_OWN, str(file), str(tmp_path / "theirs.npy"), folder=tmp_path)
     assert np.array_equal(ours.permute(0, 2, 3, 1).numpy(), np.load(tmp_path / "theirs.npy"))
-
-
-def test_decoding_only_the_crop_changes_no_pixel(smooth: Path) -> None:
-    whole = stream(make_loaders(smooth, *words(1.0)))
-    assert same(whole, stream(make_loaders(smooth, *words(1.0, "dataloader.decode=crop"))))
-
-
-@given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 9), st.sampled_from([50, 95]), st.data())
-@settings(max_examples=60)
-def test_a_rectangle_cut_from_a_jpeg_has_the_same_pixels(
-    height: int, width: int, most: int, quality: int, data: st.DataObject
-) -> None:
-    values = dataclasses.replace(FILES, quality=quality, restart_interval=most)
-    source = np.random.default_rng(height * 100 + width).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    jpeg = to_jpeg(source, values)
-    top, left = data.draw(st.integers(0, height - 1)), data.draw(st.integers(0, width - 1))
-    rows, columns = data.draw(st.integers(1, height - top)), data.draw(st.integers(1, width - left))
-    part = cut(jpeg, top, left, rows, columns, height, width)
-    assert part is not None
-    out, above, before, part_height, part_width = part
-    pixels = cv2.imdecode(np.frombuffer(out, np.uint8), cv2.IMREAD_COLOR)
-    assert pixels.shape == (part_height, part_width, 3)
-    whole = cv2.imdecode(np.frombuffer(jpeg, np.uint8), cv2.IMREAD_COLOR)
-    expected = whole[top : top + rows, left : left + columns]
-    assert np.array_equal(pixels[top - above : top - above + rows, left - before : left - before + columns], expected)
 
 
 def test_preloading_changes_nothing(image_folder: Path) -> None:

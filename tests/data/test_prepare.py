@@ -8,15 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv import beton, encoder, prepare, unfinished
 from launcher.data.ffcv.beton import ROW, ROWS_START, manifest_path, open_beton, read_manifest
 from launcher.data.ffcv.dataset import FFCVDataset, file_name
-from launcher.data.ffcv.encoder import aligned_interval
 from launcher.errors import UserError
 from tests.commands import output_of, refused
 
@@ -233,13 +230,6 @@ def test_a_wrong_value_is_a_one_line_error(words: list[str], expected: str) -> N
     errors = refused("prepare", *words)
     assert expected in errors
     assert errors.count("\n") == 1
-
-
-@given(st.integers(1, 4096), st.integers(1, 300))
-def test_restart_intervals_divide_rows(width: int, most: int) -> None:
-    interval = aligned_interval(width, most)
-    assert 1 <= interval <= max(1, most)
-    assert -(-width // 16) % interval == 0
 
 
 @pytest.mark.parametrize(("longest", "size"), [(16, 1 << 23), (500, 1 << 23), (1672, 1 << 23), (1673, 1 << 24)])

@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -16,7 +15,6 @@ from torchvision.transforms import v2 as T
 
 from launcher.config.compose import compose
 from launcher.data.builtin import ensure_folder
-from launcher.data.ffcv import decoder
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
@@ -100,18 +98,6 @@ def test_a_loader_of_masks_has_the_workers_and_batches_ahead_of_the_config(tmp_p
     assert requested(loaders) == 3 * 3 + 1
 
 
-@pytest.mark.parametrize("decode", ["whole", "crop"])
-def test_files_are_decoded_as_the_config_sets_it(decode: str, image_folder: Path, tmp_path: Path) -> None:
-    words = ["dataloader.files.jpeg_share=1.0", "dataloader.files.restart_interval=1", f"dataloader.folder={tmp_path}"]
-    write_files(image_folder, *words)
-    with patch("launcher.data.ffcv.decoder.cut", wraps=decoder.cut) as cut:
-        words = [*words, "dataloader=ffcv", "dataloader.workers=1", f"dataloader.decode={decode}"]
-        loaders = make_loaders(image_folder, *words)
-        list(loaders.train.epoch(0))
-        loaders.close()
-    assert cut.call_count == {"whole": 0, "crop": 40}[decode]
-
-
 @pytest.mark.parametrize(("buffer", "are_together"), [(1, True), (1000, False)])
 def test_images_of_copied_archives_move_by_less_than_the_buffer(
     buffer: int, are_together: bool, image_folder: Path, tmp_path: Path
@@ -134,21 +120,16 @@ def test_the_order_of_copied_archives_is_that_of_the_formula(image_folder: Path,
     assert read.tolist() == buffered_order(42, 0, of_image, 9)[:40].tolist()
 
 
-def test_jpegs_have_the_quality_and_restart_markers_of_the_config(image_folder: Path, tmp_path: Path) -> None:
-    """Markers are after the most blocks, up to three, that divide a row of them."""
-    words = ["dataloader.files.jpeg_share=1.0", "dataloader.files.quality=55", "dataloader.files.restart_interval=3"]
+def test_jpegs_have_the_quality_of_the_config(image_folder: Path, tmp_path: Path) -> None:
+    words = ["dataloader.files.jpeg_share=1.0", "dataloader.files.quality=55"]
     train, _ = write_files(image_folder, *words, f"dataloader.folder={tmp_path}")
     content, file = train.read_bytes(), open_beton(train)
     _, coded = cv2.imencode(".jpg", np.zeros((16, 16, 3), np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 55])
     tables = Image.open(io.BytesIO(coded.tobytes())).quantization  # type: ignore[attr-defined]
-    intervals = {1: 1, 2: 2, 3: 3, 4: 2}
     for piece in file.pieces:
         data = content[piece["place"] : piece["place"] + piece["size"]]
         with Image.open(io.BytesIO(data)) as image:
             assert image.quantization == tables  # type: ignore[attr-defined]
-            blocks = -(-image.width // 16)
-        place = data.index(b"\xff\xdd")
-        assert int.from_bytes(data[place + 4 : place + 6], "big") == intervals[blocks]
 
 
 def test_validation_images_are_those_of_the_file_of_the_config(image_folder: Path, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,7 +26,12 @@ from launcher.config.formats import FORMAT, JOB, completed, is_removed
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, fingerprint, is_free, read, typed_run
 from launcher.config.yaml_file import as_yaml, read_mapping
+from launcher.data.batch import START
+from launcher.data.crops import centre_boxes
+from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.ffcv.loader import DecodingPool
 from launcher.data.inspection import inspect_data
+from launcher.data.sampling import Request, Shard
 from launcher.errors import UserError
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
@@ -152,6 +158,18 @@ def test_prepared_files_are_read(old: Path) -> None:
     inspection = inspect_data(compose(words).config, must_exist=True)
     assert inspection.classes is not None
     assert len(inspection.classes) == 10
+    # note: JPEGs with restart markers, which only an earlier version wrote
+    for file in (old / "ffcv").glob("train-*-restart1.beton"):
+        files = FFCVDataset.of(compose([*words, "dataloader.files.jpeg_share=1.0"]).config)
+        assert files.path("train") == file
+        train = files.open("train")
+        shard = Shard(0, 1, workers=1, prefetch=1, device=torch.device("cpu"))
+        request = Request(START, np.arange(train.samples), 32)
+        boxes = centre_boxes(*train.sizes(request.indices), 32, 32)
+        pool = DecodingPool(train, lambda _, boxes=boxes: boxes, shard=shard, preload=False)
+        ((images, _, _),) = pool.batches([request])
+        pool.close()
+        assert images.float().std() > 1
 
 
 def options(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -90,7 +90,12 @@ class FFCVDataset:
         """Return where `train prepare` writes a split."""
         fraction = self.dataset.val_split
         drawn = f"-val{100 * fraction:g}-seed{self.seed}" if fraction is not None else ""
-        return self._folder() / file_name(split, self.loader.files, drawn)
+        path = self._folder() / file_name(split, self.loader.files, drawn)
+        if path.exists():
+            return path
+        # note: version 0.2 could write JPEGs with restart markers, which decode as others
+        stem = file_name(split, self.loader.files).removesuffix(_SUFFIX)
+        return next(iter(sorted(path.parent.glob(f"{stem}-restart*[0-9]{drawn}{_SUFFIX}"))), path)
 
     def _folder(self) -> Path:
         if self.loader.folder is not None:
@@ -127,5 +132,4 @@ class FFCVDataset:
 
 def file_name(split: str, files: FFCVFile, drawn: str = "") -> str:
     """Return a name such as train-500px-jpeg50-q90.beton; `drawn` describes the validation split."""
-    restart = f"-restart{files.restart_interval}" if files.restart_interval else ""
-    return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{restart}{drawn}{_SUFFIX}"
+    return f"{split}-{files.max_side}px-jpeg{100 * files.jpeg_share:g}-q{files.quality}{drawn}{_SUFFIX}"

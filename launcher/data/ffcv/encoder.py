@@ -63,17 +63,9 @@ def shrink(pixels: np.ndarray, max_side: int) -> np.ndarray:
 def to_jpeg(pixels: np.ndarray, values: FFCVFile) -> bytes:
     """Encode uint8 RGB pixels [H, W, 3] as a JPEG with chroma at half the resolution."""
     parameters = [cv2.IMWRITE_JPEG_QUALITY, values.quality]
-    if values.restart_interval:
-        parameters += [cv2.IMWRITE_JPEG_RST_INTERVAL, aligned_interval(pixels.shape[1], values.restart_interval)]
     done, data = cv2.imencode(".jpg", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR), parameters)
     assert done, "OpenCV encodes every uint8 image"
     return data.tobytes()
-
-
-def aligned_interval(width: int, most: int) -> int:
-    """Return the longest restart interval of at most `most` blocks of 16 pixels that divides each row evenly."""
-    blocks = -(-width // 16)
-    return next(interval for interval in range(min(most, blocks), 0, -1) if blocks % interval == 0)
 
 
 def _unusual(decoded: Decoded, name: str) -> str | None:

@@ -60,7 +60,6 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     if shard.rank == 0:
         print(line, flush=True)
     pool = partial(DecodingPool, shard=shard, preload=preload, decoder=values.decoder, named=named)
-    partly, scaled = values.decode == "crop", values.dct_scaling
     short = plan.config.scaled_size(config.image.eval_resize)
 
     def crops(request: Request) -> np.ndarray:
@@ -69,7 +68,7 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     def centres(request: Request) -> np.ndarray:
         return centre_boxes(*val.sizes(request.indices), short, request.view)
 
-    changed = partial(pool, only_crop=partly, scaled=scaled, change_image=opening.change_image)
+    changed = partial(pool, scaled=values.dct_scaling, change_image=opening.change_image)
     return changed(train, crops), pool(val, centres)
 
 
@@ -88,14 +87,13 @@ class DecodingPool(ThreadedReader):
         shard: Shard,
         preload: bool,
         decoder: str = "auto",
-        only_crop: bool = False,
         scaled: bool = False,
         change_image: ChangeImage | None = None,
         named: tuple[list[str], np.ndarray] | None = None,
     ):
         numbers = file.rows["f1"]
         self.classes, self.labels = (named[0], named[1][numbers]) if named else (None, numbers)
-        super().__init__(file.path, shard, Decoding(decoder, only_crop, scaled, change_image))
+        super().__init__(file.path, shard, Decoding(decoder, scaled, change_image))
         self._file, self._boxes = file, boxes
         self._descriptor = os.open(file.path, os.O_RDONLY)
         self._places, self._sizes = (np.ascontiguousarray(file.pieces[name]) for name in ("place", "size"))

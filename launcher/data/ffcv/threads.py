@@ -26,10 +26,9 @@ _IMAGES_A_TASK = 8
 
 
 class Decoding(NamedTuple):
-    """How images are decoded: by which JPEG decoder, only the crop, at a smaller scale, and changed by algorithms."""
+    """How images are decoded: by which JPEG decoder, at a smaller scale, and changed by algorithms."""
 
     decoder: str
-    only_crop: bool
     scaled: bool
     change_image: ChangeImage | None
 
@@ -45,7 +44,7 @@ class ThreadedReader(ImageReader):
         self._path, self._shard, self._change_image = path, shard, how.change_image
         # note: the transform of FFCV's decoder, so that pixels are FFCV's
         decoder = decoder_of(how.decoder, fast=True)
-        self.decode = partial(decode, decoder=decoder, only_crop=how.only_crop, scaled=how.scaled)
+        self.decode = partial(decode, decoder=decoder, scaled=how.scaled)
         self._local = threading.local()
         self._reading, self._readers = Reading(shard.workers), itertools.count()
         self._threads = ThreadPoolExecutor(shard.workers, "decode", initializer=self._start_thread)

@@ -14,15 +14,11 @@ from launcher.data.loaders.base import DecodingLoader
 
 @dataclass(frozen=True, config=STRICT)
 class FFCVFile:
-    """Options of an FFCV file: the longest side in pixels, and how images are stored (FFCV's proportion mode).
-
-    `restart_interval` is in JPEG blocks of 16 x 16 pixels; 0 writes no restart markers.
-    """
+    """Options of an FFCV file: the longest side in pixels, and how images are stored (FFCV's proportion mode)."""
 
     max_side: Annotated[int, Field(ge=16, le=4096)]
     jpeg_share: Probability
     quality: Annotated[int, Field(ge=1, le=100)]
-    restart_interval: Annotated[int, Field(ge=0, le=65535)]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -40,6 +36,5 @@ class FFCVValues(DecodingLoader):
     val: AnyPath | None
     os_cache: bool | Literal["auto"]
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
-    decode: Literal["whole", "crop"]
     dct_scaling: bool
     files: FFCVFile

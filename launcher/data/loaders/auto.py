@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _FILES, _IMAGES = "ffcv", "torchvision"
 _KEYS_OF_FILES = ("folder", "train", "val", "os_cache", "files")
-_DECODES = {"whole": _FILES, "crop": _FILES, "cpu": _IMAGES, "gpu": _IMAGES}
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -31,7 +30,7 @@ class AutoLoader(LoaderConfig):
     prefetch: Count
     shuffle_buffer: Count
     decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
-    decode: Literal["whole", "crop", "cpu", "gpu"] | None
+    decode: Literal["cpu", "gpu"] | None
     dct_scaling: bool
     folder: AnyPath | None
     train: AnyPath | None
@@ -59,8 +58,6 @@ class AutoLoader(LoaderConfig):
 
     def _only(self, typed: Collection[str]) -> str | None:
         """Return the loader that alone has the keys that are set, or accepts their values."""
-        if self.decode is not None:
-            return _DECODES[self.decode]
         if self.decoder == "ffcv" or any(key in typed for key in _KEYS_OF_FILES):
             return _FILES
-        return _IMAGES if "shuffle_buffer" in typed or self.workers == 0 else None
+        return _IMAGES if self.decode or "shuffle_buffer" in typed or self.workers == 0 else None

@@ -107,7 +107,6 @@ class DecodingLoader(Loader):
     workers: int | Literal["auto"]
     prefetch: Count
     decoder: str
-    decode: str
     dct_scaling: bool
 
     def worker_count(self, cores: int) -> int:
@@ -116,6 +115,11 @@ class DecodingLoader(Loader):
     @property
     def batches_ahead(self) -> int:
         return self.prefetch
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device decodes."""
+        return False
 
 
 def loader_of(config: RunConfig) -> Loader:

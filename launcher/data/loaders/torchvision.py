@@ -95,6 +95,10 @@ class TorchvisionLoader(DecodingLoader):
         reader = WorkerProcesses(task.records(train, decoder), shard, self.shuffle_buffer)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
 
+    @property
+    def on_device(self) -> bool:
+        return self.decode == "gpu"
+
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         """Yield what is for 8-bit RGB alone, and what cannot be combined with `decode=gpu`."""
         for key, value, usual in (("decode", self.decode, "cpu"), ("dct_scaling", self.dct_scaling, False)):

@@ -188,7 +188,7 @@ def test_the_remedy_of_a_loader_that_bounds_steps_follows_the_time(words: list[s
     assert found
     share, remedy, after, before = found.groups()
     assert 0 < int(share) <= 100
-    assert ("decode=crop" in remedy) == ("dataloader=torchvision" not in words)
+    assert ("dct_scaling" in remedy) == ("dataloader=torchvision" not in words)
     assert before in lines[place - 1]
     changed = execute(*PLAN, *words, *remedy.split())[1].splitlines()
     assert any("on demand" in line and after in line for line in changed), changed
