@@ -20,7 +20,9 @@ ALLOWED = {
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
     ("launcher/cli/relabel.py", "stored_labels"): EXAMPLE,
     **dict.fromkeys([(f"launcher/cli/{verb}.py", "ema") for verb in ("evaluate", "export")], "the option --ema-length"),
-    ("launcher_lab/cli/eval_options.py", "ema"): "the option --ema-length",
+    **dict.fromkeys(
+        [(f"launcher_lab/cli/{file}.py", "ema") for file in ("eval_options", "export")], "the option --ema-length"
+    ),
     **{(f"launcher/{file}.py", "ema"): "an example in an error" for file in ("power_averages", "weights/lengths")},
     ("launcher/config/formats.py", "ema"): "the value of a key in older run folders",
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,

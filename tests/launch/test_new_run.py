@@ -137,7 +137,6 @@ def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch
     assert later == [
         "the images, dataset.path=/not/here",
         "the images, dataset.test_path=s3://mine/test",
-        "the time and disk that FFCV files would take (dataloader=auto)",
         "the download of model.weights=torchvision",
         "checkpoint.mirror=s3://mine/runs",
         "the connection of 2 nodes by launch.rdzv",

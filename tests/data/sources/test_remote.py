@@ -185,7 +185,6 @@ def test_a_server_without_range_requests_is_refused(tmp_path: Path) -> None:
         ("prepare nope://b/x dataloader.folder=f", "Protocol not known: nope"),
         ("run memory://none", "has neither train/CLASS/*.jpg nor archives (.tar"),
         ("run /x.tar", "not a folder; set"),
-        ("run s3://b/x dataloader=ffcv dataloader.folder=f", "dataset.path=s3://b/x dataloader"),
     ],
 )
 def test_a_wrong_value_is_a_one_line_error(

@@ -96,7 +96,7 @@ def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRu
         ("image_folder (/data/cars)", pytest.approx(2.0)),
         ("image_folder (/data/flowers)", pytest.approx(2.0)),
     ]
-    assert {row["setting"]["dataset"] for row in as_json(results, compared, [], "time")["comparisons"]} == {
+    assert {row["setting"]["dataset"] for row in as_json(results, compared, "time")["comparisons"]} == {
         row["dataset"] for row in page_data(results, "today")["runs"]
     }
     assert len(score_runs(results.runs, 0.6, "self").seconds["mild"]) == 2
