@@ -33,9 +33,8 @@ _REMOVED: Mapping[str, Any] = {
     "dataloader.files.small_jpeg_share": 0.0,
 }
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "translation"})
-# Values that format 3 removed, by key, with the value that a folder is read with.
-_REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {}
-# Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys.
+# Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys. The
+# groups may change on resume.
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "logger": {"trackio": {"name": "jsonl", "interval": "10ba", "tensorboard": False}}
 }
@@ -58,31 +57,16 @@ _ABSENT = object()
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the keys that an earlier format lacks, without those that had no effect."""
     complete = _with(values, dict(_added()))
-    for key, value in removed_values(complete).items():
-        if key in _REMOVED_VALUES:
-            put(complete, key, _REMOVED_VALUES[key][value])
-    for group in _removed_options(complete):
-        own = complete[group]
-        instead = _REMOVED_OPTIONS[group][own["name"]]
-        complete[group] = {**instead, **{key: own[key] for key in instead.keys() & own.keys() - {"name"}}}
+    for group, gone in _REMOVED_OPTIONS.items():
+        if (instead := gone.get(get(complete, f"{group}.name"))) is not None:
+            own = complete[group]
+            complete[group] = {**instead, **{key: own[key] for key in instead.keys() & own.keys() - {"name"}}}
     return without(complete, [key for key, value in _REMOVED.items() if get(complete, key, _ABSENT) == value])
 
 
 def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the removed keys as they had no effect, to compare it with an earlier one."""
     return _with(values, {key: value for key, value in _REMOVED.items() if (key, value) not in _added()})
-
-
-def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the dotted keys of a config with a value that a format removed, and those values."""
-    present = {key: get(values, key, _ABSENT) for key in _REMOVED_VALUES}
-    used = {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
-    return used | {f"{group}.name": get(values, f"{group}.name") for group in _removed_options(values)}
-
-
-def _removed_options(values: Mapping[str, Any]) -> list[str]:
-    """Return the groups of a config whose option a format removed."""
-    return [group for group, gone in _REMOVED_OPTIONS.items() if get(values, f"{group}.name") in gone]
 
 
 def needs_code(values: Mapping[str, Any]) -> bool:
@@ -92,11 +76,7 @@ def needs_code(values: Mapping[str, Any]) -> bool:
 
 def is_removed(key: str) -> bool:
     """Return whether a dotted key is of what a format removed, which only the training of a run needed."""
-    return (
-        key in _REMOVED
-        or key in _REMOVED_VALUES
-        or key.removeprefix("algorithms.").partition(".")[0] in _REMOVED_ALGORITHMS
-    )
+    return key in _REMOVED or key.removeprefix("algorithms.").partition(".")[0] in _REMOVED_ALGORITHMS
 
 
 def is_old_behaviour(key: str, value: Any) -> bool:

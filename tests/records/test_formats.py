@@ -261,6 +261,12 @@ def test_a_run_with_keys_of_another_version_resumes_if_they_cannot_matter(first:
     assert "ignoring launch.nice" in Here(tmp_path)("resume", "runs/run", "from_step=3").stderr
 
 
+def test_a_wrong_value_is_reported_beside_a_missing_algorithm(old: Path) -> None:
+    with_keys(old / "run", algorithms__sharpen={"amount": 1}, dataloader__decode="tpu")
+    code, _, shown = execute("eval", "run")
+    assert (code, "algorithms.sharpen" in shown, "dataloader.decode=tpu" in shown) == (2, True, True)
+
+
 def test_an_algorithm_of_another_version_is_never_ignored(old: Path) -> None:
     with_keys(old / "run", algorithms__sharpen={"amount": 1})
     assert "algorithms.sharpen" in refused("eval", "run")
