@@ -7,13 +7,14 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import power_averages
+from launcher import plugins, power_averages
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.installation import how_to_add
 from launcher.outputs import check_folder
+from launcher.plugins import registered
 from launcher.records.run_folder import existing
 from launcher.weights.card import CARD, ONNX, WEIGHTS
 from launcher.weights.fitted import notes
@@ -23,6 +24,8 @@ EXAMPLES = [
     "train export runs/mild-imagenet-1120-1 -o models/mild",
     "train export runs/mild-imagenet-1120-1 --onnx",
     "train export runs/mild-imagenet-1120-1 --ema-length 0.05",
+    "train export runs/mild-imagenet-1120-1 hub:me/mild --dry-run",
+    "train export runs/mild-imagenet-1120-1 hub:me/mild --public",
 ]
 _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
@@ -39,6 +42,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    options = registered(plugins.OPTIONS).get("export")
+    if options is not None and (code := options.handle(arguments)) is not None:
+        return int(code)
     folder = existing(arguments.run, saved=True)
     check_onnx(arguments)
     lengths = power_averages.lengths_of(arguments.ema_length, "--ema-length") if arguments.ema_length else [None]
@@ -50,8 +56,8 @@ def main(arguments: argparse.Namespace) -> int:
 
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
-        options = {"best": arguments.best, "onnx": arguments.onnx, "ema_length": lengths[0]}
-        checked = export_run(folder, output, report=show, **options)
+        of_run = {"best": arguments.best, "onnx": arguments.onnx, "ema_length": lengths[0]}
+        checked = export_run(folder, output, report=show, **of_run)
     primary = read(folder.config).task.primary
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
     path, file = output / CARD, output / (ONNX if arguments.onnx else WEIGHTS)

@@ -58,8 +58,7 @@ _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher
 for _added in registered(plugins.VERBS).values():
     for _verb, (_module, _meaning) in _added.items():
         VERBS.setdefault(_verb, _meaning)
-        # note: a package may extend a verb, such as export by places
-        _MODULES[_verb] = _module
+        _MODULES.setdefault(_verb, _module)
 
 # The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
 _OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit")

@@ -13,5 +13,4 @@ VERBS = {
         "launcher_lab.cli.report",
         "write a page, model card or MLPerf log of a run, or draw runs as a page or image",
     ),
-    "export": ("launcher_lab.cli.export", "write a run's weights and a module that rebuilds it, here or to the Hub"),
 }

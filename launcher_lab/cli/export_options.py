@@ -6,7 +6,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from launcher.cli import export
+from launcher.cli.export import check_onnx
 from launcher.config.choices import HUB
 from launcher.console import console, print_json, progress_bars
 from launcher.counts import count_of
@@ -15,30 +15,24 @@ from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder, existing
 from launcher.weights.hub import repository
 
-EXAMPLES = [
-    *export.EXAMPLES,
-    "train export runs/mild-imagenet-1120-1 hub:me/mild --dry-run",
-    "train export runs/mild-imagenet-1120-1 hub:me/mild --public",
-]
-
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    export.configure(parser)
     where = f"{HUB}NAME/MODEL, to publish it there, with an ONNX file too if --onnx is set (default: a folder)"
     parser.add_argument("place", metavar="PLACE", nargs="?", help=where)
     parser.add_argument("--public", action="store_true", help="a public repository of the Hub (default: private)")
     parser.add_argument("--dry-run", action="store_true", help="print what would be published, and send nothing")
 
 
-def main(arguments: argparse.Namespace) -> int:
+def handle(arguments: argparse.Namespace) -> int | None:
+    """Publish at a place, and return the exit code; None without a place."""
     if arguments.place is not None:
         folder = existing(arguments.run, saved=True)
-        export.check_onnx(arguments)
+        check_onnx(arguments)
         return _publish(folder, arguments)
     for flag, is_set in (("--public", arguments.public), ("--dry-run", arguments.dry_run)):
         if is_set:
             raise UserError(f"{flag} is for {HUB}NAME/MODEL; add it, or remove {flag}")
-    return export.main(arguments)
+    return None
 
 
 def _publish(folder: RunFolder, arguments: argparse.Namespace) -> int:

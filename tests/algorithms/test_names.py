@@ -21,7 +21,8 @@ ALLOWED = {
     ("launcher/cli/relabel.py", "stored_labels"): EXAMPLE,
     **dict.fromkeys([(f"launcher/cli/{verb}.py", "ema") for verb in ("evaluate", "export")], "the option --ema-length"),
     **dict.fromkeys(
-        [(f"launcher_lab/cli/{file}.py", "ema") for file in ("eval_options", "export")], "the option --ema-length"
+        [(f"launcher_lab/cli/{file}.py", "ema") for file in ("eval_options", "export_options")],
+        "the option --ema-length",
     ),
     **{(f"launcher/{file}.py", "ema"): "an example in an error" for file in ("power_averages", "weights/lengths")},
     ("launcher/config/formats.py", "ema"): "the value of a key in older run folders",
