@@ -32,11 +32,9 @@ _EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text",
     "list_type": "a list such as [a,b]",
-    "dataclass_type": "a mapping of values",
-    "dict_type": "a mapping of values",
-    "model_attributes_type": "a mapping of values",
     "finite_number": "a finite number",
 }
+_MAPPINGS = ("dataclass_type", "dict_type", "model_attributes_type")
 # Words of pydantic, and those of docs/keys.md.
 _WORDS = {
     "Input should be": "must be",
@@ -174,6 +172,8 @@ def _message(schema: type, prefix: str, key: str, details: dict[str, Any]) -> st
         like = nearest(str(details["input"]), choices)
         several = "one of " if len(choices) > 1 else ""
         return f"must be {several}{', '.join(choices)}" + (f"; did you mean {like}?" if like else "")
+    if kind in _MAPPINGS:
+        return f"must be a mapping of values; type {prefix}{key}.KEY=VALUE, see train help {prefix}{key}"
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}"
     if kind == "value_error":

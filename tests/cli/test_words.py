@@ -103,9 +103,10 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "instead"),
     [
-        ("speedrun track=78.1", "it is gone since version 0.3; type train curve recipe=mild seed=0,1,2,3,4"),
+        ("speedrun track=78.1", "type train curve recipe=mild seed=0,1,2,3,4, then train compare RUNS"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
+        ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],
 )
