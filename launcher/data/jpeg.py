@@ -51,7 +51,7 @@ class JpegDecoder:
 class Frame(NamedTuple):
     """A JPEG's header: `place` is the offset of its height, `scan` that of its entropy code.
 
-    `samplings` has the sampling factors of each component, `interval` is that of restart markers.
+    `samplings` has the sampling factors of each component.
     """
 
     kind: int
@@ -60,24 +60,21 @@ class Frame(NamedTuple):
     height: int
     width: int
     samplings: bytes
-    interval: int
     scan: int
 
 
 def read_frame(data: bytes) -> Frame | None:
     """Read a JPEG's header up to its first scan, or return None if it has none (ITU-T T.81, section B.2)."""
-    place, interval, frame = 2, 0, None
+    place, frame = 2, None
     try:
         while data[place] == 0xFF and data[:2] == b"\xff\xd8":
             marker, (length,) = data[place + 1], struct.unpack_from(">H", data, place + 2)
             if marker in (*_BASELINE, _PROGRESSIVE):
                 precision, height, width, count = struct.unpack_from(">BHHB", data, place + 4)
                 samplings = data[place + 11 : place + 11 + 3 * count : 3]
-                frame = Frame(marker, precision, place + 5, height, width, samplings, 0, 0)
-            elif marker == 0xDD:
-                (interval,) = struct.unpack_from(">H", data, place + 4)
+                frame = Frame(marker, precision, place + 5, height, width, samplings, 0)
             elif marker == 0xDA and frame is not None:
-                return frame._replace(interval=interval, scan=place + 2 + length)
+                return frame._replace(scan=place + 2 + length)
             place += 2 + length
     except (IndexError, struct.error):
         pass

@@ -181,7 +181,7 @@ def read_run(path: Path, metric: str | None = None) -> RunSummary:
     identities: tuple[str, ...] = ()
     try:
         rows = read_rows(folder.metrics, outline=True)
-        read = facts_of(rows, metric, config)
+        read = _facts_of(rows, metric, config)
         # note: float would read a number that is a text, such as "nan"
         if wrong := [row["kind"] for row in rows if not is_whole(row)]:
             raise ValueError(first_few(wrong))
@@ -208,7 +208,7 @@ def quality(row: Row, metric: str | None = None) -> float:
     return float(primary if metric is None else values[metric])
 
 
-def facts_of(rows: list[Row], metric: str | None = None, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _facts_of(rows: list[Row], metric: str | None = None, config: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the fields of a RunSummary that the records hold, by a metric or the primary one; none before their start.
 
     Raises UserError, KeyError, TypeError or ValueError if a record lacks a value, or has one of the wrong type.
