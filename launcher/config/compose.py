@@ -111,7 +111,7 @@ class Composition:
     ) -> tuple[dict[str, Any], RunConfig, dict[str, str]]:
         """Return the values and the config with the data loader that takes the place of the chosen one, if one does.
 
-        Its name then has an origin of its own.
+        The origin of its name is then `AUTO`.
         """
         group = "dataloader"
         typed = {key: value for key, value in values[group].items() if self.origin(f"{group}.{key}") != DEFAULTS}

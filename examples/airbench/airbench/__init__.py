@@ -1,4 +1,4 @@
-"""airbench (Jordan 2024, arXiv:2404.00498) as code of one's own: its network and three algorithms, each in a file."""
+"""airbench (Jordan 2024, arXiv:2404.00498) as own code: its network and three algorithms, each in a file."""
 
 from airbench.bias_scaling import BiasScalingConfig
 from airbench.lookahead import LookaheadConfig
