@@ -11,8 +11,9 @@ __all__ = ["worker_processes"]
 
 
 def _print_in_one_line(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print why the server ends; the rank that waits for a worker reports the remedy."""
-    print(one_line(f"loader workers: {kind.__name__}: {error}"), file=sys.stderr)
+    """Print why the server ends, unless its rank has ended; the rank that waits for a worker reports the remedy."""
+    if not issubclass(kind, ConnectionError):
+        print(one_line(f"loader workers: {kind.__name__}: {error}"), file=sys.stderr)
 
 
 def _run(worker: BaseProcess) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from benchmarks.loader import __main__ as command
 from benchmarks.loader import first_epoch, process, timing
 from benchmarks.loader.contenders import OPENERS, PLAIN
-from benchmarks.loader.files import Files, copied, originals, unpacked, write_all
+from benchmarks.loader.files import Files, originals, unpacked, write_all
 from launcher.config.compose import compose
 from launcher.data.loaders.ffcv import FFCVLoader
 from tests.forked import Command
@@ -81,15 +81,6 @@ def test_the_first_epoch_of_each_loader_is_timed_with_and_without_files(
     assert [*rows] == [name for name in first_epoch.LOADERS if name != "FFCV's loader"]
     assert [name for name, row in rows.items() if row["written"]] == ["dataloader=ffcv"]
     assert all(row["second"] > 0 for row in rows.values())
-
-
-def test_the_first_epoch_stores_images_for_the_second(tar: Path, tmp_path: Path) -> None:
-    with unpacked(tar) as folder:
-        images = copied(folder, 40, tmp_path / "images")
-        epoch = first_epoch.LOADERS["the same, files written while it trains"].opened(images, 1)
-        batches = [len(batch[0]) for batch in epoch(0)]
-    assert batches == [64, 64]
-    assert sum(path.stat().st_size for path in (images / "ffcv").glob("train-*")) > 128 * 1000
 
 
 @pytest.mark.parametrize("name", [name for name in OPENERS if not name.startswith("plain")])

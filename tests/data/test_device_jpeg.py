@@ -208,7 +208,7 @@ def test_without_the_decoder_the_error_has_its_command(monkeypatch: pytest.Monke
     [
         ([], "dataloader.decode=gpu: needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"),
         (["dataloader.dct_scaling=true"], "set dataloader.dct_scaling=false, or dataloader.decode=cpu"),
-        (["dataloader=ffcv"], "dataloader.decode=gpu (command line): must be one of whole, crop"),
+        (["dataloader=ffcv"], "dataloader.decode=gpu (command line): no such key here; it is for dataloader=auto, "),
         (["cuda_graphs=on"], "set cuda_graphs=off, or dataloader.decode=cpu"),
         (["algorithms=[randaugment]", "algorithms.randaugment.where=loader"], "set algorithms.randaugment=off, or"),
     ],

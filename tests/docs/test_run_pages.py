@@ -3,10 +3,12 @@
 import os
 import re
 import shlex
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 import timm
 import torch
@@ -14,11 +16,12 @@ from safetensors.torch import save_file
 from torchvision.models import ResNet50_Weights
 
 from launcher.config.resolved import read
+from launcher.errors import INTERRUPTED
 from launcher.installation import project
 from tests.forked import Command, fork_checks
 from tests.images import write_images
 from tests.networks import tiny, use_tiny_of_torchvision
-from tests.runs import SMALL, Here, in_ranks, use_tiny
+from tests.runs import SMALL, Here, in_ranks, use_tiny, wait_for
 from tests.wheels import build, command, install
 
 from .pages import ROOT, blocks
@@ -68,10 +71,17 @@ def test_the_commands_of_the_page_work_in_order(tmp_path: Path) -> None:
         more = SHAPES if "dataset=shapes" in words else []
         before: list[Callable[[], object]] = [use_tiny, partial(fork_checks, use_tiny_of_torchvision)]
         done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=before)
+        if words[0] == "watch":
+            wait_for(partial(is_listening, done.pid))
+            done.send_signal(signal.SIGINT)
         output, errors = done.communicate()
-        assert done.returncode == 0, (line, output, errors)
+        assert done.returncode == (INTERRUPTED if words[0] == "watch" else 0), (line, output, errors)
         if words == ["resume"]:
             assert "the newest unfinished run" in output
+
+
+def is_listening(pid: int) -> bool:
+    return any(one.status == psutil.CONN_LISTEN for one in psutil.Process(pid).net_connections())
 
 
 def today(word: str, folder: Path) -> str:

@@ -17,7 +17,7 @@ from tests.runs import SMALL, Train, processes_of, steps_done, wait_for
 
 pytestmark = pytest.mark.system
 # where the rendezvous keeps its state, and where torch's keeps it, in base64
-_STATE, _OF_TORCH = "state", "torch.rendezvous.train"
+_OF_TORCH = "torch.rendezvous.train"
 
 
 class Touch:
@@ -104,14 +104,11 @@ def test_nodes_listen_at_the_address_of_the_rendezvous_and_execute_nothing(train
             with socket.create_connection(place, timeout=10) as stranger:
                 stranger.sendall(attack)
         store = dist.TCPStore(address, port, is_master=False, timeout=timedelta(seconds=10))
-        for key, value in {_STATE: attack.decode("latin-1"), _OF_TORCH: b64encode(attack).decode()}.items():
-            store.set(key, value)
+        for key in ("nodes", "node-0", "node-1"):
+            store.set(key, attack.decode("latin-1"))
+        store.set(_OF_TORCH, b64encode(attack).decode())
         logs = [folder / "log" for folder in folders]
-        wait_for(
-            lambda: any(
-                f"another program has written to the rendezvous at {address}" in log.read_text() for log in logs
-            )
-        )
+        assert [node.wait() for node in nodes] == [0, 0], [log.read_text() for log in logs]
     finally:
         for node in nodes:
             node.kill()

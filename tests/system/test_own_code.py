@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.images import write_images
-from tests.own_code import FORMULAS, NETS, STRANGER, WORDS_OF_STRANGER, own_folder
+from tests.own_code import NETS, STRANGER, WORDS_OF_STRANGER, own_folder
 from tests.runs import SMALL, Train
 
 pytestmark = pytest.mark.system
@@ -76,7 +76,8 @@ def test_changed_code_is_checked_and_counted_again(stranger: Train, tmp_path: Pa
     assert "which mine does not accept" in stranger(*plan, code=2).stderr
     nets.write_text(NETS)
     mean = "    return F.cross_entropy("
-    (tmp_path / "formulas.py").write_text(FORMULAS.replace(mean, f"    outputs.detach().numpy()\n{mean}"))
+    formulas = tmp_path / "formulas.py"
+    formulas.write_text(formulas.read_text().replace(mean, f"    outputs.detach().numpy()\n{mean}"))
     line = stranger(*there, code=2).stderr
     assert "train estimate measures it" in line
     assert line.count("\n") == 1
