@@ -92,9 +92,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     # note: an algorithm that only changes the order of samples costs nothing in the step
     declared = declarations().items()
     of_images = ((name, one) for name, one in declared if one.acts_on != ("tokens",))
-    # note: these need a teacher, or a file
-    others = ("distillation", "stored_labels")
-    names = [name for name, one in of_images if one.places.keys() - {"change_order"} and name not in others]
+    # note: distillation needs a teacher
+    names = [name for name, one in of_images if one.places.keys() - {"change_order"} and name != "distillation"]
     parser = argparse.ArgumentParser(
         description="Measure the cost of each algorithm as a ratio to the plain training step."
     )

@@ -1,27 +1,20 @@
 """Trainers of a tiny network on a few small images, and some of their steps."""
 
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 
-from launcher import atomic, paths
 from launcher.algorithms.base import Teacher
 from launcher.config import recipes
 from launcher.config.algorithms import declarations
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.config.schema import RunConfig
-from launcher.config.yaml_file import read_mapping
-from launcher.data.stored_crops import PARTS, Described, crop_values
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.run_folder import RunFolder
@@ -55,28 +48,10 @@ TASKS = {
 }
 
 
-def labels_file() -> Path:
-    """Write random stored labels of more images than the runs here have, with crops by the default values."""
-    path, random = Path(tempfile.gettempdir()) / f"train-tests-{os.getuid()}.labels", np.random.default_rng(0)
-    # note: a composition by Hydra would stay in the process from which commands are forked
-    image = SimpleNamespace(**read_mapping(paths.CONF / "train.yaml")["image"])
-    values = crop_values(SimpleNamespace(image=image, dataset=SimpleNamespace(exif_orientation=True)))  # type: ignore[arg-type]
-    described = Described("", 128, [*map(str, range(10))], 3, 4, 0, 16, "resnet18", "", values)
-    rows = np.zeros(128, described.row)
-    rows["box"] = np.sort(random.integers(0, PARTS, rows["box"].shape, endpoint=True), axis=-1)
-    rows["mirrored"] = random.integers(0, 2, rows["mirrored"].shape)
-    rows["classes"] = random.permuted(np.tile(np.arange(10), (128, 3, 1)), axis=-1)[..., :4]
-    rows["probabilities"] = random.dirichlet(np.ones(5), (128, 3))[..., :4]
-    with atomic.writing(path) as temporary:
-        temporary.write_bytes(described.line() + rows.tobytes())
-    return path
-
-
 # Words that make an algorithm act within a few steps.
 EARLY = {
     "swa": ["algorithms.swa.start=0ba", "algorithms.swa.update_interval=2ba"],
     "distillation": ["algorithms.distillation.teacher=resnet18"],
-    "stored_labels": [f"algorithms.stored_labels.path={labels_file()}"],
     "ema": ["algorithms.ema.update_interval=2ba"],
     "sam": ["algorithms.sam.interval=2"],
     "backbone_freezing": ["algorithms.backbone_freezing.until=2ba"],

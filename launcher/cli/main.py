@@ -47,7 +47,6 @@ VERBS = {
     "calibrate": "fit a temperature, or thresholds of classes, which predictions, evaluations and exports then use",
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
-    "relabel": "write a teacher's labels of crops of the training images, to distil without running it",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
@@ -62,7 +61,7 @@ for _added in registered(plugins.VERBS).values():
 
 # The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
 _OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit")
-_OF_WORDS = ("look", "doctor", "relabel")
+_OF_WORDS = ("look", "doctor")
 
 _EXAMPLES = """examples:
   train epochs=1                                a ResNet-18 on built-in images, in a minute on a CPU

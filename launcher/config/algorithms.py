@@ -28,11 +28,6 @@ class Algorithms(dict[str, AlgorithmConfig]):
         return next((values for values in self.values() if isinstance(values, TeachingConfig)), None)
 
     @property
-    def crops_file(self) -> str | None:
-        """Return the file of the crops that the loader takes, if an algorithm has one."""
-        return next((file for values in self.values() if (file := values.crops_file)), None)
-
-    @property
     def snapshot_interval(self) -> str | None:
         """Return the time between snapshots of averages, if an algorithm has any."""
         return next((interval for values in self.values() if (interval := values.snapshot_interval)), None)

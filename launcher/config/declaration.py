@@ -117,11 +117,6 @@ class AlgorithmConfig(Declaration):
         return self.places.get(point)
 
     @property
-    def crops_file(self) -> str | None:
-        """The file of the crops that the loader takes instead of random ones, if any."""
-        return None
-
-    @property
     def snapshot_interval(self) -> str | None:
         """The time between snapshots of its averages, if it has any."""
         return None

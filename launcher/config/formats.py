@@ -18,7 +18,6 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"image.eval_views": "centre", "dataset.class_level": "first", "algorithms.backbone_freezing.stages": 1},
         **{"algorithms.ema.snapshots": None},
         **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
-        **{"algorithms.stored_labels.true_class_below": 0.0, "algorithms.stored_labels.smoothing": 0.1},
         **{"dataloader.write_missing": False},
     }
 }
@@ -32,7 +31,7 @@ _REMOVED: Mapping[str, Any] = {
     "dataloader.files.small_side": None,
     "dataloader.files.small_jpeg_share": 0.0,
 }
-_REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "translation"})
+_REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "stored_labels", "translation"})
 # Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys. The
 # groups may change on resume.
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {

@@ -59,8 +59,7 @@ FREE = (
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the config with absolute paths, so that a run resumes from any folder; URLs stay."""
     values = as_mapping(config)
-    crops = [f"algorithms.{name}.path" for name, own in config.algorithms.items() if own.crops_file]
-    for key in (*_DATA_PATHS, *crops):
+    for key in _DATA_PATHS:
         if (path := get(values, key)) is not None and "://" not in path:
             put(values, key, str(Path(path).absolute()))
     return validate(values)

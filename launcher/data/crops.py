@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -23,18 +23,6 @@ _RESAMPLING = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resamplin
 
 # top, left, height and width in pixels of the stored image, and 1 if it is mirrored
 Box = tuple[int, int, int, int, int]
-
-
-class Boxes(Protocol):
-    """The crops of some samples."""
-
-    def box(self, number: int, height: int, width: int) -> Box:
-        """Return the crop of one of the samples, given the size of its image."""
-        ...
-
-
-# (epoch, sample indices [N]) -> their crops
-BoxSource = Callable[[int, np.ndarray], Boxes]
 
 
 class Crops:
@@ -70,11 +58,7 @@ def random_crops(
     image: schema.Image, heights: np.ndarray, widths: np.ndarray, *, seed: int, epoch: int, indices: np.ndarray
 ) -> np.ndarray:
     """Draw the crops of samples in one epoch: int64 [N, 5], top, left, height, width, and 1 where mirrored."""
-    return boxes_of(Crops(image, seed, epoch, indices), heights, widths)
-
-
-def boxes_of(crops: Boxes, heights: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Return the crops of samples whose images have these sizes, int64 [N, 5] as `random_crops`."""
+    crops = Crops(image, seed, epoch, indices)
     sizes = zip(heights.tolist(), widths.tolist(), strict=True)
     return np.array([crops.box(number, *size) for number, size in enumerate(sizes)], np.int64)
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from launcher.config.class_names import composed
-from launcher.config.schema import Dataset, RunConfig
+from launcher.config.schema import RunConfig
 from launcher.data.builtin import drawn_as
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of
@@ -44,13 +44,6 @@ def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequen
     if dataset.val_split is None:
         return of_splits(*(fingerprint(listed(one)) for one in both))
     return of_splits(*[divided(both, f"val_split {dataset.val_split!r}")] * 2)
-
-
-def of_training(dataset: Dataset, images: Split | None) -> str | None:
-    """Return the fingerprint of training images in their order: of built-in ones by their values, None of none."""
-    if dataset.is_built_in:
-        return drawn_as(dataset)
-    return None if images is None else fingerprint(listed(images))
 
 
 def identity_if_present(

@@ -13,7 +13,7 @@ import numpy as np
 
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
-from launcher.data.crops import Box, Resize, centre_cut, cut, resize_by_torch, resize_of
+from launcher.data.crops import Box, Crops, Resize, centre_cut, cut, resize_by_torch, resize_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
@@ -22,7 +22,6 @@ from launcher.data.pixel_types import RGB, PixelType
 from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
 from launcher.data.sources.pieces import Piece
-from launcher.data.stored_crops import crops_of
 from launcher.errors import UserError
 from launcher.plugins import Complete
 
@@ -143,20 +142,20 @@ class Pixels(Decoder):
 
 
 class RandomCrops(Pixels):
-    """Random or stored resized crops, flipped and changed by the algorithms that act on single images."""
+    """Random resized crops, flipped and changed by the algorithms that act on single images."""
 
     def __init__(self, config: RunConfig, change_image: ChangeImage | None = None):
         loader, upright = config.dataloader, config.dataset.exif_orientation
         assert isinstance(loader, DecodingLoader)
         pixel_type = PixelType.of(config.dataset)
         super().__init__(pixel_type, upright=upright, decoder=loader.decoder, on_device=loader.on_device)
-        self.image, self.crops = config.image, crops_of(config)
+        self.image, self.seed = config.image, config.seed
         self.scaled, self.change_image = loader.dct_scaling, change_image
         self.resize = self.resize_of_type()
 
     def draws(self, moment: Moment, indices: np.ndarray) -> list[Draws]:
         # note: one draw for all, which takes as long as for one
-        crops = self.crops(moment.epoch, indices)
+        crops = Crops(self.image, self.seed, moment.epoch, indices)
         return [Draws(partial(crops.box, place), index, moment) for place, index in enumerate(indices.tolist())]
 
     def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray | Jpeg, Any]:

@@ -25,7 +25,6 @@ from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.loaders.base import loader_of
 from launcher.data.split import Split
-from launcher.data.stored_crops import check_images
 from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
@@ -114,8 +113,6 @@ def prepare_run(
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)
     check(plan, composed.origins, devices.kind)
-    if data.seen:
-        check_images(plan.config, data.splits)
     pretrained, of_weights = None, list[str]()
     if skipped is None:
         if with_weights:

@@ -22,20 +22,14 @@ from launcher.weights.load import SourceWeights, load_weights
 
 
 def find_teacher(config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
-    """Return the weights, config and classes of a run's teacher; raises as `find_named`."""
-    values = config.algorithms.teaching
-    assert values is not None
-    assert values.teacher is not None
-    return find_named(values.teacher, values.key, config, with_weights=with_weights)
-
-
-def find_named(teacher: str, key: str, config: RunConfig, *, with_weights: bool = True) -> SourceWeights:
-    """Return weights, config and classes of a path or a model of timm; with_weights=False: without those of timm.
-
-    key: that of the teacher, for errors. config: of the run that learns from it.
+    """Return the weights, config and classes of a run's teacher; with_weights=False: without those of timm.
 
     Raises UserError if it does not exist or cannot be read.
     """
+    values = config.algorithms.teaching
+    assert values is not None
+    assert values.teacher is not None
+    teacher, key = values.teacher, values.key
     of_timm = teacher in timm_architectures()
     if not of_timm and not Path(teacher).exists():
         message = "is neither a path nor a model of timm; set a run folder, an export, or a model such as resnet50"
@@ -82,7 +76,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
     assert own
     assert values
     assert values.teacher
-    check_classes(source, values.teacher, values.key, config, classes)
+    _check_classes(source, values.teacher, values.key, config, classes)
     digest = check_teacher(config, teacher_file(own, source.tensors), values.teacher) if source.tensors else None
     path = values.teacher if values.teacher in timm_architectures() else str(Path(values.teacher).absolute())
     taught = replace(values, teacher=path, teacher_sha256=digest)
@@ -90,7 +84,7 @@ def with_teacher(config: RunConfig, classes: list[str] | None, *, with_weights: 
     return replace(config, algorithms=algorithms), _note(config, own)
 
 
-def check_classes(
+def _check_classes(
     source: SourceWeights, teacher: str, key: str, config: RunConfig, classes: Sequence[str] | None
 ) -> None:
     """Raise a UserError if a teacher has other classes than the run of a config, which has these `classes`."""

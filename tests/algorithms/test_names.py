@@ -18,7 +18,6 @@ ALLOWED = {
     ("launcher/config/overrides.py", "mixup"): EXAMPLE,
     **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
-    ("launcher/cli/relabel.py", "stored_labels"): EXAMPLE,
     **dict.fromkeys([(f"launcher/cli/{verb}.py", "ema") for verb in ("evaluate", "export")], "the option --ema-length"),
     **dict.fromkeys(
         [(f"launcher_lab/cli/{file}.py", "ema") for file in ("eval_options", "export_options")],

@@ -39,7 +39,6 @@ TYPED = {
     "calibrate RUN": ["calibrate", "runs/a"],
     "predict RUN IMAGES": ["predict", "runs/a", "images/train/cat/0.jpg"],
     "prepare": ["prepare", "dataset=image_folder", "dataset.path=images", "dataloader.workers=1"],
-    "relabel TEACHER": ["relabel", "runs/a", *SMALL, "--crops", "2"],
     "export RUN": ["export", "runs/a"],
     "submit --slurm": ["submit", "--slurm", *SMALL],
     "doctor": ["doctor", *SMALL],

@@ -23,7 +23,6 @@ VERBS_WITH_KEYS = [verb for verb in cli.VERBS if takes_keys(cli.parser_of(verb, 
 FIRST = {
     "resume": ["runs/a"],
     "eval": ["runs/a"],
-    "relabel": ["runs/a"],
     "submit": ["--slurm"],
 }
 
@@ -105,6 +104,12 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
     [
         ("speedrun track=78.1", "type train curve recipe=mild seed=0,1,2,3,4, then train compare RUNS"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
+        (
+            "relabel runs/a",
+            "type algorithms.distillation=on algorithms.distillation.teacher=RUN; stored labels are gone",
+        ),
+        ("algorithms.stored_labels=on", "type algorithms.distillation=on"),
+        ("algorithms.stored_labels.path=a", "type algorithms.distillation=on"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),

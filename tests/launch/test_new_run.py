@@ -173,8 +173,8 @@ MODELS = {
         for name in ("resnet", "vit", "efficientnet", "byobnet", "convnext")
     },
 }
-# The distillation's teacher would be downloaded, and stored labels are of images.
-ALGORITHMS = [name for name in trainers.ALGORITHMS if name not in ("distillation", "stored_labels")]
+# The distillation's teacher would be downloaded.
+ALGORITHMS = [name for name in trainers.ALGORITHMS if name != "distillation"]
 VALUES: dict[str, st.SearchStrategy[object]] = {
     "dataset.native_size": st.sampled_from([4, 8, 12, 16, 24, 32, 48, 64]),
     "device_batch_size": st.integers(1, 4),

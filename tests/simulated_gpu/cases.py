@@ -63,11 +63,10 @@ ONE_RANK = plain_and_captured(
     recipe("small", "optimizer=sgd", loader="torchvision"),
     recipe("ffcv_rn18", "optimizer=lion", loader="ffcv"),
     recipe("hot_sam_10", "optimizer=lars"),
-    algorithms("augmix,gradient_clipping,swa", "optimizer=muon"),
+    algorithms("augmix,gradient_clipping,repeated_augmentation,swa", "optimizer=muon"),
     algorithms("trivialaugment,random_erasing,ghost_batchnorm,cutmix,cutout,squeeze_excite", "optimizer=nadamw"),
     algorithms("selective_backprop,distillation", "optimizer=adamw", "precision=fp16"),
     algorithms("sample_dropping,label_smoothing,ema"),
-    algorithms("stored_labels,cutmix,repeated_augmentation"),
     algorithms("ema,sam,progressive_resizing", "precision=fp16", *RARELY, bad=(6, 7)),
     # note: no graph can have the first
     algorithms("layer_freezing,ema", *RARELY, bad=(6, 8)),

@@ -12,7 +12,7 @@ from launcher.config.schema import RunConfig
 from launcher.data.classes import check_labels, read_labels
 from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
-from launcher.data.identity import of_source, of_splits, of_training
+from launcher.data.identity import of_source, of_splits
 from launcher.data.inspection import Inspection, counted, has_counts
 from launcher.data.sources.layout import FFCV, is_remote
 from launcher.data.sources.path_tables import TABLES
@@ -55,14 +55,6 @@ def inspect_files(config: RunConfig, must_exist: bool) -> Inspection:
 def identity_of_files(config: RunConfig) -> str:
     """Return the identity of the images that the files were written from; raises UserError if one is missing."""
     return of_splits(*(_of_file(FFCVDataset.of(config).open(split)) for split in SPLITS))
-
-
-def fingerprint_of_training(config: RunConfig) -> str | None:
-    """Return the fingerprint of the training images that a file was written from; None if it does not have it alone."""
-    if config.dataset.is_built_in:
-        return of_training(config.dataset, None)
-    manifest = FFCVDataset.of(config).open("train").manifest
-    return manifest.source if manifest is not None and config.dataset.val_split is None else None
 
 
 def are_of_images(config: RunConfig) -> bool:

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 
 from launcher.data.classes import in_classes_of, read_labels
-from launcher.data.crops import boxes_of, centre_boxes
+from launcher.data.crops import centre_boxes, random_crops
 from launcher.data.ffcv.beton import Beton
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.threads import Decoding, ThreadedReader
@@ -20,7 +20,6 @@ from launcher.data.images import ChangeImage, Reader
 from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
-from launcher.data.stored_crops import crops_of
 from launcher.errors import UserError
 from launcher.probe import usable_memory
 
@@ -63,7 +62,9 @@ def open_readers(values: FFCVValues, opening: Opening) -> tuple[Reader, Reader]:
     short = plan.config.scaled_size(config.image.eval_resize)
 
     def crops(request: Request) -> np.ndarray:
-        return boxes_of(crops_of(config)(request.moment.epoch, request.indices), *train.sizes(request.indices))
+        indices = request.indices
+        sizes = train.sizes(indices)
+        return random_crops(config.image, *sizes, seed=config.seed, epoch=request.moment.epoch, indices=indices)
 
     def centres(request: Request) -> np.ndarray:
         return centre_boxes(*val.sizes(request.indices), short, request.view)

@@ -58,10 +58,6 @@ class Loader(LoaderConfig):
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
         """Return the hash of the images, as `data.identity.identity`."""
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
-        """Return the hash of the listed training images alone, in their order; None if it is not known."""
-        return None
-
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
         """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
         return ()

@@ -50,11 +50,6 @@ class FFCVLoader(FFCVValues):
 
         return identity_of_files(config)
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
-        from launcher.data.ffcv.inspection import fingerprint_of_training
-
-        return fingerprint_of_training(config)
-
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         from launcher.data.ffcv.loader import open_readers  # note: OpenCV
 

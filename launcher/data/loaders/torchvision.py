@@ -71,11 +71,6 @@ class TorchvisionLoader(DecodingLoader):
 
         return of_source(config, skipped, images)
 
-    def training_fingerprint(self, config: RunConfig, images: Sequence[Split]) -> str | None:
-        from launcher.data.identity import of_training
-
-        return of_training(config.dataset, images[0] if images else None)
-
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
         from launcher.data.sources.find import read_splits
 
