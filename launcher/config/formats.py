@@ -30,8 +30,11 @@ _REMOVED: Mapping[str, Any] = {
     "dataloader.files.restart_interval": 0,
     "dataloader.files.small_side": None,
     "dataloader.files.small_jpeg_share": 0.0,
+    "nonfinite.lr_factor": 0.5,
 }
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "stored_labels", "translation"})
+# Values that format 3 removed, by key, with the value that a folder is read with.
+_REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {"nonfinite.policy": {"rollback": "skip"}}
 # Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys. The
 # groups may change on resume.
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -56,11 +59,19 @@ _ABSENT = object()
 def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the keys that an earlier format lacks, without those that had no effect."""
     complete = _with(values, dict(_added()))
+    for key, value in removed_values(complete).items():
+        put(complete, key, _REMOVED_VALUES[key][value])
     for group, gone in _REMOVED_OPTIONS.items():
         if (instead := gone.get(get(complete, f"{group}.name"))) is not None:
             own = complete[group]
             complete[group] = {**instead, **{key: own[key] for key in instead.keys() & own.keys() - {"name"}}}
     return without(complete, [key for key, value in _REMOVED.items() if get(complete, key, _ABSENT) == value])
+
+
+def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the dotted keys of a config that have a removed value, and that value."""
+    present = {key: get(values, key) for key in _REMOVED_VALUES}
+    return {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
 
 
 def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
-from launcher.config.formats import completed, is_old_behaviour, is_removed, needs_code, with_removed
+from launcher.config.formats import completed, is_old_behaviour, is_removed, needs_code, removed_values, with_removed
 from launcher.config.groups import values as group_values
 from launcher.config.keys import path_keys
 from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
@@ -35,6 +35,7 @@ _DATA_PATHS = (
     "heartbeat",
 )
 _PLACE_ONLY = ("runs", "run_name", "heartbeat", "code")
+_OLDER = "resume the run with the version of train that wrote it"
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
     *(
@@ -137,11 +138,13 @@ def typed_run(
     """Return the config of a run or an export, which stands at a place, with the user's code that it needs.
 
     Keys that an earlier version did not have get the value with its behaviour. Keys of another version are ignored with
-    a note, or refused with `to_resume` if they could change the training. Without `imports` that code is not imported,
-    and its options are `Unread`.
+    a note, or refused with `to_resume` if they could change the training; so are removed values. Without `imports` that
+    code is not imported, and its options are `Unread`.
 
     Raises UserError if a value is invalid, or the code is not there, or not the same, or was never named.
     """
+    if to_resume and (used := removed_values(values)):
+        raise UserError(*(Problem(f"is gone; {_OLDER}", key, value, origin(key)) for key, value in used.items()))
     values = completed(values)
     if not imports and needs_code(values):
         with read_only():
@@ -162,7 +165,7 @@ def _typed(values: Mapping[str, Any], place: str, origin: Callable[[str], str | 
             others = [one for one in error.problems if str(one.key) not in unknown or not is_removed(str(one.key))]
             raise UserError(*(others or error.problems)) from None
         if to_resume and (used := [one for one in error.problems if not is_free(str(one.key))]):
-            message = "is no key of this version; resume the run with the version of train that wrote it"
+            message = f"is no key of this version; {_OLDER}"
             raise UserError(*(replace(one, message=message) for one in used)) from None
         _note(f"{place}: ignoring {', '.join(unknown)}: this version has no such key")
         return validate(without(values, unknown), origin)

@@ -232,14 +232,10 @@ class Checkpoint:
 
 @dataclass(frozen=True, config=STRICT)
 class NonFinite:
-    """The reaction to a loss or gradients that are not finite; after `limit` in a row, or rollbacks, the run ends.
+    """The reaction to a loss or gradients that are not finite; after `limit` in a row the run ends."""
 
-    A rollback multiplies the learning rate by `lr_factor` from then on.
-    """
-
-    policy: Literal["skip", "rollback", "stop"]
+    policy: Literal["skip", "stop"]
     limit: Count
-    lr_factor: Positive
 
 
 @dataclass(frozen=True, config=STRICT)

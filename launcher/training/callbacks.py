@@ -129,7 +129,7 @@ class Callbacks:
             rank=trainer.ranks.rank,
             world_size=trainer.ranks.world_size,
             model=trainer.train_step.model,
-            lr=plan.lr(step - 1) * trainer.train_step.lr_factor,
+            lr=plan.lr(step - 1),
             metrics=dict(trainer.history[-1]) if trainer.history else {},
             loss_and_count=self._loss,
         )

@@ -4,7 +4,7 @@ for each epoch:
     for each step:
         step         augment, prepare, mix; forward and backward; optimizer; averages (training/step.py)
             finish the step before, or on a device with streams the one two before, while the device has the others:
-            skip it, roll back or stop if it was not finite (training/nonfinite.py)
+            skip it or stop if it was not finite (training/nonfinite.py)
             finish all before this one to log, every logger.interval and at the end of an epoch, and this one too before
             an evaluation, a checkpoint or the end
         evaluate     every eval_every and at the end
@@ -39,8 +39,6 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
         for batch in batches:
             stops = stop.requested or trainer.callbacks.has_failed
             requests = guard.step(batch, Requests(stops or trainer.time_is_up, saver.is_due()), batches.waited)
-            if requests is None:
-                break
             stopping = requests.stop and any_rank(stops)
             trainer.out_of_time = requests.stop and not stopping
             if trainer.evaluation_is_due and not stopping:

@@ -37,10 +37,10 @@ class MetricLogger:
             sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
         self._recorder = Recorder(sinks)
         self.record = self._recorder.record
+        ranks, plan = trainer.ranks, trainer.plan
         if resumed:
-            self.log_resume()
+            self.record(metrics.ResumeRecord(trainer.next_step, metrics.now(), ranks.world_size))
         else:
-            ranks, plan = trainer.ranks, trainer.plan
             dtype = str(trainer.train_step.precision.dtype).removeprefix("torch.")
             start = (ranks.world_size, plan.total_steps, plan.epochs, ranks.device_name, dtype)
             primary = trainer.config.task.primary
@@ -53,12 +53,6 @@ class MetricLogger:
 
     def __exit__(self, *error: object) -> None:
         self._recorder.close()
-
-    def log_resume(self) -> None:
-        """Record that the run is back at an earlier checkpoint: records of later steps, also pending ones, are void."""
-        self._pending.clear()
-        trainer = self._trainer
-        self.record(metrics.ResumeRecord(trainer.next_step, metrics.now(), trainer.ranks.world_size))
 
     @property
     def is_due(self) -> bool:
@@ -93,7 +87,7 @@ class MetricLogger:
         return metrics.TrainRecord(
             **self._means(done, means),
             epoch=trainer.plan.epoch_steps.before(done),
-            lr=trainer.plan.lr(done - 1) * trainer.train_step.lr_factor,
+            lr=trainer.plan.lr(done - 1),
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
             gpu_memory_bytes=max_memory(device),

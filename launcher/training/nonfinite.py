@@ -1,4 +1,4 @@
-"""Handle steps with a non-finite loss or gradients: skip, roll back to the last checkpoint, or stop."""
+"""Handle steps with a non-finite loss or gradients: skip, or stop."""
 
 from dataclasses import dataclass, replace
 from shlex import quote
@@ -14,7 +14,6 @@ from launcher.records.run_folder import RunFolder, checkpoint_files, checkpoint_
 from launcher.training import checkpoint
 from launcher.training.meters import StepOutcome, StepReport
 from launcher.training.metric_logger import MetricLogger
-from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer
 
 # Steps that a device with streams has in its queue behind the one for which the host waits.
@@ -39,21 +38,19 @@ class NonFiniteGuard:
     those that are `_following`, and they are repeated, if it is not finite.
     """
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger, saver: Saver):
-        self._trainer, self._folder, self._logger, self._saver = trainer, folder, logger, saver
+    def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger):
+        self._trainer, self._folder, self._logger = trainer, folder, logger
         self._settings = trainer.config.nonfinite
-        self._rollbacks = 0
         self._previous: StepOutcome | None = None
         self._following: list[_Queued] = []
         # note: a callback after a step reads the weights of this step
         self._ahead = _AHEAD if has_streams(trainer.ranks.device) and not trainer.callbacks.follow_steps else 1
 
-    def step(self, batch: Loaded, requests: Requests, waited: float) -> Requests | None:
+    def step(self, batch: Loaded, requests: Requests, waited: float) -> Requests:
         """Queue the next step, and finish the one `_AHEAD` steps before; `waited`: seconds of waiting for the batch.
 
         All steps before it are finished if a record is due after it, and the step itself too if an evaluation, a
-        checkpoint or the end is. Returns the requests of any rank at the start of the finished steps; None after a
-        rollback to a checkpoint.
+        checkpoint or the end is. Returns the requests of any rank at the start of the finished steps.
 
         Raises UserError if the policy ends the run.
         """
@@ -66,15 +63,12 @@ class NonFiniteGuard:
         ahead, stop, save = 1 if self._logger.is_due else self._ahead, False, False
         # note: the host waits only now that the device has more steps
         while len(self._following) >= ahead:
-            report = self._finish_previous()
-            if report is None:
-                return None
-            stop, save = stop or report.requests.stop, save or report.requests.save
+            finished = self._finish_previous().requests
+            stop, save = stop or finished.stop, save or finished.save
         self._logger.log_step()
         if stop or save or trainer.save_is_due or trainer.evaluation_is_due or trainer.is_done:
             while self._previous is not None:
-                if self._finish_previous() is None:
-                    return None
+                self._finish_previous()
         return Requests(stop, save)
 
     def _append(self, step: _Queued) -> None:
@@ -85,16 +79,16 @@ class NonFiniteGuard:
         else:
             self._following.append(step)
 
-    def _finish_previous(self) -> StepReport | None:
-        """Read the first step's result, handle it if it is not finite, and write its records; None: rolled back."""
+    def _finish_previous(self) -> StepReport:
+        """Read the first step's result, handle it if it is not finite, and write its records."""
         outcome, following = self._previous, self._following
         assert outcome is not None
         self._previous, self._following = None, []
         report = outcome.report()
         if report.finite:
             self._trainer.skipped_in_a_row = 0
-        elif self._handle(outcome, report.loss):
-            return None
+        else:
+            self._handle(outcome, report.loss)
         self._logger.write_pending()
         for step in following:
             self._append(step if report.finite else self._repeated(step))
@@ -103,8 +97,8 @@ class NonFiniteGuard:
     def _repeated(self, step: _Queued) -> _Queued:
         return replace(step, outcome=self._trainer.train_step(*step.batch, step.moment, step.requests))
 
-    def _handle(self, outcome: StepOutcome, loss: float) -> bool:
-        """Apply the policy; return whether the run was rolled back."""
+    def _handle(self, outcome: StepOutcome, loss: float) -> None:
+        """Apply the policy to a step that was not finite."""
         settings, trainer, step = self._settings, self._trainer, outcome.moment.step
         trainer.skipped_in_a_row += 1
         skipped = trainer.skipped_in_a_row
@@ -116,29 +110,12 @@ class NonFiniteGuard:
         replay = f"inspect it with: train replay {quote(str(self._folder.path))} step={step - skipped + 1}"
         if settings.policy == "stop":
             raise UserError(f"{event} (nonfinite.policy=stop); {replay}")
-        if settings.policy == "skip":
-            if skipped > settings.limit:
-                raise UserError(
-                    f"{event} for {count_of(skipped, 'step')} in a row (nonfinite.limit={settings.limit}); "
-                    f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
-                )
-            self._warn(f"{event}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
-            return False
-        self._rollbacks += 1
-        if self._rollbacks > settings.limit:
-            raise UserError(f"{event} after {count_of(settings.limit, 'rollback')} (nonfinite.limit); {replay}")
-        self._roll_back()
-        factor = trainer.train_step.lr_factor
-        self._warn(f"{event}; rolled back to step {trainer.next_step}, learning rate x {factor:g}; {replay}")
-        return True
-
-    def _roll_back(self) -> None:
-        self._saver.wait(must_succeed=True)
-        state = newest_on_all_ranks(self._folder, self._trainer.ranks)
-        if state is None:
-            raise UserError("no valid checkpoint to roll back to (nonfinite.policy=rollback); start a new run")
-        self._trainer.roll_back(state, self._settings.lr_factor)
-        self._logger.log_resume()
+        if skipped > settings.limit:
+            raise UserError(
+                f"{event} for {count_of(skipped, 'step')} in a row (nonfinite.limit={settings.limit}); "
+                f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
+            )
+        self._warn(f"{event}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
 
     def _save_for_replay(self, step: int) -> None:
         """Save the state before this step, which dropped steps have not changed."""

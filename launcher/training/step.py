@@ -56,8 +56,7 @@ class TrainStep:
 
     A step that is not finite on any rank is dropped on all, and so are the following ones until the host has read its
     result: it finds the state before them, and repeats them. `model` is the network, `objective` adds the loss,
-    and `network` wraps that in DDP for several ranks, unless `buckets` average their gradients. `lr_factor` multiplies
-    the schedule's learning rate.
+    and `network` wraps that in DDP for several ranks, unless `buckets` average their gradients.
     """
 
     plan: Plan
@@ -69,7 +68,6 @@ class TrainStep:
     precision: Precision
     loss: Loss
     buckets: GradientBuckets | None = None
-    lr_factor: float = 1.0
     captured: CapturedSteps | None = None
 
     def __post_init__(self) -> None:
@@ -101,7 +99,7 @@ class TrainStep:
         if self.captured:
             self.captured.start_step(self.plan.view(moment.step))
         batch = self.prepare(Batch(inputs, labels, indices, moment))
-        self._send(self.plan.lr(moment.step) * self.lr_factor, requests)
+        self._send(self.plan.lr(moment.step), requests)
         values, flags, applied = (
             self._train_on(batch) if self._averages_after else self._by_graphs(self._train_on, batch)
         )

@@ -19,6 +19,7 @@ from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap
 from launcher.data.classes import class_counts
 from launcher.data.loading import EvaluationLoader, Loaders, build_loaders
+from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
@@ -185,15 +186,16 @@ class Trainer:
             "class_weights": self.class_weights,
             "task": self.task_facts,
             **{name: copy.copy(getattr(self, name)) for name in _PROGRESS},
-            "lr_factor": self.train_step.lr_factor,
             **{name: part.state_dict() for name, part in self._parts().items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resume from a saved state.
 
-        Raises UserError if the state belongs to another run or is incomplete.
+        Raises UserError if the state belongs to another run or is incomplete, or an earlier version rolled it back.
         """
+        if state.get("lr_factor", 1.0) != 1:
+            raise UserError("the run was rolled back; resume the run with the version of train that wrote it")
         # note: a checkpoint of an older version may have neither
         state = {"callbacks": {}, "out_of_time": False, **state}
         with matching_run(state, self.config):
@@ -201,20 +203,9 @@ class Trainer:
                 part.load_state_dict(state[name])
             for name in _PROGRESS:
                 setattr(self, name, copy.copy(state[name]))
-            self.next_step, self.train_step.lr_factor = state["step"], state["lr_factor"]
+            self.next_step = state["step"]
             # note: a resume may have more minutes; all ranks read one clock
             self.out_of_time = self.out_of_time and self.time_is_up
-            self.train_step.release()
-            if self.train_step.captured:
-                # note: loading moves the optimizer's state to other addresses
-                self.train_step.captured.forget()
-
-    def roll_back(self, state: dict[str, Any], lr_factor: float) -> None:
-        """Return to a saved state, and multiply the learning rate by another factor."""
-        lr_factor *= self.train_step.lr_factor
-        # note: the time of the lost steps still counts
-        self.load_state_dict({**state, "clock": self.clock.state_dict()})
-        self.train_step.lr_factor = lr_factor
 
 
 def build_trainer(

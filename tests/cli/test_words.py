@@ -112,6 +112,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("algorithms.stored_labels.path=a", "type algorithms.distillation=on"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
+        ("hot nonfinite.policy=rollback", "must be one of skip, stop"),
+        ("hot nonfinite.lr_factor=0.3", "rollback is gone since version 0.3; type nonfinite.policy=skip or stop"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],
 )

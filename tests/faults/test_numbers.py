@@ -43,14 +43,3 @@ def test_the_run_can_stop_at_once_and_replay_the_previous_step(here: Here) -> No
     (bad,) = bad_steps(here.folder / "runs" / "stopped")
     assert "(nonfinite.policy=stop)" in ended.stderr
     assert "finite, loss" in here("replay", "runs/stopped", f"step={bad - 1}").stdout
-
-
-def test_the_run_can_roll_back_and_continue_with_a_lower_learning_rate(here: Here) -> None:
-    words = ["run_name=back", "nonfinite.policy=rollback", "nonfinite.lr_factor=1e-16"]
-    ended = here(*ALONE, *words)
-    run = here.folder / "runs" / "back"
-    assert "rolled back to step 0, learning rate x 1e-16" in " ".join(ended.stdout.split())
-    rows = read_metrics(run / "metrics.jsonl")
-    lines = [row for row in rows if row["kind"] == "train"]
-    assert [row["step"] for row in lines] == list(range(1, 19))
-    assert all(row["loss"] is not None and row["lr"] < 1 for row in lines)

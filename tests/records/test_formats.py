@@ -23,7 +23,7 @@ import launcher
 from launcher.config import code
 from launcher.config.compose import compose
 from launcher.config.formats import FORMAT, JOB, completed, is_removed
-from launcher.config.layers import leaves
+from launcher.config.layers import get, leaves
 from launcher.config.resolved import as_mapping, fingerprint, is_free, read, typed_run
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.data.batch import START
@@ -198,6 +198,17 @@ def test_the_values_of_every_option_are_read(path: Path) -> None:
         else:
             with pytest.raises(UserError, match="resume the run with the version of train that wrote it"):
                 typed_run(values, name, to_resume=True)
+
+
+@pytest.mark.parametrize(("key", "value", "instead"), [("nonfinite.policy", "rollback", "skip")])
+def test_a_removed_value_is_read_as_another_one_but_not_resumed(key: str, value: str, instead: str, old: Path) -> None:
+    with_keys(old / "run", **{key.replace(".", "__"): value})
+    path = old / "run" / "config.yaml"
+    assert get(as_mapping(read(path)), key) == instead
+    line = re.escape(
+        f"{key}={value} (run/config.yaml): is gone; resume the run with the version of train that wrote it"
+    )
+    assert re.fullmatch(f"error: {line}\n", refused("resume", "run", "epochs=3"))
 
 
 def test_an_option_that_became_an_example_is_read_with_its_code(

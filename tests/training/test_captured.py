@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -189,20 +188,6 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     # note: of batch preparation, of which MixUp and CutMix have one each, and of steps with and without SAM
     assert 2 * len(sizes) < device.captures <= 4 * len(sizes)
     assert len(tensors(run.weights())) > 30
-
-
-def test_graphs_read_no_state_from_before_another_one_was_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "WARMUP_STEPS", 1)
-    words = ["precision=fp32", "algorithms=[]", "optimizer=sgd", "optimizer.momentum=0.9", "schedule.warmup=0ba"]
-    plain, run = (build(*words) for _ in range(2))
-    run.train_step.capture(CapturedSteps(StandIn(), "on"))
-    steps(run, 4)
-    state = copy.deepcopy(run.state_dict())
-    steps(run, 3)
-    run.load_state_dict(state)
-    steps(run, 4)
-    steps(plain, 8)
-    assert_same_state(run, plain)
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,10 @@ def resume_captured(rank: int, count: int, words: list[str], path: Path) -> None
     runs = []
     for captures, saved in ((True, 3), (False, None), (True, None)):
         _, run = build_on_ranks(rank, count, words)
-        if captures:
-            run.train_step.capture(CapturedSteps(StandIn(), "on"))
         if runs and captures:
             run.load_state_dict(checkpoint.load(path))
+        if captures:
+            run.train_step.capture(CapturedSteps(StandIn(), "on"))
         if saved:
             steps(run, saved)
             state = run.state_dict()
