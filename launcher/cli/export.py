@@ -17,7 +17,6 @@ from launcher.outputs import check_folder
 from launcher.plugins import registered
 from launcher.records.run_folder import existing
 from launcher.weights.card import CARD, ONNX, WEIGHTS
-from launcher.weights.fitted import notes
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
@@ -63,8 +62,7 @@ def main(arguments: argparse.Namespace) -> int:
     path, file = output / CARD, output / (ONNX if arguments.onnx else WEIGHTS)
     card = json.loads(patiently(path.read_bytes, path))
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
-    of_fit = notes(card["task"], card["step"], folder if lengths[0] is None else None)
-    for note in (*of_fit, *power_averages.notes(card["average"])):
+    for note in power_averages.notes(card["average"]):
         print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         print_json({"folder": output, "file": file, "checked": vars(checked)})

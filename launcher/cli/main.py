@@ -44,7 +44,6 @@ VERBS = {
     "resume": "resume a run from its newest checkpoint",
     "replay": "repeat one step of a run and show where its values stop being finite",
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
-    "calibrate": "fit a temperature, or thresholds of classes, which predictions, evaluations and exports then use",
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",
     "export": "write a run's weights, with a module that rebuilds the network anywhere",

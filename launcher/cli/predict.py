@@ -96,12 +96,11 @@ def main(arguments: argparse.Namespace) -> int:
         raise UserError(f"no such image: {first_few(files)}; pass files, folders, or --list FILE")
     masks = _masks(files, Path(arguments.masks or _MASKS)) if by_pixel else []
     show = _show_json if arguments.json else _show_csv if arguments.csv else _show_line
-    from launcher.weights import fitted
     from launcher.weights.masks import write_masks
     from launcher.weights.trained_model import predictions
 
     failed, trained = 0, load_model(exported, folder, config, best=arguments.best, views=arguments.views)
-    for note in (*notes_on(dropped), *fitted.notes(trained.card["task"], trained.card["step"], folder)):
+    for note in notes_on(dropped):
         print(f"note: {one_line(note)}", file=sys.stderr)
     titles = trained.task.values.predicted
     if arguments.csv:
@@ -204,13 +203,11 @@ def load_model(
 
     views: `image.eval_views`, that of the run or export without one.
     """
-    from launcher.weights import fitted
     from launcher.weights.trained_model import exported_model, load_checkpoint, trained_model
 
     kind = decide(replace(config.launch, nproc=1)).kind
     if folder:
-        state = fitted.added(load_checkpoint(folder, best=best), folder)
-        return trained_model(plan_for(with_views(config, views), 1), state, kind)
+        return trained_model(plan_for(with_views(config, views), 1), load_checkpoint(folder, best=best), kind)
     assert exported is not None
     return exported_model(exported, kind, views)
 

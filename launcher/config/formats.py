@@ -51,6 +51,8 @@ _OPTION = {
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view", "images_per_second": "samples_per_second"}
+# What format 2 fitted to predictions, beside a threshold for each class instead of one.
+_FITTED = frozenset({"temperature", "confidence"})
 # The environment variable of a job of `train submit` with the job's identity, which the run folder records.
 JOB = "TRAIN_JOB"
 _ABSENT = object()
@@ -92,6 +94,14 @@ def is_removed(key: str) -> bool:
 def is_old_behaviour(key: str, value: Any) -> bool:
     """Return whether a later format added a key, and its value has the behaviour before."""
     return (key, value) in _added()
+
+
+def facts_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the task of an export has computed, without what an earlier format fitted to predictions."""
+    kept = {name: value for name, value in facts.items() if name not in _FITTED}
+    if isinstance(of_classes := kept.get("threshold"), list):
+        kept["threshold"] = sum(of_classes) / len(of_classes)
+    return kept
 
 
 def _with(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

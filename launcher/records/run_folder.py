@@ -46,7 +46,6 @@ class RunFolder:
     which nothing runs. skipped: the unreadable images. initial: the weights of `model.weights`, if it is set; its first
     step needs them. teacher: the network of distillation, and the config of its run; every start reads it. best: the
     checkpoint of the best evaluation. failure: why the run ended, if a value or an image is wrong; a resume deletes it.
-    calibration: what `train calibrate` fits to a checkpoint.
     """
 
     def __init__(self, path: Path):
@@ -71,7 +70,6 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
-        self.calibration = path / "calibration.json"
 
     def replayed(self, step: int) -> Path:
         """Return the report of `train replay` on a step."""

@@ -164,10 +164,6 @@ class Task(Complete, ABC):
         top: the most classes, where the task itself does not decide how many.
         """
 
-    def decided(self, predictions: list[list[tuple[str, float]]]) -> list[list[tuple[str, float]]]:
-        """Return the predictions with none of images that the run's calibration leaves undecided; here the same."""
-        return predictions
-
 
 def build_task(config: RunConfig, dtype: torch.dtype | None = None, facts: Mapping[str, Any] | None = None) -> Task:
     """Build the config's task: the class in the file of its values with the name of their class, without `Config`.

@@ -1,11 +1,10 @@
-"""Calibration of the probability of the predicted class: expected calibration error, its drawing, and a temperature.
+"""Calibration of the probability of the predicted class: expected calibration error, and its drawing.
 
 Guo et al., "On Calibration of Modern Neural Networks" (2017); bins of equal mass as Nixon et al. (2019).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -18,11 +17,6 @@ from launcher import atomic
 from launcher.outputs import image_options
 
 _BINS = 15
-LEAST, MOST = 0.01, 100.0
-# Halvings of the logarithm of that range, which leave 1e-8 of a temperature.
-_HALVINGS = 30
-# Outputs that become float64 at once.
-_OUTPUTS = 2**24
 
 
 class Bin(NamedTuple):
@@ -79,34 +73,3 @@ def draw(bins: list[Bin], path: Path, title: str) -> None:
     axes.set_title(f"{title}\nECE {calibration_error(bins):.2%}", loc="left", weight="bold", fontsize=9)
     with atomic.writing(path) as temporary:
         figure.savefig(temporary, **image_options())
-
-
-def fit_temperature(outputs: Tensor, targets: Tensor, *, sigmoid: bool = False) -> float | None:
-    """Return the temperature that minimizes the cross-entropy of outputs [N, C] divided by it; binary with `sigmoid`.
-
-    The loss is convex in the inverse of the temperature, so the sign of its slope is bisected. targets: int64 [N].
-
-    Returns None if the minimum is not between `LEAST` and `MOST`, as when all images are predicted right.
-    """
-    low, high = math.log(1 / MOST), math.log(1 / LEAST)
-
-    def rises(log_inverse: float) -> bool:
-        return _slope(outputs, targets, math.exp(log_inverse), sigmoid=sigmoid) > 0
-
-    if rises(low) or not rises(high):
-        return None
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rises(middle) else (middle, high)
-    return math.exp(-(low + high) / 2)
-
-
-def _slope(outputs: Tensor, targets: Tensor, inverse: float, *, sigmoid: bool) -> float:
-    """Return the derivative of the summed loss by the inverse of the temperature."""
-    rows, total = max(1, _OUTPUTS // outputs.shape[1]), 0.0
-    for some, classes in zip(outputs.split(rows), targets.split(rows), strict=True):
-        logits = some.double()
-        scaled = logits * inverse
-        probabilities = scaled.sigmoid() if sigmoid else scaled.softmax(1)
-        total += ((probabilities * logits).sum() - logits.gather(1, classes[:, None]).sum()).item()
-    return total

@@ -42,7 +42,6 @@ class ClassificationConfig(ImageTaskConfig):
         Metric("macro_f1", "macro F1", in_line="never", about="mean F1 of the classes"),
     )
     weighs_classes = True
-    facts = ("temperature", "confidence")
 
     name: Literal["classification"]
 
@@ -55,25 +54,15 @@ class ClassificationConfig(ImageTaskConfig):
 class Classification(ImageTask):
     """Has targets that are class indices, int64 [B], or class weights, floating-point [B, classes].
 
-    temperature: divides the outputs of evaluations and predictions, if the run is calibrated.
-    confidence: the least probability of the likeliest class of an image that gets a prediction.
     absent: classes that are not predicted.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        dtype: torch.dtype | None = None,
-        temperature: float | None = None,
-        confidence: float | None = None,
-        absent: Sequence[int] = (),
-    ):
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, absent: Sequence[int] = ()):
         super().__init__(config, dtype)
-        self._temperature, self._confidence, self._absent = temperature, confidence or 0.0, [*absent]
+        self._absent = [*absent]
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         outputs = super().forward(model, inputs)
-        outputs = outputs if self._temperature is None else outputs / self._temperature
         if not self._absent:
             return outputs
         return outputs.index_fill(1, torch.tensor(self._absent, device=outputs.device), _NEVER)
@@ -122,9 +111,6 @@ class Classification(ImageTask):
         best = ranked(self.probabilities(outputs))
         pairs = zip(best.indices[:, :top].tolist(), best.values[:, :top].tolist(), strict=True)
         return [[(names[number], score) for number, score in zip(*pair, strict=True)] for pair in pairs]
-
-    def decided(self, predictions: list[list[tuple[str, float]]]) -> list[list[tuple[str, float]]]:
-        return [row if row[0][1] >= self._confidence else [] for row in predictions]
 
 
 def ranked(scores: Tensor) -> torch.return_types.sort:

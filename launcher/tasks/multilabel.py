@@ -67,18 +67,17 @@ def _is_set(text: str, columns: list[str]) -> bool:
 class Multilabel(ImageTask):
     """Targets are 1 for the classes of an image and 0 for the others, float32 [B, classes]; also mixed or smoothed.
 
-    threshold: the least probability of a class that is predicted, from the last evaluation, or of each class if the run
-    is calibrated; without it, an evaluation chooses one.
+    threshold: the least probability of a class that is predicted, from the last evaluation; without it, an evaluation
+    chooses one.
     """
 
     gathers = True
 
-    def __init__(
-        self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | Sequence[float] | None = None
-    ):
+    def __init__(self, config: RunConfig, dtype: torch.dtype | None = None, threshold: float | None = None):
         super().__init__(config, dtype)
-        self._threshold = None if threshold is None else np.array(threshold)
-        self.threshold: float | Sequence[float] = 0.5 if threshold is None else threshold
+        # note: float64, as scores next to it may be equal in float32
+        self._threshold = None if threshold is None else np.float64(threshold)
+        self.threshold = 0.5 if threshold is None else threshold
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels.float()
@@ -93,7 +92,7 @@ class Multilabel(ImageTask):
         precisions = [average_precision(*column) for column in zip(scores.T, truth.T, strict=True)]
         mean = float(np.nanmean(precisions)) if truth.any() else float("nan")
         own = self._threshold
-        known = None if own is None else (f1(scores >= own, truth), float(own.mean()))
+        known = None if own is None else (f1(scores >= own, truth), float(own))
         best, threshold = known or best_threshold(scores, truth)
         return {"map": mean, "f1": best, "threshold": threshold}
 
@@ -101,11 +100,10 @@ class Multilabel(ImageTask):
         return ByLabel(names, self.threshold)
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
-        """Return all classes from the threshold on, or each from its own, likeliest first."""
+        """Return all classes from the threshold on, likeliest first."""
         best = ranked(outputs.float().sigmoid())
         rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        least = np.broadcast_to(np.array(self.threshold), len(names)).tolist()
-        return [[(names[n], p) for n, p in zip(*row, strict=True) if p >= least[n]] for row in rows]
+        return [[(names[n], p) for n, p in zip(*row, strict=True) if p >= self.threshold] for row in rows]
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
@@ -135,19 +133,6 @@ def best_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[float, float]
     return float(values[best]), float(distinct[best : best + 2].mean())
 
 
-def precise_threshold(scores: np.ndarray, truth: np.ndarray, precision: float) -> float | None:
-    """Return the threshold of scores [N] with the most true ones among those with this precision; None if none has it.
-
-    It lies in the middle between two scores.
-    """
-    ends, hits = _by_threshold(scores, truth)
-    fits = np.flatnonzero(hits / (ends + 1) >= precision)
-    if not len(fits):
-        return None
-    distinct = np.append(np.sort(scores)[::-1][ends].astype(np.float64), 0.0)
-    return float(distinct[fits[-1] : fits[-1] + 2].mean())
-
-
 def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the last place of each distinct score, falling, and the number of true ones up to there, int64 [T]."""
     order = np.argsort(-scores, kind="stable")
@@ -156,13 +141,13 @@ def _by_threshold(scores: np.ndarray, truth: np.ndarray) -> tuple[np.ndarray, np
 
 
 class ByLabel(Details):
-    """Average precision, precision, recall and F1 of each class at a threshold, or at its own."""
+    """Average precision, precision, recall and F1 of each class at a threshold."""
 
     key = "by_class"
     heading = ("class", "images", "average precision", "recall", "precision", "F1")
 
-    def __init__(self, names: Sequence[str], threshold: float | Sequence[float]):
-        self._names, self._threshold = names, threshold
+    def __init__(self, names: Sequence[str], threshold: float):
+        self._names, self._threshold = names, np.float64(threshold)
         self._batches: list[tuple[Tensor, Tensor]] = []
 
     def add(self, outputs: Tensor, targets: Tensor) -> None:
@@ -172,9 +157,8 @@ class ByLabel(Details):
         """Return the values of each class, lowest average precision first; None where they are undefined."""
         scores, truth = (torch.cat(parts).cpu().numpy() for parts in zip(*self._batches, strict=True))
         rows: list[Row] = []
-        least = np.broadcast_to(np.array(self._threshold), len(self._names))
-        for name, score, true, own in zip(self._names, scores.T, truth.T > 0, least, strict=True):
-            predicted, images = score >= own, int(true.sum())
+        for name, score, true in zip(self._names, scores.T, truth.T > 0, strict=True):
+            predicted, images = score >= self._threshold, int(true.sum())
             hits, count = int((predicted & true).sum()), int(predicted.sum())
             rows.append(
                 {
@@ -192,7 +176,7 @@ class ByLabel(Details):
         return [_shown(name, value) for name, value in row.items()]
 
     def values(self) -> dict[str, object]:
-        return {**super().values(), "threshold": self._threshold}
+        return {**super().values(), "threshold": float(self._threshold)}
 
 
 def _shown(name: str, value: str | float | None) -> str:

@@ -6,6 +6,7 @@ from shlex import quote
 from typing import Any
 
 from launcher.config.choices import HUB
+from launcher.config.formats import facts_of
 from launcher.config.resolved import read, typed_run
 from launcher.config.schema import RunConfig
 from launcher.config.similar import nearest
@@ -63,7 +64,7 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     """
     try:
         card = json.loads(path.read_bytes())
-        config, classes, facts = typed_run(card["config"], str(path)), card["classes"], dict(card.get("task", {}))
+        config, classes, facts = typed_run(card["config"], str(path)), card["classes"], facts_of(card.get("task", {}))
     except FileNotFoundError:
         raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:

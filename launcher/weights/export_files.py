@@ -33,10 +33,6 @@ IN_UNIT = (
     "The network computes normalized numbers. predict() in model.py converts them to the unit of the training data, by "
     "number * scale + shift of this card's `task`; any other program must."
 )
-CALIBRATED = (
-    "The network computes logits before calibration. predict() in model.py divides them by `temperature` of this "
-    "card's `task`; any other program must."
-)
 
 _FUTURE = "from __future__ import annotations\n"
 _IMPORT = re.compile(r"^from launcher\.weights\.(\w+) import .*\n", re.MULTILINE)

@@ -116,20 +116,18 @@ def _mean(outputs: list[np.ndarray]) -> np.ndarray:
 
 
 def converted(outputs: np.ndarray) -> np.ndarray:
-    """Return logits, calibrated if the run is, or normalized numbers [B, K] in the training data's unit, float64."""
+    """Return logits, or normalized numbers [B, K] in the training data's unit, float64."""
     facts = CARD.get("task", {})
-    if "temperature" in facts:
-        return outputs / np.float32(facts["temperature"])
     return outputs * np.array(facts["scale"]) + np.array(facts["shift"]) if "scale" in facts else outputs
 
 
 def predicted(scores: np.ndarray) -> list[int]:
-    """Return the classes that are predicted for scores [C], likeliest first: five, or all from their thresholds on."""
+    """Return the classes that are predicted for scores [C], likeliest first: five, or all from the threshold on."""
     facts = CARD.get("task", {})
-    order = np.argsort(-scores, kind="stable")
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
     if "threshold" in facts:
-        return [int(number) for number in order if (scores >= np.array(facts["threshold"]))[number]]
-    return order[:5].tolist() if scores.max() >= facts.get("confidence", 0) else []
+        return [number for number in order if scores[number] >= facts["threshold"]]
+    return order[:5]
 
 
 def mask_image(indices: np.ndarray) -> Image.Image:

@@ -40,10 +40,9 @@ from launcher.training.networks import initial_network
 from launcher.training.precision import Precision, choose_precision
 from launcher.training.trainer import set_backend
 from launcher.version import __version__
-from launcher.weights import fitted
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
-from launcher.weights.export_files import CALIBRATED, FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
+from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
 from launcher.weights.lengths import of_length
 
 _BATCH = 64
@@ -70,7 +69,7 @@ class TrainedModel:
 
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
-        return self.task.decided(self.task.predictions(self.outputs(pixels), self.card["classes"], top))
+        return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
 
 
 DetailsOf = Callable[[TrainedModel], Details]
@@ -118,7 +117,6 @@ def model_card(
         FLIP_AVERAGE: config.image.eval_flip_average,
         VIEWS: config.image.eval_views != "centre",
         IN_UNIT: "scale" in facts,
-        CALIBRATED: fitted.TEMPERATURE in facts,
     }
     return {
         **network_card(config.model, dataset.classes or 0, dataset.channels, changed=bool(surgeries)),
@@ -160,12 +158,12 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
 
 
 def evaluated(folder: RunFolder, *, best: bool, ema_length: float | None) -> dict[str, Any]:
-    """Load a checkpoint with what is fitted to its weights, or with the average of a length instead.
+    """Load a checkpoint, or with the average of a length instead of its weights.
 
     Raises UserError as `load_checkpoint` and `of_length`.
     """
     state = load_checkpoint(folder, best=best)
-    return fitted.added(state, folder) if ema_length is None else of_length(state, folder, ema_length)
+    return state if ema_length is None else of_length(state, folder, ema_length)
 
 
 @dataclass(frozen=True)
@@ -262,8 +260,7 @@ def evaluate_run(
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    of_fit = fitted.notes(model.card["task"], state["step"], folder if ema_length is None else None)
-    notes = [*of_fit, *power_averages.notes(state.get("average")), *notes]
+    notes = [*power_averages.notes(state.get("average")), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 

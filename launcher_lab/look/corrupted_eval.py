@@ -17,7 +17,6 @@ from launcher.plan.plan import plan_for
 from launcher.probe import rank_cores
 from launcher.records.run_folder import RunFolder
 from launcher.training.evaluation import evaluate
-from launcher.weights import fitted
 from launcher.weights.trained_model import images_of, load_checkpoint, trained_model
 from launcher_lab.look.corruptions import STRENGTHS, corrupted, kinds, published_size
 
@@ -59,7 +58,7 @@ def robustness(
 
     The images are corrupted as the evaluation cuts them, with random numbers of the run's seed and their places.
     """
-    state = fitted.added(load_checkpoint(folder, best=best), folder)
+    state = load_checkpoint(folder, best=best)
     plan = plan_for(config, 1)
     model = trained_model(plan, state, device)
     precision, metric, known = model.precision, config.task.primary, kinds()

@@ -21,7 +21,6 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion, Judged
 from launcher.training.evaluation import evaluate, outside_steps
-from launcher.weights import fitted
 from launcher.weights.trained_model import TrainedModel, images_of, load_checkpoint, trained_model
 
 # Of the colours in an image below them.
@@ -39,7 +38,7 @@ def errors_page(folder: RunFolder, config: RunConfig, device: str, *, best: bool
     Raises UserError if the run has no checkpoint, its images are missing, or its network has no such layer. Raises
     MachineError if the GPU cannot be used.
     """
-    state = fitted.added(load_checkpoint(folder, best=best), folder)
+    state = load_checkpoint(folder, best=best)
     # note: a map is of one view
     plan = plan_for(with_views(config, "centre"), 1)
     model = trained_model(plan, state, device)

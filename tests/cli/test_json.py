@@ -36,7 +36,6 @@ TYPED = {
     "diff A B": ["diff", "mild", "hot"],
     "replay RUN step=N": ["replay", "runs/a", "step=3"],
     "eval RUN": ["eval", "runs/a"],
-    "calibrate RUN": ["calibrate", "runs/a"],
     "predict RUN IMAGES": ["predict", "runs/a", "images/train/cat/0.jpg"],
     "prepare": ["prepare", "dataset=image_folder", "dataset.path=images", "dataloader.workers=1"],
     "export RUN": ["export", "runs/a"],

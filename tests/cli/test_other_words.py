@@ -19,7 +19,7 @@ from tests.commands import refused
     [
         ("deploy runs/a", "did you mean train export runs/a?"),
         ("serve runs/a", "did you mean train export runs/a?"),
-        ("predict runs/a x.jpg --threshold 0.5", "train calibrate RUN fits the thresholds"),
+        ("predict runs/a x.jpg --threshold 0.5", "thresholds of classes are gone since version 0.3"),
         ("mixup=0.2", "; type algorithms.mixup.alpha=0.2"),
         ("algorithms.mixup=0.2", "; type algorithms.mixup.alpha=0.2"),
         ("hot --mixup 0.2 epochs=3", "did you mean train hot algorithms.mixup.alpha=0.2 epochs=3?"),

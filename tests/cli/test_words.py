@@ -103,6 +103,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
     ("line", "instead"),
     [
         ("speedrun track=78.1", "type train curve recipe=mild seed=0,1,2,3,4, then train compare RUNS"),
+        ("calibrate runs/a", "type train eval RUN, which prints the calibration error"),
+        ("operating_point runs/a", "thresholds of classes are gone since version 0.3"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         (
             "relabel runs/a",
@@ -193,7 +195,7 @@ def test_every_word_of_another_tool_leads_to_a_verb_or_key() -> None:
     assert {word: nearest_key(word) for word in keys} == keys
 
 
-@pytest.mark.parametrize(("word", "verb"), [("calibration", "calibrate"), ("gradcam", "look")])
+@pytest.mark.parametrize(("word", "verb"), [("deploy", "export"), ("gradcam", "look")])
 def test_a_verb_of_another_tool_typed_as_a_key_leads_to_the_verb(word: str, verb: str) -> None:
     with pytest.raises(UserError, match=f"^{word}=on .command line.: no such key; did you mean train {verb}\\?$"):
         compose([f"{word}=on"])

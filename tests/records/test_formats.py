@@ -22,7 +22,7 @@ import torch
 import launcher
 from launcher.config import code
 from launcher.config.compose import compose
-from launcher.config.formats import FORMAT, JOB, completed, is_removed
+from launcher.config.formats import FORMAT, JOB, completed, facts_of, is_removed
 from launcher.config.layers import get, leaves
 from launcher.config.resolved import as_mapping, fingerprint, is_free, read, typed_run
 from launcher.config.yaml_file import as_yaml, read_mapping
@@ -118,6 +118,17 @@ def test_an_export_and_its_run_predict_the_same(old: Path, tmp_path: Path) -> No
     assert json.loads(of_the_run) == json.loads(of_the_export)
     if (old / "export_numbers").exists():
         assert "red" in output_of("predict", "export_numbers", image)
+
+
+def test_what_was_fitted_to_predictions_is_left_out(old: Path, tmp_path: Path) -> None:
+    image = str(next(write_images(tmp_path / "images", {"val": 1}).rglob("*.*")))
+    expected = output_of("predict", "export", image)
+    (old / "run" / "calibration.json").write_text('{"step": 6, "temperature": 2.0}')
+    card = json.loads((old / "export" / "model_card.json").read_text())
+    facts = {"temperature": 2.0, "confidence": 0.9}
+    (old / "export" / "model_card.json").write_text(json.dumps({**card, "task": facts}))
+    assert output_of("predict", "export", image) == output_of("predict", "run", image) == expected
+    assert facts_of({"threshold": [0.25, 0.75]}) == {"threshold": 0.5}
 
 
 def test_every_record_is_read(old: Path) -> None:

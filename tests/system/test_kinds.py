@@ -96,13 +96,12 @@ def card_of(train: Train, export: str) -> dict[str, Any]:
 
 
 def of_several(train: Train, kind: Kind) -> None:
-    """The best export is of the step with the best metric; labels are calibrated, and numbers plotted."""
+    """The best export is of the step with the best metric; numbers are plotted."""
     choose, metric = (max, "map") if "map" in kind.by.values() else (min, "mae")
     best = choose((row for row in rows_of(train) if row["kind"] == "eval"), key=lambda row: row["metrics"][metric])
     train("export", "runs/run", "--best", "-o", "best")
     assert card_of(train, "best")["step"] == best["step"]
     if metric == "map":
-        train("calibrate", "runs/run")
         return
     assert Image.open(train.folder / "by" / "scatter.png").size > (100, 100)
     sizes = {len(row) for one in samples_of(train) for row in (one["predictions"], one["label"].split("|"))}

@@ -1,13 +1,11 @@
-"""Calibration error and temperature, compared with torchmetrics, scipy and formulas written out here."""
+"""The calibration error, compared with torchmetrics and formulas written out here."""
 
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 from torchmetrics.functional.classification import binary_calibration_error
 
-from launcher.tasks.calibration import calibration_error, equal_mass, fit_temperature
+from launcher.tasks.calibration import calibration_error, equal_mass
 
 
 def test_the_calibration_error_is_that_of_torchmetrics_where_equal_mass_is_equal_width() -> None:
@@ -32,27 +30,3 @@ def test_bins_have_equal_mass(count: int) -> None:
     bins = equal_mass(confidences, hits)
     assert (sum(one.images for one in bins), len(bins)) == (count, min(15, count))
     assert calibration_error(bins) == pytest.approx(total, abs=1e-12)
-
-
-@pytest.mark.parametrize("sigmoid", [False, True])
-@pytest.mark.parametrize("scale", [0.2, 1.0, 8.0])
-def test_the_temperature_minimizes_the_loss_as_scipy_does(scale: float, *, sigmoid: bool) -> None:
-    generator = torch.Generator().manual_seed(3)
-    logits = torch.randn(400, 6, generator=generator, dtype=torch.float64)
-    targets = (logits + 1.5 * torch.randn(400, 6, generator=generator)).argmax(1)
-    logits = (logits * scale).float()
-
-    def loss(temperature: float) -> float:
-        scaled = logits.double() / temperature
-        if sigmoid:
-            return binary_cross_entropy_with_logits(scaled, one_hot(targets, 6).double()).item()
-        return cross_entropy(scaled, targets).item()
-
-    best = minimize_scalar(loss, bounds=(0.05, 80), method="bounded", options={"xatol": 1e-9})
-    assert fit_temperature(logits, targets, sigmoid=sigmoid) == pytest.approx(best.x, rel=1e-4)
-
-
-def test_predictions_that_are_all_right_or_no_better_than_chance_have_no_temperature() -> None:
-    logits = torch.eye(4)
-    assert fit_temperature(logits, torch.arange(4)) is None
-    assert fit_temperature(-logits, torch.arange(4)) is None
