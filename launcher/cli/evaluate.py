@@ -34,7 +34,7 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-r --only-present",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
     "train eval runs/mild-imagenet-1120-1 --by-class --cam",
-    "train eval runs/mild-imagenet-1120-1 --corruptions",
+    "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-c/fog/3",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
     "train eval runs/mild-imagenet-1120-1 --ema-length 0.02,0.05,0.1",
 ]

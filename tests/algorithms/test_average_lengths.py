@@ -235,7 +235,6 @@ def test_wrong_words_are_refused(trained: Here, tmp_path: Path, tiny_networks: N
         )
     assert "--by-class is for one network" in refused("eval", run, "--ema-length", "0.05", "--by-class")
     assert "--csv is for one network" in refused("eval", run, "--ema-length", "0.05", "--csv", "a.csv")
-    assert "--ema-length is for images as they are" in refused("eval", run, "--ema-length", "0.05", "--corruptions")
     assert "exports one length" in refused("export", run, "--ema-length", "0.05,0.1")
     without = str(finished(tmp_path).path)
     message = "keeps no snapshots of averages; start a new run with algorithms.ema.snapshots=0.05dur"

@@ -105,6 +105,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("speedrun track=78.1", "type train curve recipe=mild seed=0,1,2,3,4, then train compare RUNS"),
         ("calibrate runs/a", "type train eval RUN, which prints the calibration error"),
         ("operating_point runs/a", "thresholds of classes are gone since version 0.3"),
+        ("eval runs/a --corruptions", "type train eval RUN dataset.path=/data/imagenet-c/fog/3"),
+        ("imagenet-c runs/a", "type train eval RUN dataset.path=/data/imagenet-c/fog/3"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         (
             "relabel runs/a",

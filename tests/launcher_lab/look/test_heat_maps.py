@@ -114,7 +114,6 @@ def test_the_gallery_of_an_evaluation_has_heat_maps_beside_its_images_on_request
 def test_heat_maps_without_a_gallery_a_class_or_one_view_are_refused(tmp_path: Path) -> None:
     run = finished(tmp_path / "runs", "loss=cross_entropy", "image.eval_size=168")
     assert "--cam is for the gallery of --by-class; add --by-class" in refused("eval", str(run.path), "--cam")
-    assert "--cam is for images as they are" in refused("eval", str(run.path), "--cam", "--corruptions")
     words = ["eval", str(run.path), "--by-class", "--cam"]
     message = "image.eval_views=5crop: has several views, and heat maps are of one; set centre, or omit --cam"
     assert message in refused(*words, "image.eval_views=5crop")
