@@ -7,9 +7,11 @@ import sys
 import tomllib
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from typing import NamedTuple
 
 from launcher import paths
+from launcher.errors import Problem, UserError
 
 DISTRIBUTION = "train-launcher"
 # Set in the project's image.
@@ -61,6 +63,18 @@ def how_to_add(*names: str) -> str:
     has_pip = any(metadata.distributions(name="pip"))
     pip = f"{program} -m pip install" if has_pip else f"uv pip install --python {program}"
     return f"{pip} {shlex.join(requirements)}"
+
+
+def check_installed(logger: str, module: str, package: str) -> None:
+    """Check that a logger's library is installed; raises UserError if not."""
+    if not _is_installed(module):
+        raise UserError(Problem(f"needs the package {package}; run {how_to_add(package)}", "logger", logger))
+
+
+def _is_installed(module: str) -> bool:
+    spec = find_spec(module)
+    # note: a folder of that name, such as W&B's output, has a spec without an origin
+    return spec is not None and spec.origin is not None
 
 
 def package_of(url: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
 from launcher import outputs, page
 from launcher.config import resolved
@@ -24,7 +23,6 @@ FILES = {
     "mlperf": ["report", "run", "-o", "FILE.log"],
     "csv of images": ["eval", "run", "--csv", "FILE"],
     "look": ["look", "-o", "FILE.html"],
-    "heartbeat": ["plan", "launch=cpu", "heartbeat=FILE"],
 }
 FOLDERS = {
     "export": (["export", "run", "-o", "FOLDER"], "model.py"),
@@ -58,7 +56,7 @@ def run(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_replaces_no_other(run: Path, tmp_path: Path, kind: str) -> None:
     for command, words in FILES.items():
-        path = tmp_path / (name := words[-1].partition("=")[2] or words[-1])
+        path = tmp_path / (name := words[-1])
         KINDS[kind](path)
         before = path.lstat()
         line = refused(*words)
@@ -70,18 +68,8 @@ def test_a_file_replaces_no_other(run: Path, tmp_path: Path, kind: str) -> None:
 
 
 def test_a_device_stays_one(run: Path) -> None:
-    for words in (["eval", "run", "--csv", "/dev/full"], ["plan", "launch=cpu", "heartbeat=/dev/full"]):
-        assert "=/dev/full: is not a regular file, and is never replaced" in refused(*words)
-        assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
-
-
-def test_a_run_does_not_beat_into_its_own_config(run: Path, make_run: MakeRun) -> None:
-    config = make_run("other", finished=None) / "config.yaml"
-    config.write_bytes((run / "config.yaml").read_bytes())
-    config.write_text(yaml.safe_dump({**yaml.safe_load(config.read_text()), "heartbeat": str(config)}))
-    before = config.read_bytes()
-    assert f"heartbeat={config}: exists and is no output of this version" in refused("resume", str(config.parent))
-    assert config.read_bytes() == before
+    assert "=/dev/full: is not a regular file, and is never replaced" in refused("eval", "run", "--csv", "/dev/full")
+    assert stat.S_ISCHR(Path("/dev/full").stat().st_mode)
 
 
 @pytest.mark.parametrize("name", FOLDERS)

@@ -19,11 +19,13 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
         **{"algorithms.ema.snapshots": None},
         **{"loss.pos_weight": "none", "loss.logit_adjustment": 0.0},
         **{"dataloader.write_missing": False},
-    }
+    },
+    2: {"logger.prometheus": False},
 }
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.
 _REMOVED: Mapping[str, Any] = {
+    "heartbeat": None,
     "logger.trackio": None,
     "dataloader.write_missing": False,
     "dataloader.decode": "whole",
@@ -46,6 +48,7 @@ _EXAMPLES: Mapping[str, str] = {"model": "airbench"}
 _OPTION = {
     "loss.pos_weight": "bce",
     "loss.logit_adjustment": "cross_entropy",
+    "logger.prometheus": "several",
     "dataloader.write_missing": "ffcv",
     "dataloader.decode": "ffcv",
 }

@@ -32,10 +32,9 @@ _DATA_PATHS = (
     "dataloader.folder",
     "dataloader.train",
     "dataloader.val",
-    "heartbeat",
 )
-_PLACE_ONLY = ("runs", "run_name", "heartbeat", "code")
 _OLDER = "resume the run with the version of train that wrote it"
+_PLACE_ONLY = ("runs", "run_name", "code")
 # Keys, and groups of keys (ending in a dot), that may change when a run resumes.
 FREE = (
     *(
@@ -44,7 +43,6 @@ FREE = (
         "stop.",
         "runs",
         "run_name",
-        "heartbeat",
         "code",
         "eval_every",
         "eval_batch_size",

@@ -263,7 +263,6 @@ class RunConfig:
     cuda_graphs: Literal["off", "on", "require"]
     runs: AnyPath
     run_name: FolderName | None
-    heartbeat: AnyPath | None
     image: Image
     model: Annotated[ModelConfig, Options("model", "models", ModelConfig)]
     dataset: Dataset

@@ -30,7 +30,6 @@ from launcher.disk import is_there
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices, decide, planned, with_precision
 from launcher.models.resnet import TorchvisionModel
-from launcher.outputs import check_replaced
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import other_views
@@ -104,7 +103,7 @@ def prepare_run(
     Raises UserError if a value cannot work, before any file is written. Raises MachineError if torch cannot use the
     visible GPUs.
     """
-    config = _with_outputs(composed.config, is_here=packages)
+    config = with_absolute_paths(composed.config)
     seen = composed.inspected and composed.inspected.of(config)
     data = seen or inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
@@ -123,14 +122,6 @@ def prepare_run(
     messages = [*dict.fromkeys([*data.notes, *composed.notes, *of_weights, *of_batch, *notes(plan), *devices.notes])]
     splits = {split.split: split.facts() for split in data.splits}
     return Prepared(plan, devices, data.skipped, pretrained, messages, splits, data.splits, data.seen)
-
-
-def _with_outputs(config: RunConfig, *, is_here: bool) -> RunConfig:
-    """Return the config with absolute paths; raises UserError if the run would replace a file on this machine."""
-    absolute = with_absolute_paths(config)
-    if is_here and absolute.heartbeat is not None:
-        check_replaced(Path(absolute.heartbeat), "heartbeat")
-    return absolute
 
 
 def _with_checked_model(plan: Plan, origins: Mapping[str, str], devices: Devices, report: Report) -> Plan:

@@ -38,8 +38,8 @@ class RunFolder:
 
     Several nodes may share it. Before the ranks start, each launcher writes config, origins, writer, index, skipped,
     initial, teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts,
-    tensorboard, checkpoints, curve and samples, its launcher the page at the end. Each rank writes its own log, each
-    node its own lock, the node of an error failure.
+    tensorboard, prometheus, checkpoints, curve and samples, its launcher the page at the end. Each rank writes its own
+    log, each node its own lock, the node of an error failure.
 
     index: the names, places and labels of the images, which all ranks read; every start writes it. writer: the version
     that made the folder, and its job. attempts: the starts and resumes among metrics. code: copies of the user's code,
@@ -63,6 +63,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.attempts = path / "attempts.jsonl"
         self.tensorboard = path / "tensorboard"
+        self.prometheus = path / "metrics.prom"
         self.curve = path / "curve.png"
         self.samples = path / "samples.json"
         self.page = path / "index.html"

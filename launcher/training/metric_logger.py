@@ -3,14 +3,12 @@
 import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Self
 
 from launcher.accelerator import max_memory, use
 from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics
-from launcher.records.heartbeat import HeartbeatSink
 from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import Recorder
@@ -32,10 +30,7 @@ class MetricLogger:
         self._pending: list[Callable[[], Record]] = []
         self._failures = 0.0
         self._data_waits = DataWaits()
-        sinks = build_sinks(folder, trainer.config) if trainer.ranks.is_first else []
-        if sinks and (heartbeat := trainer.config.heartbeat) is not None:
-            sinks.append(HeartbeatSink(Path(heartbeat), folder, trainer.plan.total_steps, trainer.plan.epochs))
-        self._recorder = Recorder(sinks)
+        self._recorder = Recorder(build_sinks(folder, trainer.config) if trainer.ranks.is_first else [])
         self.record = self._recorder.record
         ranks, plan = trainer.ranks, trainer.plan
         if resumed:

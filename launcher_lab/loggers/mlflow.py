@@ -16,10 +16,11 @@ from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
+from launcher.installation import check_installed
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import scalars
-from launcher_lab.loggers.remote import Outcome, RemoteSink, check_installed, closing_scalars, labels, save_id, saved_id
+from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 
 # Limits of MLflow's REST API: metrics and parameters per request, characters per value.
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 6000
@@ -38,7 +39,7 @@ class MlflowValues:
     experiment: str
 
     def check(self, key: str = "logger") -> None:
-        check_installed("mlflow", "mlflow-skinny")
+        check_installed("mlflow", "mlflow", "mlflow-skinny")
         if self.uri is None and not os.environ.get("MLFLOW_TRACKING_URI"):
             message = f"no server; set {key}.uri=http://HOST:5000, or the environment variable MLFLOW_TRACKING_URI"
             raise UserError(Problem(message, f"{key}.uri", None))

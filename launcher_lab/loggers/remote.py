@@ -1,6 +1,5 @@
 """Send records to a tracking server in a thread, so that training does not wait for the server."""
 
-import importlib.util
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,8 +9,7 @@ from typing import Literal, Protocol
 from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import Metric
-from launcher.errors import Problem, UserError, one_line
-from launcher.installation import how_to_add
+from launcher.errors import one_line
 from launcher.records.metrics import EndRecord, Record, Row
 from launcher.records.run_folder import RunFolder
 
@@ -135,19 +133,3 @@ def closing_scalars(rows: Sequence[Row], primary: Metric) -> dict[str, float]:
     if ends := [row for row in rows if row["kind"] == "end"]:
         scalars |= {f"end/{clock}": ends[-1][clock] for clock in ("train_seconds", "eval_seconds", "save_seconds")}
     return scalars
-
-
-def _is_installed(module: str) -> bool:
-    spec = importlib.util.find_spec(module)
-    # note: a folder of that name, such as W&B's output, has a spec without an origin
-    return spec is not None and spec.origin is not None
-
-
-def check_installed(module: str, package: str) -> None:
-    """Check that a logger's library is installed.
-
-    Raises UserError if the library is not installed.
-    """
-    if not _is_installed(module):
-        message = f"needs the package {package}; run {how_to_add(package)}"
-        raise UserError(Problem(message, "logger", module))

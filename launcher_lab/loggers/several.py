@@ -12,6 +12,8 @@ from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems
+from launcher.loggers.prometheus import PrometheusSink, check_library
+from launcher.records.background import BackgroundSink
 from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
 from launcher_lab.loggers.mlflow import MlflowValues
@@ -21,11 +23,12 @@ from launcher_lab.loggers.wandb import WandbValues
 
 @dataclass(frozen=True, config=STRICT)
 class Several(LoggerConfig):
-    """Several loggers at once; null is one that is off."""
+    """Several loggers at once; null or false is one that is off."""
 
     combines = has_threads = True
 
     name: Literal["several"]
+    prometheus: bool
     mlflow: MlflowValues | None
     wandb: WandbValues | None
 
@@ -38,10 +41,14 @@ class Several(LoggerConfig):
         for name, values in self._loggers():
             with problems.collected():
                 values.check(f"logger.{name}")
+        with problems.collected():
+            if self.prometheus:
+                check_library()
         problems.settle()
 
     def sink(self, folder: RunFolder, config: RunConfig) -> SeveralSinks:
-        return SeveralSinks([values.sink(folder, config) for _, values in self._loggers()])
+        files = [BackgroundSink("logger=prometheus", PrometheusSink(folder))] if self.prometheus else []
+        return SeveralSinks([values.sink(folder, config) for _, values in self._loggers()], files)
 
     def _loggers(self) -> Iterator[tuple[str, MlflowValues | WandbValues]]:
         named = {"mlflow": self.mlflow, "wandb": self.wandb}
@@ -49,12 +56,17 @@ class Several(LoggerConfig):
 
 
 class SeveralSinks:
-    """Sends each record to several servers, in a thread each; all together get the time of one at the end."""
+    """Writes each record to files, and sends it to several servers, in a thread each.
 
-    def __init__(self, sinks: Sequence[RemoteSink]):
-        self._sinks = sinks
+    All servers together get the time of one at the end.
+    """
+
+    def __init__(self, sinks: Sequence[RemoteSink], files: Sequence[BackgroundSink] = ()):
+        self._sinks, self._files = sinks, files
 
     def write(self, record: Record) -> None:
+        for file in self._files:
+            file.write(record)
         for sink in self._sinks:
             sink.write(record)
 
@@ -62,5 +74,7 @@ class SeveralSinks:
         until = time.monotonic() + CLOSE_SECONDS
         for sink in self._sinks:
             sink.end()
+        for file in self._files:
+            file.close()
         for sink in self._sinks:
             sink.wait(max(0.0, until - time.monotonic()))

@@ -12,10 +12,11 @@ from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
+from launcher.installation import check_installed
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import scalars
-from launcher_lab.loggers.remote import Outcome, RemoteSink, check_installed, closing_scalars, labels, save_id, saved_id
+from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12
@@ -30,7 +31,7 @@ class WandbValues:
     mode: Literal["online", "offline"] | None
 
     def check(self, key: str = "logger") -> None:
-        check_installed("wandb", "wandb")
+        check_installed("wandb", "wandb", "wandb")
 
     def sink(self, folder: RunFolder, config: RunConfig) -> RemoteSink:
         return RemoteSink("Weights & Biases", WandbTracker(folder, config, self))

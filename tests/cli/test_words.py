@@ -118,6 +118,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
         ("hot nonfinite.policy=rollback", "must be one of skip, stop"),
         ("hot nonfinite.lr_factor=0.3", "rollback is gone since version 0.3; type nonfinite.policy=skip or stop"),
+        ("hot heartbeat=run.json", "no such key; type logger=prometheus, which writes metrics.prom"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],
 )

@@ -10,6 +10,7 @@ from fsspec.registry import known_implementations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from launcher import installation
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.data import jpeg
@@ -23,7 +24,6 @@ from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import rehearse
 from launcher.training.trainer import build_trainer
 from launcher.training.worker import capture_run
-from launcher_lab.loggers import remote
 from launcher_lab.predict.meta_tensors import nothing_computed
 from tests import trainers
 from tests.commands import execute, output_of, refused
@@ -77,13 +77,13 @@ def refused_by_all(*words: str) -> str:
     ],
 )
 def test_all_three_commands_refuse_the_same(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     monkeypatch.setattr(jpeg, "find_spec", lambda module: module != "cv2")
     assert expected in refused_by_all(*ON_A_CPU, *words)
 
 
 def test_a_missing_package_of_a_logger_is_refused_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     assert "logger=wandb: needs" in refused_by_all(*ON_A_CPU, "logger=wandb")
 
 
@@ -119,7 +119,7 @@ def test_more_processes_than_gpus_of_the_hardware_are_refused() -> None:
 
 
 def test_packages_are_those_of_the_machine_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     words = [*TINY, "logger=wandb", "hardware=p4d_24xlarge"]
     assert "logger=wandb: needs the package wandb" in refused("submit", "--slurm", *words)
     assert output_of("submit", "--kubernetes", *words)

@@ -69,7 +69,7 @@ def test_only_installed_verbs_and_options_are_listed_and_accepted(alone: Cold) -
             ["compare", "runs", "--csv"],
             "error: compare is neither a verb nor key=value; see `train --help` and `train ls`",
         ),
-        (["logger=wandb"], "error: logger.name=wandb (command line): must be one of jsonl, tensorboard, "
+        (["logger=wandb"], "error: logger.name=wandb (command line): must be one of jsonl, prometheus, tensorboard, "
          "or needs a package that provides it"),
     ):  # fmt: skip
         assert alone(*words, code=2).stderr.splitlines() == [line]

@@ -6,13 +6,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from launcher import installation
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
 from launcher.records.metrics import ResumeRecord, StartRecord
 from launcher.records.run_folder import create
 from launcher.records.sinks import scalars
 from launcher.tasks.classification import ClassificationConfig
-from launcher_lab.loggers import remote
 from launcher_lab.loggers.mlflow import MlflowTracker
 from launcher_lab.loggers.remote import RemoteSink, closing_scalars
 from launcher_lab.loggers.wandb import WandbTracker
@@ -89,7 +89,7 @@ def test_a_missing_package_is_an_error_before_a_file_is_written(
     logger: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(remote, "_is_installed", lambda module: False)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     (line,) = refused(f"logger={logger}", "launch=cpu").splitlines()
     assert line.startswith(f"error: logger={logger}: needs the package {package}; run ")
     assert line.endswith(how_to_add(package))
@@ -99,12 +99,12 @@ def test_a_missing_package_is_an_error_before_a_file_is_written(
 def test_a_folder_with_the_name_of_a_package_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "only_a_folder").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert not remote._is_installed("only_a_folder")
-    assert remote._is_installed("json")
+    assert not installation._is_installed("only_a_folder")
+    assert installation._is_installed("json")
 
 
 def test_mlflow_without_a_server_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_is_installed", lambda module: True)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: True)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert "no server; set logger.uri=http://HOST:5000" in refused("logger=mlflow", "launch=cpu")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:1")

@@ -6,9 +6,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from launcher import installation
 from launcher.config.compose import compose
 from launcher.records.metrics import read_metrics
-from launcher_lab.loggers import remote, several
+from launcher_lab.loggers import several
 from launcher_lab.loggers.remote import RemoteSink
 from launcher_lab.loggers.several import SeveralSinks
 from tests.commands import output_of, refused
@@ -47,7 +48,7 @@ def test_a_wrong_list_is_refused(words: list[str], message: str) -> None:
 
 def test_each_logger_is_checked_by_its_own_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(remote, "_is_installed", lambda module: module != "wandb")
+    monkeypatch.setattr(installation, "_is_installed", lambda module: module != "wandb")
     code_and_lines = refused("logger=[tensorboard,mlflow]", "launch=cpu")
     assert "logger.mlflow.uri=null: no server; set logger.mlflow.uri=http://HOST:5000" in code_and_lines
     assert "logger=wandb: needs the package wandb" in refused("logger=[tensorboard,wandb]", "launch=cpu")
@@ -62,7 +63,7 @@ def test_a_run_does_not_notice_loggers_that_fail_and_resumes_with_them(
     monkeypatch.setitem(sys.modules, "mlflow.entities", broken)
     monkeypatch.setitem(sys.modules, "wandb", library)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    monkeypatch.setattr(remote, "_is_installed", lambda module: True)
+    monkeypatch.setattr(installation, "_is_installed", lambda module: True)
     words = [word for word in SMALL if not word.startswith("logger.tensorboard")]
     process = here(*words, "run_name=a", "logger=[tensorboard,wandb,mlflow]", "logger.wandb.mode=offline", URI)
     lines = [line for line in process.stdout.splitlines() if line.startswith("warning: ")]
