@@ -19,7 +19,6 @@ from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, verbatim
-from launcher.counts import count_of
 from launcher.data.identity import COUNTS, identity_if_present
 from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
@@ -127,11 +126,7 @@ def _print_out_of_fold(cells: Sequence[Cell]) -> None:
         sets.setdefault(name_without_fold(cell.folder), []).append(cell.folder)
     out = console()
     for folders in sets.values():
-        files, suspected = write_out_of_fold(folders)
-        for file in files:
-            out.print(verbatim(f"{file}"))
-        if suspected is not None:
-            out.print(f"{count_of(suspected, 'label')} may be wrong")
+        out.print(verbatim(f"{write_out_of_fold(folders)}"))
 
 
 def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:

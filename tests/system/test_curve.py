@@ -1,6 +1,5 @@
 import csv
 import json
-import re
 import signal
 import statistics
 import time
@@ -102,10 +101,7 @@ def test_the_folds_of_a_sweep_are_one_point_with_mean_and_deviation(train: Train
     rows = {row["file"]: row for row in csv.DictReader(table.open()) if row["rank"] == "1"}
     assert sorted(rows) == sorted(str(path.relative_to(images)) for path in images.rglob("*.jpg"))
     assert all(row["label"] == file.split("/")[0] for file, row in rows.items())
-    (gallery,) = (train.folder / "runs").glob("*-labels.html")
-    assert "Suspected labels" in gallery.read_text()
     assert str(table.name) in output
-    assert re.search(r"\d+ labels? may be wrong", output)
     folders = sorted(path.name for path in (train.folder / "runs").iterdir() if path.is_dir())
     assert ["dataset.fold=1" in name or "dataset.fold=2" in name for name in folders] == [True, True]
     document = json.loads(train("compare", "runs", "--json").stdout)
