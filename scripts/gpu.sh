@@ -7,7 +7,7 @@
 #
 # Needs this checkout and a Python ($PYTHON, else .venv's, else python3) with torch, torchvision, timm, rich, matplotlib,
 # psutil, pytest, pytest-xdist, tensorboard, numpy, pydantic, pyyaml, scipy, safetensors, fsspec, hydra-core, omegaconf and
-# antlr4-python3-runtime; torchcodec for dataloader.decode=gpu. Composer is measured if it is installed.
+# antlr4-python3-runtime. Composer is measured if it is installed.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 

@@ -177,7 +177,7 @@ OPENERS: dict[str, Open] = {
     "OpenCV": partial(from_originals, "OpenCV", _opencv),
     **{
         name: partial(from_originals, name, partial(_class_folders, decoder, scaled))
-        for decoder in ("simplejpeg", "opencv", "torchvision", "pillow")
+        for decoder in ("simplejpeg", "pillow")
         for scaled in (False, True)
         for name in [f"dataloader=torchvision, {decoder}{', dct_scaling' * scaled}"]
         if decoder == "simplejpeg" or not scaled

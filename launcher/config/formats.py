@@ -28,15 +28,19 @@ _REMOVED: Mapping[str, Any] = {
     "heartbeat": None,
     "logger.trackio": None,
     "dataloader.write_missing": False,
-    "dataloader.decode": "whole",
     "dataloader.files.restart_interval": 0,
     "dataloader.files.small_side": None,
     "dataloader.files.small_jpeg_share": 0.0,
     "nonfinite.lr_factor": 0.5,
 }
+# The same of keys whose value differs by the option of their group.
+_REMOVED_BY_OPTION: Mapping[str, Mapping[str, Any]] = {"dataloader.decode": {"ffcv": "whole", "torchvision": "cpu"}}
 _REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "stored_labels", "translation"})
 # Values that format 3 removed, by key, with the value that a folder is read with.
-_REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {"nonfinite.policy": {"rollback": "skip"}}
+_REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {
+    "nonfinite.policy": {"rollback": "skip"},
+    "dataloader.decoder": {"opencv": "simplejpeg", "torchvision": "simplejpeg"},
+}
 # Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys. The
 # groups may change on resume.
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -50,7 +54,6 @@ _OPTION = {
     "loss.logit_adjustment": "cross_entropy",
     "logger.prometheus": "several",
     "dataloader.write_missing": "ffcv",
-    "dataloader.decode": "ffcv",
 }
 # Fields of records in metrics.jsonl that an earlier format named otherwise.
 RENAMED_FIELDS = {"image_size": "view", "images_per_second": "samples_per_second"}
@@ -70,7 +73,15 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         if (instead := gone.get(get(complete, f"{group}.name"))) is not None:
             own = complete[group]
             complete[group] = {**instead, **{key: own[key] for key in instead.keys() & own.keys() - {"name"}}}
-    return without(complete, [key for key, value in _REMOVED.items() if get(complete, key, _ABSENT) == value])
+    return without(
+        complete, [key for key, value in _without_effect(complete).items() if get(complete, key, _ABSENT) == value]
+    )
+
+
+def _without_effect(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the removed keys that a config could have, with the values that had no effect."""
+    names = {key: get(values, f"{key.partition('.')[0]}.name") for key in _REMOVED_BY_OPTION}
+    return {**_REMOVED, **{key: of[names[key]] for key, of in _REMOVED_BY_OPTION.items() if names[key] in of}}
 
 
 def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,7 +92,7 @@ def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the removed keys as they had no effect, to compare it with an earlier one."""
-    return _with(values, {key: value for key, value in _REMOVED.items() if (key, value) not in _added()})
+    return _with(values, {key: value for key, value in _without_effect(values).items() if (key, value) not in _added()})
 
 
 def needs_code(values: Mapping[str, Any]) -> bool:
@@ -91,7 +102,8 @@ def needs_code(values: Mapping[str, Any]) -> bool:
 
 def is_removed(key: str) -> bool:
     """Return whether a dotted key is of what a format removed, which only the training of a run needed."""
-    return key in _REMOVED or key.removeprefix("algorithms.").partition(".")[0] in _REMOVED_ALGORITHMS
+    removed = {*_REMOVED, *_REMOVED_BY_OPTION}
+    return key in removed or key.removeprefix("algorithms.").partition(".")[0] in _REMOVED_ALGORITHMS
 
 
 def is_old_behaviour(key: str, value: Any) -> bool:

@@ -18,9 +18,9 @@ class Gpu:
     """A GPU's limits: `memory` in GB, its `bandwidth` in GB/s, `matrix_rate` in TFLOP/s of dense bf16.
 
     `product_rate` is the measured throughput of large matrix products, `vector_rate` that of fp32 without matrix units,
-    both in TFLOP/s; `link` is to the other GPUs of the machine, in GB/s per direction. `jpegs` are the images/s that it
-    decodes. Without `bf16` it trains in fp16. `capability` is CUDA's compute capability. `bandwidth_factor` multiplies
-    the efficiency of memory, where this GPU's differs.
+    both in TFLOP/s; `link` is to the other GPUs of the machine, in GB/s per direction. Without `bf16` it trains in
+    fp16. `capability` is CUDA's compute capability. `bandwidth_factor` multiplies the efficiency of memory, where this
+    GPU's differs.
     """
 
     memory: Positive
@@ -30,7 +30,6 @@ class Gpu:
     vector_rate: Positive
     link: Positive
     source: str
-    jpegs: Positive = math.inf
     bf16: bool = True
     capability: Positive = math.inf
     bandwidth_factor: Positive = 1.0

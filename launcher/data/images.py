@@ -15,7 +15,6 @@ from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
 from launcher.data.crops import Box, Crops, Resize, centre_cut, cut, resize_by_torch, resize_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.device_jpeg import Jpeg, is_for_device
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.pixel_types import RGB, PixelType
@@ -107,12 +106,11 @@ class ImageReader(Reader):
 class Pixels(Decoder):
     """Decodes images to pixels [H, W, C] of a type; `upright` applies their EXIF rotation.
 
-    decoder: of plain JPEGs as RGB; Pillow decodes all others. on_device: JPEGs are left to the device, if it decodes
-    them.
+    decoder: of plain JPEGs as RGB; Pillow decodes all others.
     """
 
-    def __init__(self, pixel_type: PixelType = RGB, *, upright: bool, decoder: str = "auto", on_device: bool = False):
-        self.pixel_type, self.upright, self.decoder, self.on_device = pixel_type, upright, decoder, on_device
+    def __init__(self, pixel_type: PixelType = RGB, *, upright: bool, decoder: str = "auto"):
+        self.pixel_type, self.upright, self.decoder = pixel_type, upright, decoder
 
     def decode(self, record: Record, view: int, draws: Any) -> tuple[Any, Any]:
         """Return a whole image of any size, and its label."""
@@ -148,7 +146,7 @@ class RandomCrops(Pixels):
         loader, upright = config.dataloader, config.dataset.exif_orientation
         assert isinstance(loader, DecodingLoader)
         pixel_type = PixelType.of(config.dataset)
-        super().__init__(pixel_type, upright=upright, decoder=loader.decoder, on_device=loader.on_device)
+        super().__init__(pixel_type, upright=upright, decoder=loader.decoder)
         self.image, self.seed = config.image, config.seed
         self.scaled, self.change_image = loader.dct_scaling, change_image
         self.resize = self.resize_of_type()
@@ -158,27 +156,12 @@ class RandomCrops(Pixels):
         crops = Crops(self.image, self.seed, moment.epoch, indices)
         return [Draws(partial(crops.box, place), index, moment) for place, index in enumerate(indices.tolist())]
 
-    def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray | Jpeg, Any]:
-        data = record["image"]
-        if self.on_device and (jpeg := self._jpeg(data, draws.box_of, view)):
-            return jpeg, record["label"]
-        pixels = self.crop(data, draws.box_of, view, scaled=self.scaled)
+    def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray, Any]:
+        pixels, box = self.part(record["image"], draws.box_of, view if self.scaled else None)
+        pixels = cut(pixels, box, view, self.image.interpolation, self.resize)
         if self.change_image is not None:
             pixels = self.change_image(pixels, draws.index, draws.moment)
         return pixels, record["label"]
-
-    def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:
-        """Decode, cut and resize a box of an image: [view, view, C]; raises UnreadableImage."""
-        pixels, box = self.part(data, box_of, view if scaled else None)
-        return cut(pixels, box, view, self.image.interpolation, self.resize)
-
-    def _jpeg(self, data: bytes, box_of: BoxOf, view: int) -> Jpeg | None:
-        """Return a JPEG and its crop for the device; None if it does not decode it."""
-        with suppress(ValueError):
-            frame = plain_frame(data, upright=self.upright)
-            if frame and is_for_device(data, frame):
-                return Jpeg(data, box_of(frame.height, frame.width), view, 3 * frame.height * frame.width)
-        return None
 
 
 class CentreCrops(Pixels):

@@ -26,8 +26,6 @@ from launcher.installation import how_to_add
 # Each decoder's module and package; `auto` is the first one that is installed.
 DECODERS = {
     "simplejpeg": ("simplejpeg", "simplejpeg"),
-    "opencv": ("cv2", "opencv-python-headless"),
-    "torchvision": ("torchvision", "torchvision"),
     "pillow": ("PIL", "pillow"),
     "ffcv": ("ffcv", "ffcv"),
 }
@@ -81,7 +79,7 @@ def read_frame(data: bytes) -> Frame | None:
     return None
 
 
-def is_baseline(frame: Frame) -> bool:
+def _is_baseline(frame: Frame) -> bool:
     """Return whether a JPEG is sequential, with Huffman codes."""
     return frame.kind in _BASELINE
 
@@ -97,12 +95,12 @@ def plain_frame(data: bytes, *, upright: bool) -> Frame | None:
     # note: entropy code contains no end marker, so a truncated file has none
     if data.rfind(b"\xff\xd9", frame.scan) < 0:
         return None
-    if frame.height * frame.width > MOST_PIXELS or (upright and is_turned(data, frame)):
+    if frame.height * frame.width > MOST_PIXELS or (upright and _is_turned(data, frame)):
         return None
     return frame
 
 
-def is_turned(data: bytes, frame: Frame) -> bool:
+def _is_turned(data: bytes, frame: Frame) -> bool:
     """Return whether the metadata may rotate the image."""
     if data.find(b"Exif", 0, frame.scan) < 0 and data.find(b"Orientation", 0, frame.scan) < 0:
         return False
@@ -138,7 +136,7 @@ def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Jpeg
     """
     top, left, height, width, mirrored = box
     held = frame.height
-    if decoder.stops_early and is_baseline(frame):
+    if decoder.stops_early and _is_baseline(frame):
         row = 8 * (max(one & 15 for one in frame.samplings) if len(frame.samplings) > 1 else 1)
         held = min(held, -(-(top + height + CONTEXT * 8 // eighths) // row) * row)
         if held < frame.height:
@@ -147,25 +145,15 @@ def decode_part(data: bytes, frame: Frame, box: Box, eighths: int, decoder: Jpeg
     return pixels, (*scaled_box(top, left, height, width, eighths), mirrored)
 
 
-def with_decoder(config: RunConfig, *, on_cpu: bool = False) -> RunConfig:
+def with_decoder(config: RunConfig) -> RunConfig:
     """Return the config with the decoder that `dataloader.decoder=auto` stands for on this machine.
 
-    Raises UserError if the configured decoder is not installed, or cannot scale, or `dataloader.decode=gpu` on a CPU.
+    Raises UserError if the configured decoder is not installed.
     """
     loader = config.dataloader
     if not isinstance(loader, DecodingLoader):
         return config
-    name = installed(loader.decoder)
-    if loader.on_device and on_cpu:
-        message = "needs a GPU, and this run is on the CPU; set dataloader.decode=cpu"
-        raise UserError(Problem(message, "dataloader.decode", "gpu"))
-    if loader.on_device and not find_spec("torchcodec"):
-        message = f"torchcodec is not installed; run {how_to_add('nvjpeg')}, or set dataloader.decode=cpu"
-        raise UserError(Problem(message, "dataloader.decode", "gpu"))
-    if loader.dct_scaling and name == "torchvision":
-        message = "decodes at full size alone; set dataloader.decoder=auto or dataloader.dct_scaling=false"
-        raise UserError(Problem(message, "dataloader.decoder", name))
-    return replace(config, dataloader=replace(loader, decoder=name))
+    return replace(config, dataloader=replace(loader, decoder=installed(loader.decoder)))
 
 
 def installed(name: str) -> Any:
@@ -188,7 +176,7 @@ def decoder_of(name: str, *, fast: bool = False) -> JpegDecoder:
 
     Raises UserError if it is not installed.
     """
-    make = {"simplejpeg": _simplejpeg, "opencv": _opencv, "torchvision": _torchvision, "ffcv": _ffcv}
+    make = {"simplejpeg": _simplejpeg, "ffcv": _ffcv}
     name = installed(name)
     return JpegDecoder(name, _by_pillow) if name == "pillow" else make[name](fast=fast)
 
@@ -202,35 +190,6 @@ def _simplejpeg(*, fast: bool) -> JpegDecoder:
         return np.asarray(decode_jpeg(data, fastdct=fast, strict=fast, **least))
 
     return JpegDecoder("simplejpeg", decode, stops_early=True)
-
-
-def _opencv(*, fast: bool) -> JpegDecoder:
-    import cv2
-
-    reduced = {1: cv2.IMREAD_REDUCED_COLOR_8, 2: cv2.IMREAD_REDUCED_COLOR_4, 4: cv2.IMREAD_REDUCED_COLOR_2}
-
-    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
-        flags = reduced.get(eighths, cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-        if pixels is None:
-            raise ValueError("damaged")
-        return np.asarray(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
-
-    return JpegDecoder("opencv", decode)
-
-
-def _torchvision(*, fast: bool) -> JpegDecoder:
-    import torch
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    def decode(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:
-        try:
-            pixels = decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), mode=ImageReadMode.RGB)
-        except RuntimeError as error:
-            raise ValueError("damaged") from error
-        return np.asarray(pixels.permute(1, 2, 0))
-
-    return JpegDecoder("torchvision", decode)
 
 
 def _by_pillow(data: bytes, height: int, width: int, eighths: int) -> np.ndarray:

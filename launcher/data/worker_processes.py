@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, get_worker_info
 
 from launcher.accelerator import has_streams
 from launcher.data.batch import Loaded
-from launcher.data.crops import Box
-from launcher.data.device_jpeg import Compressed, DeviceDecoder, Jpeg, pack
-from launcher.data.images import ImageReader, Pixels, RandomCrops
+from launcher.data.images import ImageReader, Pixels
 from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.pieces import Packed, Piece
@@ -43,10 +40,7 @@ class WorkerProcesses(ImageReader):
     def __init__(self, images: Records, shard: Shard, buffer: int = 1):
         """buffer: the images that are shuffled of archives which are read through copies."""
         self.labels, self.classes, self.place = images.labels, images.folder.classes, images.folder.place
-        self._images, decoder = images, images.decoder
-        self._on_device: DeviceDecoder | None = None
-        if isinstance(decoder, RandomCrops) and decoder.on_device:
-            self._on_device = DeviceDecoder(shard.device, decoder.image.interpolation, self._on_cpu)
+        self._images = images
         stored = images.folder.stored
         if isinstance(stored, Packed) and stored.is_fetched:
             self.archives = stored.places[:, 0], buffer
@@ -74,9 +68,6 @@ class WorkerProcesses(ImageReader):
         the disk fails.
         """
         self._requests.batches = ([request] for request in requests)
-        yield from self._read() if self._on_device is None else self._on_device.ahead(self._read())
-
-    def _read(self) -> Iterator[Any]:
         try:
             for batch in self._loader:
                 if isinstance(batch, UserError | DiskError):
@@ -84,13 +75,6 @@ class WorkerProcesses(ImageReader):
                 yield batch
         except (RuntimeError, OSError, EOFError) as error:
             raise _cause(self._loader, error) from error
-
-    def _on_cpu(self, index: int, box: Box, size: int) -> np.ndarray:
-        """Decode a crop that the device could not; raises as `Records.made`."""
-        decoder: Any = self._images.decoder
-        return self._images.made(
-            index % self.samples, lambda record: decoder.crop(record["image"], lambda *_: box, size)
-        )
 
     def piece(self, index: int) -> Piece:
         return self._images.piece(index)
@@ -141,21 +125,19 @@ class _Requests:
 
 def _collate(
     samples: list[Sample] | UserError | DiskError,
-) -> tuple[Tensor | Compressed, Tensor, np.ndarray] | UserError | DiskError:
-    """Stack inputs, images as [B, 3, H, W] in channels-last memory order, or pack what the device decodes."""
+) -> Loaded | UserError | DiskError:
+    """Stack inputs, images as [B, 3, H, W] in channels-last memory order."""
     if isinstance(samples, UserError | DiskError):
         return samples
     parts, labels, indices = zip(*samples, strict=True)
-    is_packed, classes = any(isinstance(part, Jpeg) for part in parts), torch.from_numpy(np.stack(labels))
-    images = pack(parts) if is_packed else torch.from_numpy(np.stack(parts))
-    if isinstance(images, Tensor) and images.ndim == 4:
+    images, classes = torch.from_numpy(np.stack(parts)), torch.from_numpy(np.stack(labels))
+    if images.ndim == 4:
         images = images.permute(0, 3, 1, 2)
     if (worker := get_worker_info()) is not None:
         try:
             # note: otherwise the queue's thread would do so later, and drop the batch on failure
-            for tensor in (*(images if isinstance(images, Compressed) else [images]), classes):
-                if isinstance(tensor, Tensor):
-                    tensor.share_memory_()
+            images.share_memory_()
+            classes.share_memory_()
         except (RuntimeError, OSError) as error:
             # note: torch has no type for it
             if os.strerror(errno.EMFILE) in str(error):

@@ -107,7 +107,7 @@ def prepare_run(
     seen = composed.inspected and composed.inspected.of(config)
     data = seen or inspect_data(config, must_exist=must_exist, skipped=skipped, report=report)
     config, devices = data.config, devices or decide(data.config.launch)
-    decoded = with_decoder(config, on_cpu=devices.kind != "cuda") if packages else config
+    decoded = with_decoder(config) if packages else config
     config = _with_batch(decoded if must_exist else config, devices, measures)
     plan = plan_for(config, devices.processes * config.launch.nnodes)
     refuse(plan)

@@ -110,12 +110,10 @@ def _faster_loading(config: RunConfig, measured: Measurement) -> Iterator[str]:
     yield from _of_algorithms(config, "data")
     if isinstance(loader, TorchvisionLoader):
         yield "dataloader=ffcv: decodes in threads of one process, from files that train prepare writes"
-        if measured.device != "cpu" and loader.decode == "cpu":
-            yield "dataloader.decode=gpu: the GPU decodes and crops JPEGs; measure it, since its speed is not known"
         if not config.dataset.is_built_in:
             yield from image_advice(config, splits(config.dataset, config.seed, config.task.labelled)[0])
     jpegs = not isinstance(loader, FFCVLoader) or loader.files.jpeg_share > 0
-    if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling and not loader.on_device:
+    if jpegs and isinstance(loader, DecodingLoader) and not loader.dct_scaling:
         yield "dataloader.dct_scaling=true: decodes JPEGs at a reduced scale where crops are small, to other pixels"
 
 

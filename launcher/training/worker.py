@@ -113,8 +113,6 @@ def explain_out_of_memory(plan: Plan) -> Iterator[None]:
         message += f"; device_batch_size={half} keeps the global batch" if half else "; use a smaller model or size"
         if plan.config.model.checkpointing == "off":
             message += "; model.checkpointing=on saves memory but takes longer"
-        if getattr(plan.config.dataloader, "decode", None) == "gpu":
-            message += "; dataloader.decode=cpu decodes images outside of it"
         problem = Problem(message, "device_batch_size", plan.config.device_batch_size)
         raise UserError(problem) from None
 

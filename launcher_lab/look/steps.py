@@ -49,7 +49,7 @@ def loaders_here(plan: Plan, skipped: Collection[str] = ()) -> Loaders:
     """Return the loaders of a run, in this process."""
     loader = plan.config.dataloader
     # note: few images are decoded before worker processes would start
-    values = replace(loader, workers=0, decode="cpu") if isinstance(loader, TorchvisionLoader) else loader
+    values = replace(loader, workers=0) if isinstance(loader, TorchvisionLoader) else loader
     here = replace(plan, config=replace(plan.config, dataloader=values))
     return build_loaders(here, single_rank(_CPU), skipped=skipped)
 

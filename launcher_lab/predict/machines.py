@@ -132,8 +132,6 @@ def decoding_threads(loader: str, workers: int, cores: int | None, values: Mappi
 def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
     """Return the loader's key in conf/efficiencies.yaml."""
     if isinstance(loader, TorchvisionLoader):
-        if trains and loader.decode == "gpu":
-            return "torchvision_gpu"
         fastest = loader.decoder in ("auto", "simplejpeg")
         return "torchvision" + ("_other" if not fastest else "_scaled" if trains and loader.dct_scaling else "")
     assert isinstance(loader, FFCVLoader)
@@ -144,7 +142,7 @@ def loader_kind(loader: DecodingLoader, *, trains: bool = True) -> str:
 
 
 def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, Any], *, trains: bool = True) -> float:
-    """Return the images/s that the machines' workers load, and their GPUs decode; infinite where nothing is loaded."""
+    """Return the images/s that the machines' workers load; infinite where nothing is loaded."""
     loader = plan.config.dataloader
     if not isinstance(loader, DecodingLoader):
         return math.inf
@@ -154,6 +152,5 @@ def loading_rate(plan: Plan, machine: Hardware, size: int, values: Mapping[str, 
     workers = max(1, loader.worker_count(here)) * (machine.gpus or 1)
     of_images = [one for one in plan.config.algorithms.values() if one.place("change_image") is not None]
     operations = sum(getattr(one, "depth", 1) for one in of_images)
-    decoded = gpu_of(machine).jpegs * (machine.gpus or 1) if kind == "torchvision_gpu" else math.inf
     threads = decoding_threads(kind, workers, machine.cores, values)
-    return plan.config.launch.nnodes * min(decoded, threads * thread_rate(kind, size, operations, values))
+    return plan.config.launch.nnodes * threads * thread_rate(kind, size, operations, values)

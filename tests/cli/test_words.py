@@ -115,6 +115,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ),
         ("algorithms.stored_labels=on", "type algorithms.distillation=on"),
         ("algorithms.stored_labels.path=a", "type algorithms.distillation=on"),
+        ("dataloader.decode=gpu", "omit it; decoding crops alone, or on the GPU, is gone since version 0.3"),
+        ("dataloader.decoder=opencv", "must be one of auto, simplejpeg, pillow"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
         ("hot nonfinite.policy=rollback", "must be one of skip, stop"),

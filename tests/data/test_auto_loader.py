@@ -106,7 +106,6 @@ def test_files_of_a_drawn_validation_split_are_those_of_its_seed(images: Path) -
         ("os_cache=true", "ffcv"),
         ("decoder=ffcv", "ffcv"),
         ("folder=/nvme", "ffcv"),
-        ("decode=cpu", "torchvision"),
         ("shuffle_buffer=8", "torchvision"),
         ("workers=0", "torchvision"),
     ],

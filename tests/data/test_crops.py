@@ -102,7 +102,7 @@ def test_the_decoder_pillow_resizes_evaluation_images_by_pillow(
     assert not np.array_equal(by_pillow, by_torch)
 
 
-@pytest.mark.parametrize("decoder", ["pillow", "opencv"])
+@pytest.mark.parametrize("decoder", ["pillow", "simplejpeg"])
 def test_a_runs_evaluation_decodes_and_resizes_by_its_decoder(decoder: str) -> None:
     config = compose(["dataset=imagenet", f"dataloader.decoder={decoder}"]).config
     evaluation = config.task.evaluation_decoder(config)

@@ -5,7 +5,6 @@ import io
 from importlib.util import find_spec
 from pathlib import Path
 
-import cv2
 import numpy as np
 import PIL
 import pytest
@@ -73,8 +72,6 @@ def test_scaled_parts_are_the_same_for_all_decoders(eighths: int, size: tuple[in
     assert frame is not None
     parts = []
     for name in EXACT:
-        if name == "torchvision":
-            continue
         pixels, (top, left, height, width, _) = decode_part(
             content, frame, (9, 8, 40, 32, 0), eighths, decoder_of(name)
         )
@@ -138,17 +135,15 @@ def test_stored_images_have_the_pixels_of_ffcvs_kernels(size: int) -> None:
 
 def test_auto_is_recorded_as_the_installed_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.data.jpeg.find_spec", lambda module: module != "simplejpeg")
-    assert installed("auto") == "opencv"
+    assert installed("auto") == "pillow"
     config = with_decoder(compose(["dataloader=ffcv"]).config)
-    assert config.dataloader.decoder == "opencv"  # type: ignore[union-attr]
+    assert config.dataloader.decoder == "pillow"  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"pip install .simplejpeg>"):
         with_decoder(compose(["dataloader.decoder=simplejpeg"]).config)
-    with pytest.raises(UserError, match="full size alone"):
-        with_decoder(compose(["dataloader.decoder=torchvision", "dataloader.dct_scaling=true"]).config)
 
 
 def test_damaged_jpegs_are_refused_by_every_decoder() -> None:
     content = bytes(8) + to_jpeg(np.zeros((16, 16, 3), np.uint8), FILES)[8:]
     for name in INSTALLED:
-        with pytest.raises((ValueError, cv2.error)):
+        with pytest.raises(ValueError, match=r"."):
             decoder_of(name, fast=True).decode(content, 16, 16, 8)

@@ -223,7 +223,6 @@ def test_loaded_and_normalized_values_lose_nothing(dtype: str, largest: int, kin
             for name in ("randaugment", "trivialaugment", "augmix")
         ),
         ("algorithms=[distillation]", "teachers were trained on such images"),
-        ("dataloader.decode=gpu", "decodes JPEGs as 8-bit RGB alone; set dataloader.decode=cpu"),
         ("dataloader.dct_scaling=true", "set dataloader.dct_scaling=false"),
         ("model.weights=torchvision", "for images of three channels alone"),
     ],

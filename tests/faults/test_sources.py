@@ -54,20 +54,6 @@ def die_once() -> None:
     Trainer.count = count_or_die  # type: ignore[method-assign]
 
 
-def decode_on_stand_in() -> None:
-    """Decode on the CPU what nvJPEG would decode, and accept a CPU for it."""
-    from torchvision.io import ImageReadMode, decode_jpeg
-
-    from launcher.data import device_jpeg, jpeg
-    from launcher.launch import prepare_run
-
-    on_device = prepare_run.with_decoder
-    prepare_run.with_decoder = lambda config, **_: on_device(config)
-    find_spec = jpeg.find_spec
-    jpeg.find_spec = lambda name: name == "torchcodec" or find_spec(name)
-    device_jpeg.decode_jpegs = lambda jpegs, device: [decode_jpeg(jpeg, mode=ImageReadMode.RGB) for jpeg in jpegs]
-
-
 def give_up_soon() -> None:
     """Retry a lost server for a moment, not for a minute, also while preparing."""
     import s3fs
@@ -133,7 +119,6 @@ class Case:
     like: str = "folders"
 
 
-GPU = ("dataloader.decode=gpu",), (decode_on_stand_in,), "gpu"
 CASES = {
     "folders": Case(folders),
     "tar shards": Case(webdataset),
@@ -145,7 +130,6 @@ CASES = {
     "s3 shards": Case(in_s3("shards"), like="parquet"),
     "gs folders": Case(folders_of_gs),
     "hf parquet": Case(parquet_of_hf, like="parquet"),
-    "gpu": Case(folders, *GPU),
 }
 
 

@@ -42,7 +42,6 @@ WAYS = {
     "fp16": ["recipe=medium", FEW, "precision=fp16"],
     "captured fp16": ["recipe=mild", FEW, "precision=fp16", "cuda_graphs=require"],
     "compiled": ["recipe=mild", "compile=require", "algorithms.progressive_resizing=off"],
-    "decoded by the GPU": ["recipe=mild", FEW, "dataloader.decode=gpu"],
 }
 
 

@@ -1,22 +1,14 @@
 """The step on a GPU, cheapest tests first: no synchronization, bit-for-bit resume, memory, captured, compiled."""
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
-from torchvision.io import decode_jpeg
 
 from launcher.config.compose import compose
-from launcher.data import device_jpeg
-from launcher.data.inspection import inspect_data
-from launcher.data.loading import build_loaders
 from launcher.errors import UserError
-from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training import checkpoint
 from launcher.training.captured import WARMUP_STEPS
@@ -170,33 +162,3 @@ def test_compiled_steps_have_the_losses_of_eager_ones(recipe: str, device: torch
     # note: fused kernels round differently, by 3e-4 of small's fifth loss on an H200
     assert steps(run, count) == pytest.approx(steps(build(device, *words), count), rel=1e-3)
     assert graphs() == compiled
-
-
-@pytest.mark.usefixtures("exact")
-def test_images_decoded_on_the_device_are_those_of_the_cpu(
-    device: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if DRY:
-        monkeypatch.setattr(device_jpeg, "decode_jpegs", lambda jpegs, device: [decode_jpeg(one) for one in jpegs])
-    random, count = np.random.default_rng(0), 4 if DRY else 256
-    for number in range(2 * count):
-        folder = tmp_path / ("train", "val")[number % 2] / "ab"[number // 2 % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        coarse = Image.fromarray(random.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        coarse.resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{number}.jpg", quality=92)
-    batches, seconds = [], []
-    for where in ("cpu", "gpu"):
-        words = ["dataset=image_folder", f"dataset.path={tmp_path}", f"dataloader.decode={where}", "model=resnet18"]
-        words += [f"batch_size={count}", "dataloader.workers=0", "schedule.warmup=1ba", "dataset.native_size=176"]
-        config = inspect_data(compose(words).config, must_exist=True).config
-        loaders = build_loaders(Plan(config, 1, count), Ranks(0, 1, 0, 1, device))
-        for epoch in range(2):
-            start = time.perf_counter()
-            batches.append(next(iter(loaders.train.epoch(epoch)))[0].cpu().int())
-            seconds.append(time.perf_counter() - start)
-        loaders.close()
-    difference = (batches[1] - batches[3]).abs().float()
-    here, there = (count / seconds[place] for place in (1, 3))
-    print(f"{there:,.0f} images/s read and decoded by the device, {here:,.0f} by the CPU, one process each")
-    print(f"mean difference {difference.mean():.2f} levels, at most {difference.max():.0f}")
-    assert 0 < difference.mean() < 3

@@ -67,8 +67,6 @@ def refused_by_all(*words: str) -> str:
             "cuda_graphs=require (command line): cannot capture steps (they need a GPU of NVIDIA",
         ),
         (["batch_size=1", "dataset.native_size=32"], "batch_size=1 (command line): batch norm needs more than one"),
-        (["dataloader.decoder=opencv"], "dataloader.decoder=opencv: cv2 is not installed"),
-        (["dataloader.decode=gpu"], "dataloader.decode=gpu: needs a GPU"),
         (["dataloader=synthetic", "dataset.test_path=x"], "x: needs class names, which this data set does not have"),
         (["logger=wandb"], "logger=wandb: needs the package wandb"),
         (["logger=wandb", "optimizer.momentum=2"], "optimizer.momentum=2"),

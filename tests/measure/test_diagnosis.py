@@ -61,7 +61,6 @@ def test_advice_when_loading_is_the_bottleneck(monkeypatch: pytest.MonkeyPatch) 
     assert "dataloader=ffcv" in advice_of("dataloader=torchvision")
     monkeypatch.setattr("PIL.__version__", "12.1.1")
     assert "dataloader.dct_scaling=true" in advice_of("dataloader=torchvision")
-    assert "dct_scaling" not in advice_of("dataloader=torchvision", "dataloader.decode=gpu")
     words = ["algorithms.randaugment=on", "algorithms.randaugment.where=loader"]
     assert "algorithms.randaugment.where=device" in advice_of(*words)
     where = "algorithms.progressive_resizing.where=loader"

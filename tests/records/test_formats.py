@@ -211,7 +211,10 @@ def test_the_values_of_every_option_are_read(path: Path) -> None:
                 typed_run(values, name, to_resume=True)
 
 
-@pytest.mark.parametrize(("key", "value", "instead"), [("nonfinite.policy", "rollback", "skip")])
+@pytest.mark.parametrize(
+    ("key", "value", "instead"),
+    [("nonfinite.policy", "rollback", "skip"), ("dataloader.decoder", "opencv", "simplejpeg")],
+)
 def test_a_removed_value_is_read_as_another_one_but_not_resumed(key: str, value: str, instead: str, old: Path) -> None:
     with_keys(old / "run", **{key.replace(".", "__"): value})
     path = old / "run" / "config.yaml"
@@ -284,9 +287,9 @@ def test_a_run_with_keys_of_another_version_resumes_if_they_cannot_matter(first:
 
 
 def test_a_wrong_value_is_reported_beside_a_missing_algorithm(old: Path) -> None:
-    with_keys(old / "run", algorithms__sharpen={"amount": 1}, dataloader__decode="tpu")
+    with_keys(old / "run", algorithms__sharpen={"amount": 1}, dataloader__decoder="tpu")
     code, _, shown = execute("eval", "run")
-    assert (code, "algorithms.sharpen" in shown, "dataloader.decode=tpu" in shown) == (2, True, True)
+    assert (code, "algorithms.sharpen" in shown, "dataloader.decoder=tpu" in shown) == (2, True, True)
 
 
 def test_an_algorithm_of_another_version_is_never_ignored(old: Path) -> None:

@@ -75,8 +75,6 @@ ONE_RANK = plain_and_captured(
     Case(("algorithms=[cutmix,progressive_resizing,ema]", "optimizer=radam"), loader="masks"),
 )
 ONE_RANK += [
-    # note: refused beside graphs
-    recipe("baseline", loader="nvjpeg"),
     # note: no graph can have these optimizers, nor freezing and whitening
     algorithms("ema,mixup", "optimizer=shampoo", *VIT),
     algorithms("colout,repeated_augmentation", "optimizer=soap"),

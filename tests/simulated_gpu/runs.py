@@ -10,13 +10,9 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
-from torchvision.io import ImageReadMode, decode_jpeg
 
-from launcher.accelerator import interface
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
-from launcher.data import device_jpeg
-from launcher.data.batch import side_stream
 from launcher.data.inspection import inspect_data
 from launcher.rank import buckets
 from launcher.rank.group import Ranks
@@ -50,7 +46,7 @@ MASKS = [
     *("model.filters=8", "model.levels=3", "loss=dice_cross_entropy", "launch=cpu", "dataset.native_size=32"),
     *("optimizer=adamw", "optimizer.lr=0.01", "optimizer.scale_lr=off"),
 ]
-FILES = ("torchvision", "ffcv", "nvjpeg")
+FILES = ("torchvision", "ffcv")
 FEW = [
     *("batch_size=12", "dataset.train_samples=60", "dataset.val_samples=24", "eval_batch_size=4"),
     *("schedule.warmup=0ba", "schedule.fit=off", *EVENTS),
@@ -76,29 +72,8 @@ class Result:
     ahead: int
 
 
-def decoded(jpegs: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Decode like nvJPEG: memory of the caller's stream is written on another one, which does not wait for it."""
-    images = [decode_jpeg(jpeg, mode=ImageReadMode.RGB).pin_memory() for jpeg in jpegs]
-    stream = side_stream(torch.device(device))
-    # note: the NaN of new memory would be written by the caller's stream, at any time
-    native.fill_new_memory(False)
-    wholes = [torch.empty_like(image, device=device) for image in images]
-    native.fill_new_memory(True)
-    with interface(device).stream(_decoding(device)):
-        for whole, image in zip(wholes, images, strict=True):
-            whole.copy_(image, non_blocking=True)
-    stream.wait_stream(_decoding(device))
-    return wholes
-
-
-@cache
-def _decoding(device: torch.device) -> Any:
-    return interface(device).Stream(device)
-
-
 def prepare() -> None:
     """Make this process train tiny networks, capture after one step, and count no wait where waits are allowed."""
-    device_jpeg.decode_jpegs = decoded
     torch.set_num_threads(1)
     use_tiny()
     captured.WARMUP_STEPS = 1
@@ -161,12 +136,7 @@ def config_of(case: Case, folder: Path) -> RunConfig:
     elif case.loader == "masks":
         small = [*MASKS, *FEW]
     elif case.loader != "drawn":
-        loader = (
-            ["dataloader=torchvision", "dataloader.decode=gpu"]
-            if case.loader == "nvjpeg"
-            else [f"dataloader={case.loader}"]
-        )
-        words += ["dataset=image_folder", f"dataset.path={folder}", *loader, "dataloader.workers=1"]
+        words += ["dataset=image_folder", f"dataset.path={folder}", f"dataloader={case.loader}", "dataloader.workers=1"]
         words += ["dataset.train_samples=null", "dataset.val_samples=null"]
     on = compose([*recipes, *words[:1]]).config.algorithms
     early = [word for name in on for word in EARLY.get(name, [])]

@@ -16,7 +16,6 @@ from tests.trainers import build
         ([], "device_batch_size=null: 8 samples of 16 px at a time do not fit into GPU memory "
              "(Tried to allocate 2.00 GiB); device_batch_size=4 keeps the global batch; "
              "model.checkpointing=on saves memory but takes longer"),
-        (["dataloader.decode=gpu"], "; dataloader.decode=cpu decodes images outside of it"),
         (["device_batch_size=1"], "(Tried to allocate 2.00 GiB); use a smaller model or size; model."),
     ],
 )  # fmt: skip

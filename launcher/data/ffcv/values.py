@@ -35,6 +35,6 @@ class FFCVValues(DecodingLoader):
     train: AnyPath | None
     val: AnyPath | None
     os_cache: bool | Literal["auto"]
-    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
+    decoder: Literal["auto", "simplejpeg", "pillow", "ffcv"]
     dct_scaling: bool
     files: FFCVFile

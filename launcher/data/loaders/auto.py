@@ -29,8 +29,7 @@ class AutoLoader(LoaderConfig):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]
     prefetch: Count
     shuffle_buffer: Count
-    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow", "ffcv"]
-    decode: Literal["cpu", "gpu"] | None
+    decoder: Literal["auto", "simplejpeg", "pillow", "ffcv"]
     dct_scaling: bool
     folder: AnyPath | None
     train: AnyPath | None
@@ -60,4 +59,4 @@ class AutoLoader(LoaderConfig):
         """Return the loader that alone has the keys that are set, or accepts their values."""
         if self.decoder == "ffcv" or any(key in typed for key in _KEYS_OF_FILES):
             return _FILES
-        return _IMAGES if self.decode or "shuffle_buffer" in typed or self.workers == 0 else None
+        return _IMAGES if "shuffle_buffer" in typed or self.workers == 0 else None

@@ -112,11 +112,6 @@ class DecodingLoader(Loader):
     def batches_ahead(self) -> int:
         return self.prefetch
 
-    @property
-    def on_device(self) -> bool:
-        """Whether the device decodes."""
-        return False
-
 
 def loader_of(config: RunConfig) -> Loader:
     """Return the values of a run's data loader."""

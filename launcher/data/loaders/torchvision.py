@@ -35,8 +35,7 @@ class TorchvisionLoader(DecodingLoader):
     workers: Annotated[int, Field(ge=0)] | Literal["auto"]
     prefetch: Count
     shuffle_buffer: Count
-    decoder: Literal["auto", "simplejpeg", "opencv", "torchvision", "pillow"]
-    decode: Literal["cpu", "gpu"]
+    decoder: Literal["auto", "simplejpeg", "pillow"]
     dct_scaling: bool
 
     def workers_here(self, plan: Plan, ranks: int) -> int:
@@ -90,31 +89,8 @@ class TorchvisionLoader(DecodingLoader):
         reader = WorkerProcesses(task.records(train, decoder), shard, self.shuffle_buffer)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)
 
-    @property
-    def on_device(self) -> bool:
-        return self.decode == "gpu"
-
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        """Yield what is for 8-bit RGB alone, and what cannot be combined with `decode=gpu`."""
-        for key, value, usual in (("decode", self.decode, "cpu"), ("dct_scaling", self.dct_scaling, False)):
-            if value != usual and not plan.config.dataset.is_rgb:
-                message = f"decodes JPEGs as 8-bit RGB alone; set dataloader.{key}={str(usual).lower()}"
-                yield Problem(message, f"dataloader.{key}", value)
-        if self.decode != "gpu":
-            return
-        reasons = {
-            "dataloader.dct_scaling=false": "nvJPEG decodes at full size alone" if self.dct_scaling else "",
-            "cuda_graphs=off": "decoding during a capture would break it" if plan.config.cuda_graphs != "off" else "",
-        }
-        reasons |= {
-            f"algorithms.{name}=off": f"{name} changes images in loader workers, which have no pixels"
-            for name, values in plan.config.algorithms.items()
-            if values.place("change_image") is not None
-        }
-        for remedy, reason in reasons.items():
-            if reason:
-                yield Problem(f"{reason}; set {remedy}, or dataloader.decode=cpu", "dataloader.decode", "gpu")
-
-    def notes(self, plan: RunPlan) -> Iterator[str]:
-        if self.decode == "gpu":
-            yield "dataloader.decode=gpu: its speed was not measured; predictions use the decoding rate of an A100"
+        """Yield what is for 8-bit RGB alone."""
+        if self.dct_scaling and not plan.config.dataset.is_rgb:
+            message = "decodes JPEGs as 8-bit RGB alone; set dataloader.dct_scaling=false"
+            yield Problem(message, "dataloader.dct_scaling", True)

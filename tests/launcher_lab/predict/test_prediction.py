@@ -177,18 +177,6 @@ def test_a_loader_that_is_slower_than_the_step_is_the_bottleneck() -> None:
     assert loading_rate(run("recipe=mild", "dataloader.workers=0"), machine, 176, efficiencies()) == rate
 
 
-def test_decoding_on_the_gpu_is_bounded_by_reading_or_the_gpu() -> None:
-    plan = run("recipe=mild", "dataloader.workers=1", "dataloader.decode=gpu")
-    many = run("recipe=mild", "dataloader.workers=8", "dataloader.decode=gpu")
-    machine, values = machines()["p4d_24xlarge"], efficiencies()
-    assert loading_rate(plan, machine, 176, values) == pytest.approx(
-        8 * 6300 * values["loaders"]["share"]["torchvision"]
-    )
-    assert loading_rate(many, machine, 176, values) == 8 * 7800
-    on_cpu = run("recipe=mild", "dataloader.workers=8")
-    assert loading_rate(many, machine, 224, values, trains=False) == loading_rate(on_cpu, machine, 224, values)
-
-
 @pytest.fixture(scope="module")
 def traced() -> list[CountedStep]:
     return counted_steps(plan_for(compose(TINY).config, 1))
