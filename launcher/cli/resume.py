@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.cli.runs import listed
 from launcher.config.compose import compose
 from launcher.console import console, only_json, print_json, verbatim
-from launcher.errors import MachineError, Problem, UserError, one_line
+from launcher.errors import MachineError, UserError, one_line
 from launcher.paths import local_path
 from launcher.records.metrics import is_finished
 from launcher.records.run_folder import RunFolder, check_new, existing, run_folders
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from launcher.launch.start import Ended
 
 LATEST = "latest"
-_FROM_STEP = "from_step"
 
 EXAMPLES = [
     "train resume runs/mild-imagenet-1120-1",
@@ -28,7 +27,6 @@ EXAMPLES = [
     "train resume runs/mild-imagenet-1120-1 launch.nproc=4",
     "train resume s3://mine/runs/first",
     "train resume runs/mild-imagenet-1120-1 epochs=60 checkpoint.every_minutes=5",
-    "train resume runs/mild-imagenet-1120-1 from_step=0",
 ]
 
 
@@ -41,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="key=value",
         nargs="*",
         default=[],
-        help="values that may change: length, launch, loading; from_step=N: an earlier checkpoint, or 0 for the start",
+        help="values that may change: length, launch, loading",
     )
     parser.add_argument("--json", action="store_true", help="the run at its end as one JSON object")
 
@@ -59,12 +57,6 @@ def _resume(arguments: argparse.Namespace) -> Ended:
     name, words = arguments.run, arguments.words
     if "=" in name and "/" not in name.partition("=")[0] and not RunFolder(Path(name)).exists():
         name, words = LATEST, [name, *words]
-    steps = [word.partition("=")[2] for word in words if word.startswith(f"{_FROM_STEP}=")]
-    words = [word for word in words if not word.startswith(f"{_FROM_STEP}=")]
-    if any(not step.isdecimal() for step in steps):
-        raise UserError(
-            Problem("must be the step of a checkpoint, or 0 for the start of the run", _FROM_STEP, steps[0])
-        )
     runs = Path(compose([word for word in words if word.startswith("runs=")]).config.runs)
     if name == LATEST and not Path(name).exists():
         name = str(newest_unfinished(runs))
@@ -81,7 +73,7 @@ def _resume(arguments: argparse.Namespace) -> Ended:
     folder = existing(name)
     from launcher.launch.start import resume
 
-    return resume(folder, words, int(steps[-1]) if steps else None, fetched_from=fetched_from)
+    return resume(folder, words, fetched_from=fetched_from)
 
 
 def newest_unfinished(runs: Path) -> Path:

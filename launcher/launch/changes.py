@@ -1,7 +1,5 @@
 """What differs from the start of a run when it resumes or repeats a step."""
 
-from shlex import quote
-
 from rich.console import Console
 
 from launcher.counts import count_of
@@ -9,23 +7,21 @@ from launcher.disk import is_there
 from launcher.errors import UserError, one_line
 from launcher.launch.prepare_run import Prepared
 from launcher.records.metrics import Row, read_attempts, read_last
-from launcher.records.run_folder import VOID, RunFolder, checkpoint_files, note_dataset
+from launcher.records.run_folder import RunFolder, checkpoint_files, note_dataset
 
 
 def check_checkpoints(folder: RunFolder) -> None:
     """Raise a UserError if a run has lost its checkpoints, since it would restart from step 0 in silence.
 
-    A record of a resume or an end follows a saved checkpoint. Void checkpoints are those of a run that shall go back.
+    A record of a resume or an end follows a saved checkpoint.
     """
-    if checkpoint_files(folder.checkpoints, "step", VOID) or is_there(folder.best):
+    if checkpoint_files(folder.checkpoints) or is_there(folder.best):
         return
     rows = [*read_attempts(folder.attempts, folder.metrics), *read_last(folder.metrics)]
     if saved := [row["step"] for row in rows if row["kind"] in ("resume", "end")]:
         path = one_line(str(folder.path))
         lost = f"{path} has no checkpoint, but its records have one of step {max(saved)}"
-        raise UserError(
-            f"{lost}; restore {path}/{folder.checkpoints.name}, or type train resume {quote(path)} from_step=0"
-        )
+        raise UserError(f"{lost}; restore {path}/{folder.checkpoints.name}, or start a new run")
 
 
 def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:

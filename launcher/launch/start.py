@@ -119,14 +119,12 @@ def _from_mirror(config: RunConfig, out: Console) -> RunFolder | None:
 def resume(
     folder: RunFolder,
     words: Sequence[str] = (),
-    from_step: int | None = None,
     launcher: type[InThisProcess] | None = None,
     fetched_from: str | None = None,
 ) -> Ended:
     """Resume a run from its newest checkpoint on the devices of this machine.
 
-    `words` are `key=value` changes, which the run's config keeps. from_step: resume from the checkpoint of this step
-    instead, or from the start of the run; later checkpoints are renamed, and no longer used. fetched_from: its mirror.
+    `words` are `key=value` changes, which the run's config keeps. fetched_from: its mirror.
 
     Raises UserError if another process uses the folder, the images are missing, or a word would change completed steps.
     """
@@ -135,12 +133,7 @@ def resume(
     config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         check_mirrored(folder, config, words, fetched_from)
-        if from_step is None:
-            check_checkpoints(folder)
-        else:
-            from launcher.training.checkpoint import go_back
-
-            go_back(folder, from_step)
+        check_checkpoints(folder)
         if config == before and (longer := _how_to_train_longer(folder, config)):
             out.print(summary_table(folder, config))
             out.print(longer, markup=False, soft_wrap=True)

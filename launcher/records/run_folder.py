@@ -21,14 +21,12 @@ from launcher.locks import Held, is_leased, lock, note_holder
 from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
-_CHECKPOINT = re.compile(r"(step|replay|void|averages)-(\d{8,})\.pt")
+_CHECKPOINT = re.compile(r"(step|replay|averages)-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
 _OF_A_START = {
     *("logs", "checkpoints", "lock", ".lock.lease", "run.json", "dataset.json", "skipped.json"),
     *("initial.safetensors", "index", "origins.json", "code"),
 }
-# The kind of checkpoints from which a run has gone back: nothing reads them.
-VOID = "void"
 # The kind of files with the averages of a step, which a run keeps.
 SNAPSHOT = "averages"
 

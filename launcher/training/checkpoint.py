@@ -22,7 +22,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.run_folder import SNAPSHOT, VOID, RunFolder, checkpoint_files
+from launcher.records.run_folder import SNAPSHOT, RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -93,79 +93,42 @@ def newest_valid(folder: Path, *, accept_loss: bool = True) -> dict[str, Any] | 
     """
     run = RunFolder(folder.parent)
     files = [path for _, path in reversed(checkpoint_files(folder))]
-    state, path, damaged = None, None, 0
+    state, path, damaged = None, None, list[Path]()
     for path in [*files, run.best] if is_there(run.best) else files:
         try:
             state = load(path)
             break
         except DamagedCheckpoint as error:
-            damaged += 1
+            damaged.append(path)
             print(error, flush=True)
-    if not accept_loss and (damaged > 1 or (damaged and path not in files)):
-        intact = f"the newest intact one is {path}" if state else "none is intact"
-        message = f"{damaged} of the newest checkpoints in {folder} are damaged, and {intact}; to accept the loss, type"
-        step = state["step"] if state else 0
-        raise UserError(f"{message} train resume {quote(str(run.path))} from_step={step}")
+    if not accept_loss and (len(damaged) > 1 or (damaged and path not in files)):
+        message = f"{len(damaged)} of the newest checkpoints in {folder} are damaged, and"
+        if state is None:
+            raise UserError(f"{message} none is intact; restore one, or start a new run")
+        names = " ".join(quote(str(one)) for one in damaged)
+        raise UserError(f"{message} the newest intact one is {path}; to accept the loss, type rm {names}")
     if state and path == run.best:
         print(f"{path} is used: it is intact, at step {state.get('step')}, and no newer checkpoint is", flush=True)
     return state
 
 
-def go_back(run: RunFolder, step: int) -> None:
-    """Rename the checkpoints after a step, so that the run resumes from it; 0 is the start of the run.
-
-    Raises UserError if there is no intact checkpoint of the step.
-    """
-    files = dict(checkpoint_files(run.checkpoints))
-    try:
-        best = int(load(run.best)["step"]) if is_there(run.best) else None
-    except DamagedCheckpoint:
-        best = None
-    if step == 0:
-        later = list(files.values())
-    elif step in files or step == best:
-        later = [path for number, path in files.items() if number > step]
-        # note: raises if it is damaged
-        load(files.get(step, run.best))
-    else:
-        message = f"no checkpoint of this step in {run.checkpoints}; set one of {', '.join(map(str, [0, *files]))}"
-        raise UserError(Problem(message, "from_step", step))
-    if is_there(run.best) and (step == 0 or best is None or best > step):
-        later.append(run.best)
-    for path in later:
-        path.replace(_void(path))
-    _drop_snapshots(run.checkpoints, step)
-
-
 def prune(folder: Path, keep: int, step: int) -> None:
     """Delete all but the newest `keep` checkpoints up to a step, and unfinished files; no save may be in progress.
 
-    The run has written the one of this step. Later ones are damaged, or the run went back: they are renamed, and
-    deleted when it has passed them.
+    The run has written the one of this step. Later ones are damaged: it resumed from one before them.
     """
-    files, best = checkpoint_files(folder), RunFolder(folder.parent).best
+    files = checkpoint_files(folder)
     for path in [
         *[path for number, path in files if number <= step][:-keep],
-        *(path for number, path in checkpoint_files(folder, VOID) if number <= step),
-        *([_void(best)] if is_there(best) else []),
+        *(path for number, path in files if number > step),
         *folder.glob(".step-*.tmp"),
         *folder.glob(f".{SNAPSHOT}-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:
         path.unlink(missing_ok=True)
-    for path in (path for number, path in files if number > step):
-        path.replace(_void(path))
-    _drop_snapshots(folder, step)
-
-
-def _drop_snapshots(folder: Path, step: int) -> None:
-    """Delete the averages of later steps, which the run computes again."""
+    # note: the run computes the averages of later steps again
     for path in (path for number, path in checkpoint_files(folder, SNAPSHOT) if number > step):
         path.unlink()
-
-
-def _void(path: Path) -> Path:
-    return path.with_name(f"{VOID}-{path.name.removeprefix('step-')}")
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

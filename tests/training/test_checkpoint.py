@@ -17,7 +17,7 @@ from launcher.disk import DiskError
 from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
-from launcher.training.checkpoint import DamagedCheckpoint, go_back, load, newest_valid, prune, save
+from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
 from tests.runs import same
 from tests.two_ranks import in_a_fork
 
@@ -108,7 +108,7 @@ def test_a_folder_without_a_valid_checkpoint_has_no_newest_one(tmp_path):
     assert newest_valid(tmp_path) is None
 
 
-def test_the_best_checkpoint_replaces_damaged_ones_which_are_kept_until_the_run_passes_them(tmp_path, capsys):
+def test_the_best_checkpoint_replaces_damaged_ones_which_the_next_one_deletes(tmp_path, capsys):
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     for path in write(folder, 30, 40):
@@ -118,14 +118,7 @@ def test_the_best_checkpoint_replaces_damaged_ones_which_are_kept_until_the_run_
     assert f"{folder}/best.pt is used: it is intact, at step 10" in capsys.readouterr().out
     write(folder, 11)
     prune(folder, keep=1, step=11)
-    assert {file.name for file in folder.iterdir()} == {
-        *(checkpoint_name(11), "best.pt"),
-        *("void-00000030.pt", "void-00000040.pt"),
-    }
-    assert newest_valid(folder)["step"] == 11
-    write(folder, 33)
-    prune(folder, keep=1, step=33)
-    assert {file.name for file in folder.iterdir()} == {checkpoint_name(33), "best.pt", "void-00000040.pt"}
+    assert {file.name for file in folder.iterdir()} == {checkpoint_name(11), "best.pt"}
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.EIO])
@@ -162,26 +155,18 @@ def test_a_resume_loses_no_more_than_one_checkpoint_without_a_word(tmp_path):
     flip_bit(run.checkpoints / checkpoint_name(30), 700)
     assert newest_valid(run.checkpoints, accept_loss=False)["step"] == 20
     flip_bit(run.checkpoints / checkpoint_name(20), 700)
-    expected = rf"2 of the newest checkpoints .* damaged.*step-00000010.* train resume {tmp_path} from_step=10"
+    damaged = [run.checkpoints / checkpoint_name(step) for step in (30, 20)]
+    expected = rf"2 of the newest checkpoints .* damaged.*step-00000010.* type rm {damaged[0]} {damaged[1]}$"
     with pytest.raises(UserError, match=expected):
         newest_valid(run.checkpoints, accept_loss=False)
-    go_back(run, 10)
+    for path in damaged:
+        path.unlink()
     assert newest_valid(run.checkpoints, accept_loss=False)["step"] == 10
-    assert {file.name for file in run.checkpoints.iterdir()} == {
-        *(checkpoint_name(10), "void-best.pt"),
-        *("void-00000020.pt", "void-00000030.pt"),
-    }
-    flip_bit(run.checkpoints / checkpoint_name(10), 700)
-    with pytest.raises(DamagedCheckpoint, match="damaged"):
-        go_back(run, 10)
-    with pytest.raises(UserError, match=r"from_step=20: no checkpoint of this step in .*; set one of 0, 10"):
-        go_back(run, 20)
     write(run.checkpoints, 11)
-    flip_bit(run.checkpoints / checkpoint_name(11), 700)
-    with pytest.raises(UserError, match=r"none is intact.* from_step=0"):
+    for path in (run.best, *(run.checkpoints / checkpoint_name(step) for step in (10, 11))):
+        flip_bit(path, 700)
+    with pytest.raises(UserError, match=r"none is intact; restore one, or start a new run"):
         newest_valid(run.checkpoints, accept_loss=False)
-    go_back(run, 0)
-    assert newest_valid(run.checkpoints, accept_loss=False) is None
 
 
 def test_prune_keeps_the_newest_and_removes_unfinished_files(tmp_path):
