@@ -16,8 +16,7 @@ from launcher.errors import UserError, one_line
 VERBS = "train.verbs"
 # By verb; `handle` returns the exit code, or None to continue, and `chooses(arguments)` whether it chooses the recipe
 # instead of `recipe=auto`. That of plan may have `total(plan, is_spot=...)`, which returns a line of a run's predicted
-# time and cost, and `known_choices(config, typed, processes, seconds)`, which returns the best finished runs within a
-# time: their `words` and a `line` on each.
+# time and cost.
 OPTIONS = "train.options"
 # By name: a function that writes a page into a run folder, called at the end of each run.
 PAGES = "train.pages"

@@ -13,9 +13,7 @@ import numpy as np
 
 from launcher import paths, randomness
 from launcher.cli.recipe_choice import Facts, alternatives, choose
-from launcher.cli.within import best_within
 from launcher.config import recipes
-from launcher.config.budget import BUDGET
 from launcher.config.compose import Composed, Composition, compose, dataset_at, path_of
 from launcher.config.overrides import parse
 from launcher.config.resolved import with_absolute_paths
@@ -44,16 +42,13 @@ _OF_IMAGES = {
     "device_batch_size": "a GPU's images at once, as published on eight",
     "dataset.native_size": "the size of the images",
 }
-# Keys with a value that fixes the image size, or was chosen for one.
-_WITH_A_SIZE = ("epochs", "dataset.native_size", "image", "model")
 
 
 def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[str], Composed | None]:
     """Return a verb's words with the recipe and values that are chosen for them, and their config; typed values stay.
 
     With a recipe, also `recipe=none`, the words are as typed, and the config is None. Prints the choice to standard
-    error, and for `plan` why, and the command that sets the same. `budget=5min` chooses the best of the runs here that
-    ends in time, if any. options: those that the verb needs.
+    error, and for `plan` why, and the command that sets the same. options: those that the verb needs.
 
     Raises UserError if the images are missing, or a word is wrong.
     """
@@ -63,14 +58,6 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
     typed = {one.key: one.value for one in assignments}
     if typed.get("recipe", recipes.AUTO) != recipes.AUTO:
         return [*words], None
-    if BUDGET in typed:
-        within, ends = best_within(verb, words, typed, str(typed.get("dataset") or _dataset(typed, None)))
-        explicit, composed = with_recipe(verb, within, *options)
-        # note: a known run has its own size and length
-        keys = [word.lstrip("+").partition("=")[0] for word in within]
-        may_shrink = not any(key.startswith(_WITH_A_SIZE) for key in keys)
-        composed = replace(composed or compose(explicit), may_shrink=may_shrink)
-        return explicit, replace(composed, ends=ends if verb == "run" else None)
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     choice = _choice(verb, typed, [word for word in rest if word not in of_the_job])
     own = [f"recipe={choice.recipe}", *_words(choice.values)]

@@ -46,7 +46,7 @@ def main(arguments: argparse.Namespace) -> int:
         prepared = prepare_new(
             composed, devices=planned_here(composed), must_exist=False, packages=here, runs=is_new, report=report
         )
-    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here, may_shrink=composed.may_shrink)]
+    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here)]
     if arguments.json:
         print_json({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later})
         return 0

@@ -38,16 +38,12 @@ class Composed:
     """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user.
 
     inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
-    ends: when the command must end, of time.monotonic(); None: any time. may_shrink: its images may become smaller, so
-    that more epochs fit in that time.
     """
 
     config: RunConfig
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
     inspected: Any = None
-    ends: float | None = None
-    may_shrink: bool = False
 
 
 def compose(words: Sequence[str]) -> Composed:

@@ -76,7 +76,7 @@ def composed(command: Command) -> dict[str, Any]:
 
     Raises UserError if Hydra cannot compose the files.
     """
-    # note: Hydra takes 0.1 s for the files of a command, and studies, budgets and tests change only values
+    # note: Hydra takes 0.1 s for the files of a command, and studies and tests change only values
     sets = [word for word in command.overrides if word.startswith(_SETS)]
     values = _of_files(replace(command, overrides=[word for word in command.overrides if not word.startswith(_SETS)]))
     if all(_set(values, *_parsed(word)) for word in sets):

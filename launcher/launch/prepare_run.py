@@ -47,13 +47,11 @@ class Measures(NamedTuple):
     """What is measured before a run is written.
 
     batch: for `batch_size=auto`, the largest batch of a config with counted images. in_time: the config with which a
-    prepared run ends within `stop.minutes`, and by `Composed.ends`. Both raise UserError if there is none. size: the
-    image size of which the fewest epochs of `recipe=auto` fit in that time, by the measured steps of a smaller one.
+    prepared run ends within `stop.minutes`. Both raise UserError if there is none.
     """
 
     batch: Callable[[RunConfig, Devices], int]
-    in_time: Callable[[Prepared, float | None], RunConfig]
-    size: Callable[[Prepared, float | None], int]
+    in_time: Callable[[Prepared], RunConfig]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import time
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from pydantic import TypeAdapter
 
@@ -21,7 +21,6 @@ from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
 from launcher.launch.files_first import check_written
-from launcher.launch.new_run import fewest_epochs, size_in
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
 from launcher.measure.estimate import REQUEST, RESULT, Estimate, Measurement, estimate, occasions
 from launcher.plan.plan import plan_for
@@ -84,24 +83,13 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """The minutes of a run by its epochs, at the upper end of their intervals, and how many are left for it.
+    """The minutes of a run by its epochs, at the upper end of their intervals.
 
-    The time of measured steps, evaluations and checkpoints decides, up to half more than the mean. ends: when the
-    command must end, of time.monotonic().
+    The time of measured steps, evaluations and checkpoints decides, up to half more than the mean.
     """
 
     prepared: Prepared
     whole: Estimate
-    left: float
-
-    @classmethod
-    def measured(cls, prepared: Prepared, ends: float | None) -> Self:
-        minutes = prepared.plan.config.stop.minutes
-        assert minutes is not None
-        whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
-        # note: the pages at the end take about as long as the start
-        left = minutes if ends is None else min(minutes, (ends - time.monotonic() - 2 * whole.start_seconds) / 60)
-        return cls(prepared, whole, left)
 
     def dilate(self, epochs: int) -> float:
         """Return the `schedule.dilate` of so many epochs."""
@@ -125,45 +113,24 @@ class _Lengths:
         return self.prepared.plan.epochs
 
 
-def config_in_time(prepared: Prepared, ends: float | None = None) -> RunConfig:
+def config_in_time(prepared: Prepared) -> RunConfig:
     """Return the config with the most epochs, up to those of the plan, that end within `stop.minutes`.
-
-    ends: when the command must end, of time.monotonic(); `stop.minutes` becomes what is left by then.
 
     Raises UserError if an epoch takes longer.
     """
-    config, lengths = prepared.plan.config, _Lengths.measured(prepared, ends)
-    minutes, left = config.stop.minutes or 0.0, lengths.left
-    fitting = bisect_right(range(1, lengths.most + 1), left, key=lengths.minutes)
+    config = prepared.plan.config
+    minutes = config.stop.minutes
+    assert minutes is not None
+    whole = estimate(prepared.plan, measure_steps(prepared, min(_MOST_SECONDS, 60 * minutes / 100)))
+    lengths = _Lengths(prepared, whole)
+    fitting = bisect_right(range(1, lengths.most + 1), minutes, key=lengths.minutes)
     if not fitting:
-        least = math.ceil(round(10 * (lengths.minutes(1) + minutes - left), 6)) / 10
-        key, form = ("stop.minutes", "{:g}".format) if ends is None else ("budget", _as_budget)
-        size = size_in(prepared, left / lengths.minutes(1))
-        smaller = f", or smaller images, such as dataset.native_size={size}" if size else ""
-        raise UserError(Problem(f"is too short for an epoch; set at least {form(least)}{smaller}", key, form(minutes)))
-    stop, schedule = (
-        replace(config.stop, minutes=round(left, 3)),
-        replace(config.schedule, dilate=lengths.dilate(fitting)),
-    )
-    return replace(config, stop=stop if ends is not None else config.stop, schedule=schedule)
+        least = math.ceil(round(10 * lengths.minutes(1), 6)) / 10
+        raise UserError(Problem(f"is too short for an epoch; set at least {least:g}", "stop.minutes", f"{minutes:g}"))
+    return replace(config, schedule=replace(config.schedule, dilate=lengths.dilate(fitting)))
 
 
-def size_in_time(prepared: Prepared, ends: float | None) -> int:
-    """Return the image size, at least that of the config, of which the fewest epochs of `recipe=auto` end in time."""
-    started, lengths = time.monotonic(), _Lengths.measured(prepared, ends)
-    # note: the steps of that size are measured too
-    left = lengths.left - (time.monotonic() - started) / 60
-    fewest = min(lengths.most, fewest_epochs())
-    native = prepared.plan.config.dataset.native_size
-    return max(native, size_in(prepared, left / lengths.minutes(fewest)) or native)
-
-
-def _as_budget(minutes: float) -> str:
-    """Return minutes as one types them for `budget`."""
-    return f"{minutes:g}min" if minutes >= 1 else f"{60 * minutes:g}s"
-
-
-MEASURES = Measures(measure_batch, config_in_time, size_in_time)
+MEASURES = Measures(measure_batch, config_in_time)
 
 
 def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:

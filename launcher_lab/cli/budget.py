@@ -10,7 +10,6 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.config.budget import Budget
 from launcher.config.compose import compose
 from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
@@ -19,7 +18,7 @@ from launcher.errors import Problem, UserError, first_few
 from launcher.records.progress import duration
 from launcher_lab.cli.candidates import Candidates, candidates
 from launcher_lab.cli.machine_offers import offers_on, span_values
-from launcher_lab.predict.budget import Candidate, Choice, affordable, around, best, spent
+from launcher_lab.predict.budget import Budget, Candidate, Choice, affordable, around, best, spent
 from launcher_lab.predict.offers import Offer
 
 

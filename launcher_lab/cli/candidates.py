@@ -15,8 +15,8 @@ from launcher.errors import Problem, Problems, UserError
 from launcher_lab.cli.machine_offers import epochs_in
 from launcher_lab.predict.budget import Candidate, Length, rising, worthwhile
 from launcher_lab.study.curves import Curve, build_curves
-from launcher_lab.study.in_time import runs_of, words_of
 from launcher_lab.study.results import read_results
+from launcher_lab.study.same_images import runs_of, words_of
 
 PUBLISHED = "imagenet"
 

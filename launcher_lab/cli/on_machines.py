@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.config.budget import BUDGET, Budget
 from launcher.config.compose import Composed, compose
 from launcher.config.fields import target_parts
 from launcher.config.gpus import check_gpu
@@ -24,9 +23,8 @@ from launcher_lab.predict.machines import ALL, machine_named, rented
 from launcher_lab.predict.offers import Length, Offer, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
 from launcher_lab.predict.total import total
-from launcher_lab.study.in_time import known_choices
 
-__all__ = ["chooses", "configure", "handle", "known_choices", "total"]
+__all__ = ["chooses", "configure", "handle", "total"]
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def handle(arguments: argparse.Namespace) -> int | None:
     """Print the prediction; return None without a machine."""
-    _take_words(arguments)
+    _take_quality(arguments)
     if arguments.budget is None and not _has_machine(arguments):
         return None
     known = rented()
@@ -81,26 +79,18 @@ def handle(arguments: argparse.Namespace) -> int | None:
 
 
 def chooses(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a budget for machines: an option, or a word beside one, or of money."""
-    word = _typed(arguments, BUDGET)
-    own = _typed(arguments, "hardware.price_per_hour") is not None and arguments.on is None
-    of_machines = word is not None and not own and (_names_machine(arguments) or Budget.of(word, BUDGET).currency)
-    return arguments.budget is not None or bool(of_machines)
+    """Return whether the command line has a budget, which chooses the recipe."""
+    return arguments.budget is not None
 
 
-def _take_words(arguments: argparse.Namespace) -> None:
-    """Set the options that the words have: a budget for machines, and the top-1 of a target beside it.
+def _take_quality(arguments: argparse.Namespace) -> None:
+    """Set the quality that a target beside a budget has.
 
-    Raises UserError if an option has another value, or is no percentage.
+    Raises UserError if a quality is no percentage.
     """
-    if chooses(arguments):
-        word, target = _typed(arguments, BUDGET), _typed(arguments, "target")
-        if word is not None and arguments.budget is not None:
-            raise UserError(Problem(f"{BUDGET}={word} is set too; omit one", "--budget", arguments.budget))
-        arguments.budget = word or arguments.budget
-        if target is not None and arguments.quality is None:
-            arguments.quality = _quality_of(target)
-        arguments.overrides = [one for one in arguments.overrides if not one.lstrip("+").startswith(f"{BUDGET}=")]
+    target = _typed(arguments, "target")
+    if arguments.budget is not None and target is not None and arguments.quality is None:
+        arguments.quality = _quality_of(target)
     quality = arguments.quality
     if quality is not None and not 1 < quality <= 100:
         hint = f"; did you mean {100 * quality:g}?" if 0 < quality <= 1 else ""
@@ -125,11 +115,6 @@ def _typed(arguments: argparse.Namespace, key: str) -> str | None:
     """Return the value of a key's last word."""
     words = (word.lstrip("+").partition("=") for word in arguments.overrides)
     return next((value for name, _, value in reversed([*words]) if name == key), None)
-
-
-def _names_machine(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a machine for a budget, by `--on` or `hardware=`."""
-    return arguments.on is not None or _typed(arguments, "hardware") in rented()
 
 
 def _has_machine(arguments: argparse.Namespace) -> bool:

@@ -121,6 +121,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
         ("hot nonfinite.policy=rollback", "must be one of skip, stop"),
         ("hot nonfinite.lr_factor=0.3", "rollback is gone since version 0.3; type nonfinite.policy=skip or stop"),
+        ("auto dataset=shapes budget=5min", "no such key; type stop.minutes=5, which trains the epochs that fit"),
+        ("plan hot --on all budget=25usd", "or train plan --budget 25usd"),
         ("hot heartbeat=run.json", "no such key; type logger=prometheus, which writes metrics.prom"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],
@@ -295,6 +297,6 @@ def test_output_that_cannot_be_written_is_one_error_or_none() -> None:
 
 
 def test_words_for_a_limit_of_time_suggest_the_key() -> None:
-    for word in ("stop.max_time", "max_time", "budget"):
+    for word in ("stop.max_time", "max_time"):
         with pytest.raises(UserError, match=r"did you mean stop\.minutes(=1)?\?"):
             compose([f"{word}=1"])

@@ -1,19 +1,15 @@
 """`stop.minutes` before a run: the most epochs that fit by a measurement, and what is refused."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from launcher.config.compose import compose
 from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
-from launcher.launch import new_run
 from launcher.launch.devices import Devices
-from launcher.launch.new_run import _in_time
-from launcher.launch.prepare_run import Measures, Prepared
+from launcher.launch.prepare_run import Prepared
 from launcher.launch.start import _check_same
 from launcher.measure import launch
 from launcher.measure.estimate import EvaluationTimes
@@ -35,16 +31,14 @@ TEN = with_values(
 )
 
 
-def in_time(
-    minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN, ends: float | None = None
-) -> RunConfig:
+def in_time(minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN) -> RunConfig:
     """Return the config for steps of 0.1 s, evaluations of 2 s, checkpoints of 3 s and a start of 5 s."""
     config = with_values(config, {"stop.minutes": minutes})
     plan, evaluation = plan_for(config, 1), EvaluationTimes(0.0, [0.0], [2.0, 2.0], 1)
     seconds = {"save_seconds": [3.0], "last_save_seconds": 3.0, "start_seconds": 5.0}
     times = measured(plan, lambda _: 0.1, 0.0, evaluation=evaluation, **seconds)
     monkeypatch.setattr(launch, "measure_steps", lambda *_: times)
-    return config_in_time(Prepared(plan, Devices("cpu", 1)), ends)
+    return config_in_time(Prepared(plan, Devices("cpu", 1)))
 
 
 def epochs_in(minutes: float, monkeypatch: pytest.MonkeyPatch, config: RunConfig = TEN) -> int:
@@ -67,85 +61,6 @@ def test_the_most_epochs_fit_whose_steps_evaluations_and_checkpoints_end_in_time
 def test_too_few_minutes_are_refused_with_how_many_an_epoch_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"stop.minutes=0.05: is too short for an epoch; set at least 0.1"):
         epochs_in(0.05, monkeypatch)
-    # note: an epoch has 6 s, and 3 s are half of its pixels
-    with pytest.raises(UserError, match=r"set at least 0.1, or smaller images, such as dataset.native_size=44$"):
-        epochs_in(0.05, monkeypatch)
-    with pytest.raises(UserError, match=r"set at least 0.1$"):
-        epochs_in(0.01, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("fitting", "sizes"),
-    [
-        (2, "; 5 epochs of dataset.native_size=40 or 10 epochs of dataset.native_size=28 would"),
-        (7, "; 10 epochs of dataset.native_size=52 would"),
-        (10, ""),
-    ],
-)
-def test_smaller_images_of_which_more_epochs_fit_are_named(
-    fitting: int, sizes: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_values(TEN, {"stop.minutes": 1.0, "schedule.dilate": fitting / 10})
-    whole = Prepared(plan_for(TEN, 1), Devices("cpu", 1))
-    monkeypatch.setattr(new_run, "read_mapping", lambda _: {"epochs": [10, 200], "least_size": 28, "size_multiple": 4})
-    (note,) = [note for note in _in_time(whole, {}, config, 64).notes if note.startswith("stop.minutes")]
-    assert sizes in note
-    assert ("may have a higher top-1" in note) == bool(sizes)
-    on_gpus = replace(whole, devices=Devices("cuda", 1))
-    assert not any("native_size" in note for note in _in_time(on_gpus, {}, config, 64).notes)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "size"),
-    # note: ten epochs of 32 px have 24 s
-    [(24.01, 32), (3.0, 32), (98.0, 64), (56.0, 48)],
-)
-def test_a_size_is_that_of_which_the_fewest_epochs_fit_by_its_pixels(
-    seconds: float, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = with_values(TEN, {"stop.minutes": seconds / 60, "dataset.native_size": 32})
-    in_time(1, monkeypatch)
-    assert launch.size_in_time(Prepared(plan_for(config, 1), Devices("cpu", 1)), None) == size
-
-
-@pytest.mark.parametrize(("fits", "size"), [(32, 32), (48, 48), (80, 64)])
-def test_a_run_that_may_shrink_is_prepared_at_the_size_that_fits(fits: int, size: int, tmp_path: Path) -> None:
-    words = ["recipe=small", "dataset=shapes", "dataset.native_size=64", "launch=cpu", "stop.minutes=1"]
-    timed, measured_at = replace(compose([*words, f"runs={tmp_path}"]), may_shrink=True), list[int]()
-
-    def size_in_time(prepared: Prepared, _: float | None) -> int:
-        measured_at.append(prepared.plan.config.dataset.native_size)
-        return fits
-
-    measures = Measures(lambda *_: 1, lambda prepared, _: prepared.plan.config, size_in_time)
-    prepared = new_run.prepare_new(timed, measures=measures)
-    assert (prepared.plan.config.dataset.native_size, measured_at) == (size, [32])
-    assert any("images of 64 px become smaller" in note for note in prepared.notes) == (size < 64)
-
-
-def test_a_run_of_smaller_images_is_noted_with_the_sizes_beside_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(new_run, "read_mapping", lambda _: {"epochs": [10, 200], "least_size": 28, "size_multiple": 4})
-    config = with_values(TEN, {"stop.minutes": 1.0, "schedule.dilate": 0.8, "dataset.native_size": 40})
-    whole = Prepared(plan_for(with_values(TEN, {"dataset.native_size": 40}), 1), Devices("cpu", 1))
-    (note,) = [note for note in _in_time(whole, {}, config, 64).notes if note.startswith("stop.minutes")]
-    assert "images of 64 px become smaller, so that more epochs fit: 8 of 10 epochs fit" in note
-    assert "to repeat: dataset.native_size=40 schedule.dilate=0.8; 10 epochs of dataset.native_size=32 or" in note
-    assert "or 4 epochs of dataset.native_size=56 would take as long" in note
-    assert note.endswith("no top-1 of them is known")
-
-
-@pytest.mark.parametrize(("seconds", "epochs"), [(24.02, 10), (10.99, 3)])
-def test_a_command_that_must_end_trains_in_what_is_left_after_the_starts(
-    seconds: float, epochs: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch.time, "monotonic", lambda: 100.0)
-    config = in_time(1, monkeypatch, ends=110 + seconds)
-    assert (plan_for(config, 1).epochs, config.stop.minutes) == (epochs, round(seconds / 60, 3))
-    # note: 2 s are left of the minute, and an epoch takes 6
-    with pytest.raises(UserError, match=r"budget=1min: is too short for an epoch; set at least 1\.1min"):
-        in_time(1, monkeypatch, ends=112)
-    with pytest.raises(UserError, match=r"budget=6s: is too short for an epoch; set at least 24s"):
-        in_time(0.1, monkeypatch, ends=102)
 
 
 def test_a_plan_of_several_nodes_is_refused_as_its_run() -> None:

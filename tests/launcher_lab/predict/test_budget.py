@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from launcher.config.budget import Budget
 from launcher.config.compose import compose
 from launcher.config.groups import machines
 from launcher.errors import UserError
@@ -16,11 +15,11 @@ from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
-from launcher_lab.predict.budget import Candidate, Length, affordable, around, best, rising, worthwhile
+from launcher_lab.predict.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
 from launcher_lab.predict.machines import gpu_of, rented
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
-from launcher_lab.study import in_time
+from launcher_lab.study import same_images
 from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
@@ -232,7 +231,7 @@ def test_own_images_have_three_choices_of_unknown_quality_that_the_prediction_co
 def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
     images: Path, make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_time, "identity", lambda *_: f"image_folder at {images}")
+    monkeypatch.setattr(same_images, "identity", lambda *_: f"image_folder at {images}")
     own = {"name": "image_folder", "path": str(images), "native_size": 64}
     for name, epochs, top1, dataset in (
         ("a", 2, 0.5, own), ("b", 9, 0.7, own), ("c", 9, 0.9, {**own, "path": "/other"})
@@ -241,8 +240,8 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         keys = ("dataset.native_size", "dataset.path", "launch.device", "batch_size")
         write_origins(RunFolder(path), dict.fromkeys(keys, "command line"))
     words = ("plan", f"dataset.path={images}", "--on", "1xA10G", f"runs={tmp_path}", "batch_size=32")
-    assert json.loads(execute(*words, "budget=9h", "--json")[1])["choices"][0]["top1"] is None
-    code, out, errors = execute(*words[:-1], "budget=9h", "--json")
+    assert json.loads(execute(*words, "--budget", "9h", "--json")[1])["choices"][0]["top1"] is None
+    code, out, errors = execute(*words[:-1], "--budget", "9h", "--json")
     assert code == 0, errors
     (choice,) = json.loads(out)["choices"]
     assert (choice["epochs"], choice["top1"]) == (9, pytest.approx(70))
@@ -255,7 +254,6 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         (["--quality", "0.76"], "--quality=0.76: must be a top-1 in percent, above 1 and up to 100; did you mean 76?"),
         (["--quality", "0"], "above 1 and up to 100"),
         (["--quality", "nan"], "above 1 and up to 100"),
-        (["budget=3min"], "--budget=25usd: budget=3min is set too; omit one"),
         (["--budget", "25eur"], "--budget=25eur: the prices are in USD; set an amount in it"),
         (["stop.minutes=3"], "limits the time as stop.minutes does; omit one"),
         (["schedule.dilate=0.5"], "omit schedule.dilate="),
@@ -270,20 +268,19 @@ def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: 
 @pytest.mark.parametrize(
     ("words", "budget", "quality", "machine"),
     [
-        (["recipe=auto", "budget=1h", "--on", "1xA10G"], "1h", None, "g5_xlarge"),
-        (["budget=1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
-        (["budget=25usd"], "25usd", None, None),
+        (["recipe=auto", "--budget", "1h", "--on", "1xA10G"], "1h", None, "g5_xlarge"),
+        (["--budget", "1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
+        (["--budget", "25usd"], "25usd", None, None),
         (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0, None),
-        (["budget=25usd", "target=0.78"], "25usd", 78.0, None),
-        (["budget=25usd", "target=top1:0.78", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
+        (["--budget", "25usd", "target=0.78"], "25usd", 78.0, None),
+        (["--budget", "25usd", "target=top1:0.78", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
     ],
 )
-def test_budget_and_target_are_words_too(
+def test_a_budget_takes_its_quality_and_machine_from_words(
     words: list[str], budget: str, quality: float | None, machine: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[Any] = []
     monkeypatch.setattr("launcher_lab.cli.on_machines.choose", lambda *of: chosen.extend(of) or 0)
     assert execute("plan", "dataset.path=/nowhere", *words) == (0, "", "")
     assert (chosen[0].budget, chosen[0].quality) == (budget, quality)
-    assert not [word for word in chosen[0].overrides if word.startswith("budget=")]
     assert {one.name for one in chosen[1]} == ({machine} if machine else rented().keys())
