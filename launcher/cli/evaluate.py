@@ -25,7 +25,7 @@ from launcher.outputs import check_file, check_replaced
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:
-    from launcher.weights.trained_model import CheckpointResult, DetailsOf
+    from launcher.weights.trained_model import CheckpointResult
 
 EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1",
@@ -33,7 +33,6 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenetv2 --by-class",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-r --only-present",
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
-    "train eval runs/mild-imagenet-1120-1 --by-class --cam",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-c/fog/3",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
     "train eval runs/mild-imagenet-1120-1 --ema-length 0.02,0.05,0.1",
@@ -72,29 +71,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, metavar="N", help=f"most classes per image in --csv (default: {_TOP})")
 
 
-def requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str | None]:
-    """Return the run, its config with the changes of the words, and other images if they name some.
-
-    Raises UserError if there is no such run with a checkpoint, or an evaluation cannot change a value.
-    """
-    folder = existing(arguments.run, saved=True)
-    own = read(folder.config)
-    config = continued(own, arguments.words, _CHANGEABLE, _fixed)
-    return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
-
-
 def main(arguments: argparse.Namespace) -> int:
-    options = plugins.registered(plugins.OPTIONS).get("eval")
-    if options is not None and (code := options.handle(arguments)) is not None:
-        return int(code)
-    return evaluation(arguments)
-
-
-def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = None) -> int:
-    """Evaluate a run, print the result and write the files, with other details than the task's if requested."""
     if arguments.ema_length is not None:
         return _of_lengths(arguments)
-    folder, config, other = requested(arguments)
+    folder, config, other = _requested(arguments)
     _check_csv(arguments, config)
     if arguments.only_present and (config.task.labelled != "class" or "image" not in config.task.needs):
         raise UserError(f"--only-present is for one class an image, and the run is task={config.task.name}; remove it")
@@ -108,7 +88,7 @@ def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = Non
     top = (arguments.top or _TOP) if arguments.csv else None
     checkpoint = evaluate_run(
         folder, config, devices.kind, best=arguments.best, other=other, with_gallery=arguments.by_class, top=top,
-        only_present=arguments.only_present, details_of=details_of,
+        only_present=arguments.only_present,
     )  # fmt: skip
     for note in checkpoint.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -134,12 +114,23 @@ def evaluation(arguments: argparse.Namespace, details_of: DetailsOf | None = Non
     return 0
 
 
+def _requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str | None]:
+    """Return the run, its config with the changes of the words, and other images if they name some.
+
+    Raises UserError if there is no such run with a checkpoint, or an evaluation cannot change a value.
+    """
+    folder = existing(arguments.run, saved=True)
+    own = read(folder.config)
+    config = continued(own, arguments.words, _CHANGEABLE, _fixed)
+    return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
+
+
 def _of_lengths(arguments: argparse.Namespace) -> int:
     """Evaluate moving averages of several lengths, and print one line each."""
     lengths = power_averages.lengths_of(arguments.ema_length, "--ema-length")
     if others := [flag for flag in ("--by-class", "--csv") if getattr(arguments, flag[2:].replace("-", "_"))]:
         raise UserError(*(f"{flag} is for one network; remove it, or --ema-length" for flag in others))
-    folder, config, other = requested(arguments)
+    folder, config, other = _requested(arguments)
     _check_csv(arguments, config)
     devices, rows = decide(replace(config.launch, nproc=1)), list[dict[str, Any]]()
     from launcher.weights.trained_model import evaluate_run

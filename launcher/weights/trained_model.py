@@ -1,6 +1,6 @@
 """A trained model: the network of a run or an export, its model card, its predictions and its evaluation."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,9 +70,6 @@ class TrainedModel:
     def predictions(self, pixels: Tensor, top: int) -> list[list[tuple[str, float]]]:
         """Return the task's predictions of images [B, C, H, W]: names with probabilities or numbers."""
         return self.task.predictions(self.outputs(pixels), self.card["classes"], top)
-
-
-DetailsOf = Callable[[TrainedModel], Details]
 
 
 def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
@@ -234,13 +231,13 @@ class CheckpointResult:
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
     with_gallery: bool = False, top: int | None = None, only_present: bool = False,
-    details_of: DetailsOf | None = None, ema_length: float | None = None,
+    ema_length: float | None = None,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
-    only_present: predict only classes that one of the images has. details_of: makes other details than the task's.
-    ema_length: that of the moving average to evaluate instead.
+    only_present: predict only classes that one of the images has. ema_length: that of the moving average to evaluate
+    instead.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
@@ -252,7 +249,7 @@ def evaluate_run(
             model, note = _among(model, config, loader.reader.labels)
             notes = [*notes, note]
         names = model.card["classes"]
-        details = details_of(model) if details_of else model.task.details(names, with_images=with_gallery)
+        details = model.task.details(names, with_images=with_gallery)
         images = ImageRows(model.task, names, top) if top is not None else None
         observers = [details.add, *([images.add] if images else [])]
         autocast, device_of = model.precision.autocast, model.device

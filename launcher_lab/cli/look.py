@@ -15,7 +15,6 @@ import numpy as np
 from launcher import page, randomness
 from launcher.config.compose import compose
 from launcher.config.resolved import read
-from launcher.config.schema import RunConfig
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.data.census import classes_section, images_section
@@ -23,7 +22,7 @@ from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 from launcher.launch.prepare_run import prepare_run
 from launcher.plan.plan import Plan
-from launcher.records.run_folder import RunFolder, existing
+from launcher.records.run_folder import existing
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
@@ -102,7 +101,8 @@ def _heat_maps(arguments: argparse.Namespace, path: Path) -> int:
         raise UserError("--cam is for the images and values of its run; remove the words key=value")
     folder = existing(arguments.cam, saved=True)
     config = read(folder.config)
-    check_explained(config, folder)
+    if config.task.labelled != "class" or config.task.axes != 2:
+        raise UserError(f"--cam is for classifications, and {folder.path} is task={config.task.name}; pass another run")
     device = decide(replace(config.launch, nproc=1)).kind
     from launcher_lab.look.heat_maps import errors_page
 
@@ -113,12 +113,6 @@ def _heat_maps(arguments: argparse.Namespace, path: Path) -> int:
     else:
         console().print(verbatim(f"{path}: errors with heat maps of the predicted class"))
     return 0
-
-
-def check_explained(config: RunConfig, folder: RunFolder) -> None:
-    """Raise UserError if the run has no heat maps."""
-    if config.task.labelled != "class" or config.task.axes != 2:
-        raise UserError(f"--cam is for classifications, and {folder.path} is task={config.task.name}; pass another run")
 
 
 def _numbers(train: Reader) -> str:

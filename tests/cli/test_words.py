@@ -108,6 +108,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("eval runs/a --corruptions", "type train eval RUN dataset.path=/data/imagenet-c/fog/3"),
         ("imagenet-c runs/a", "type train eval RUN dataset.path=/data/imagenet-c/fog/3"),
         ("cleanlab data", "writes predictions out of fold; suspected labels are gone since version 0.3"),
+        ("eval runs/a --by-class --cam", "type train look --cam RUN"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         (
             "relabel runs/a",

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -84,38 +83,10 @@ def test_the_page_of_a_run_has_its_errors_with_heat_maps(tmp_path: Path) -> None
     path = tmp_path / "cam.html"
     assert "errors with heat maps" in output_of("look", "--cam", str(run.path), "-o", str(path))
     page = Page(path)
-    assert page.tags.count("img") == 20
+    shown = re.findall(r'src="data:image/\w+;base64,([^"]+)"', path.read_text())
+    assert [Image.open(io.BytesIO(base64.b64decode(data))).size for data in shown] == [(64, 32)] * 20
     assert "Most confident errors" in "\n".join(page.texts)
     assert "remove the words key=value" in refused("look", "recipe=mild", "--cam", str(run.path), "-o", str(path))
     assert "add --cam RUN" in refused("look", "recipe=mild", "--best", "-o", str(path))
     several = finished(tmp_path / "more", "dataset=scenes", "task=multilabel", "loss=bce")
     assert "task=multilabel; pass another run" in refused("look", "--cam", str(several.path), "-o", str(path))
-
-
-def sizes_in(page: Path) -> list[tuple[int, int]]:
-    """Return width and height of the images of a page."""
-    found = re.findall(r'src="data:image/\w+;base64,([^"]+)"', page.read_text())
-    return [Image.open(io.BytesIO(base64.b64decode(data))).size for data in found]
-
-
-@pytest.mark.usefixtures("tiny_networks")
-def test_the_gallery_of_an_evaluation_has_heat_maps_beside_its_images_on_request(tmp_path: Path) -> None:
-    run = finished(tmp_path / "runs", "loss=cross_entropy")
-    words = ["eval", str(run.path), "--by-class", "--json"]
-    plain, gallery = json.loads(output_of(*words)), run.path / "gallery.html"
-    assert sizes_in(gallery) == [(32, 32)] * 20
-    assert json.loads(output_of(*words, "--cam")) == plain
-    assert sizes_in(gallery) == [(64, 32)] * 20
-    output_of(*words, "--cam", "--only-present", "-o", str(tmp_path))
-    assert sizes_in(tmp_path / "gallery.html") == [(64, 32)] * 20
-
-
-@pytest.mark.usefixtures("tiny_networks")
-def test_heat_maps_without_a_gallery_a_class_or_one_view_are_refused(tmp_path: Path) -> None:
-    run = finished(tmp_path / "runs", "loss=cross_entropy", "image.eval_size=168")
-    assert "--cam is for the gallery of --by-class; add --by-class" in refused("eval", str(run.path), "--cam")
-    words = ["eval", str(run.path), "--by-class", "--cam"]
-    message = "image.eval_views=5crop: has several views, and heat maps are of one; set centre, or omit --cam"
-    assert message in refused(*words, "image.eval_views=5crop")
-    several = finished(tmp_path / "more", "dataset=scenes", "task=multilabel", "loss=bce")
-    assert "task=multilabel; pass another run" in refused("eval", str(several.path), "--by-class", "--cam")
