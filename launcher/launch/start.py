@@ -41,7 +41,7 @@ from launcher.records.origins import note_resume, write_origins
 from launcher.records.progress import ProgressView, TerminalView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
-from launcher.records.writer import check_writer, write_writer
+from launcher.records.writer import check_order, check_writer, write_writer
 from launcher.stopping import StopRequest, stop_requests
 from launcher.training.mirror import mirror_of
 
@@ -130,6 +130,7 @@ def resume(
     """
     check_writer(folder)
     before = read(folder.config, to_resume=True)
+    check_order(folder, before.dataset.name)
     config, out = with_absolute_paths(continued(before, words)), console()
     with folder.locked(nodes=config.launch.nnodes, nodes_here=config.launch.nodes_here):
         check_mirrored(folder, config, words, fetched_from)

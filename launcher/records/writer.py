@@ -5,9 +5,9 @@ import os
 from dataclasses import asdict, dataclass, replace
 
 from launcher import atomic
-from launcher.config.formats import FORMAT, JOB
+from launcher.config.formats import FORMAT, JOB, REORDERED
 from launcher.disk import is_there, patiently
-from launcher.errors import UserError
+from launcher.errors import Problem, UserError
 from launcher.records.run_folder import RunFolder
 from launcher.regular import read_regular
 from launcher.version import __version__
@@ -75,3 +75,14 @@ def check_writer(folder: RunFolder) -> None:
     if job and writer.job != job:
         message = f"{folder.path} is a run of another job, which this job neither resumes nor changes"
         raise UserError(f"{message}; set another run_name")
+
+
+def check_order(folder: RunFolder, dataset: str) -> None:
+    """Check that a run's remaining epochs have the order of images in which it began.
+
+    Raises UserError if not.
+    """
+    writer = read_writer(folder)
+    if writer.format < 3 and dataset in REORDERED:
+        message = f"trains on images in another order since version 0.3; resume it with train {writer.version}"
+        raise UserError(Problem(message, "dataset", dataset))

@@ -226,6 +226,12 @@ def test_a_removed_value_is_read_as_another_one_but_not_resumed(key: str, value:
     assert re.fullmatch(f"error: {line}\n", refused("resume", "run", "epochs=3"))
 
 
+def test_a_run_whose_images_have_another_order_now_is_not_resumed(old: Path) -> None:
+    with_keys(old / "run", dataset__name="cifar")
+    line = "error: dataset=cifar: trains on images in another order since version 0.3; resume it with train 0.[12].*"
+    assert re.fullmatch(f"{line}\n", refused("resume", "run", "epochs=3"))
+
+
 def test_an_option_that_became_an_example_is_read_with_its_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folds import held_out_fold
 from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
-from launcher.data.sources.cifar import cifar_path, cifar_source
+from launcher.data.sources.cifar import as_class_folders
 from launcher.data.sources.folders import folders_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
@@ -158,9 +158,7 @@ def is_in_class_folders(path: str) -> bool:
 
     Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
-    path = lone_table(path) or path
-    if cifar_path(path) is not None:
-        return False
+    path = as_class_folders(lone_table(path) or path)
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
     if is_remote(path) or is_in_one:
         return False
@@ -189,10 +187,8 @@ def open_source(
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
     of a web server.
     """
-    path = lone_table(path) or path
+    path = as_class_folders(lone_table(path) or path)
     files = Files(path)
-    if (cifar := cifar_path(path)) is not None:
-        return cifar_source(cifar, wanted, options)
     if is_in_class_folders(path):
         return folders_source(path, wanted, options, report)
     split = "val" if wanted == "evaluation" else wanted

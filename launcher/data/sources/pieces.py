@@ -16,8 +16,7 @@ class Piece:
     """An image named `name`: bytes [start, start + size) of a file, or up to its end if `size` is None.
 
     `deflated` are the compressed bytes from `start` on, 0 if it is stored as it is. A file with a `version` is read
-    through a copy on this machine, another URL from there; that of a table has the images of a `column`,
-    those of CIFAR a split's.
+    through a copy on this machine, another URL from there; that of a table has the images of a `column`.
     """
 
     name: str
@@ -33,10 +32,7 @@ class Piece:
 
 
 class Archive(NamedTuple):
-    """A file with many images, in a `column` if it is a table; with a `version` it is read through a copy here.
-
-    CIFAR is one, file or folder, whose column is a split.
-    """
+    """A file with many images, in a `column` if it is a table; with a `version` it is read through a copy here."""
 
     file: str
     version: str = ""

@@ -1,6 +1,6 @@
 """Read the bytes of images: of separate files, parts of archives, and copies of those; imports no torch.
 
-Archives in buckets are copied to this machine, also Parquet's images, which are compressed in blocks, and CIFAR's. The
+Archives in buckets are copied to this machine, also Parquet's images, which are compressed in blocks. The
 first process that needs an archive copies it, others wait; an interrupted copy resumes.
 """
 
@@ -17,11 +17,9 @@ from typing import BinaryIO
 
 from launcher import paths
 from launcher.data.decode import UnreadableImage
-from launcher.data.sources.cifar import cifar_bytes
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.parquet import parquet_bytes
 from launcher.data.sources.pieces import MOST_BYTES, Piece
-from launcher.data.sources.shards import format_of
 from launcher.data.sources.source import RETRY, Files
 from launcher.disk import DiskError, patiently, reason
 from launcher.errors import Problem, UserError
@@ -150,9 +148,6 @@ def _chunks(files: Files, file: str, column: str, partial: BinaryIO) -> Iterator
     """
     if column:
         partial.truncate(0)
-    if column and format_of(file) != ".parquet":
-        yield from cifar_bytes(file, column)
-        return
     with files.reached(f"; what was read is kept{RETRY}"), files.open(file, _CHUNK) as opened:
         yield from parquet_bytes(opened, file, column) if column else _rest(opened, partial.seek(0, 2))
 
