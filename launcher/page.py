@@ -26,10 +26,10 @@ def text(value: object) -> str:
 
 def image(pixels: np.ndarray, about: str) -> str:
     """Return an element of an image, uint8 [H, W, 3]; `about` describes it where it is not shown."""
-    return image_element(encoded(pixels), about)
+    return image_element(_encoded(pixels), about)
 
 
-def encoded(pixels: np.ndarray) -> str:
+def _encoded(pixels: np.ndarray) -> str:
     """Return an image, uint8 [H, W, 3], as a data URI."""
     small, file = max(pixels.shape[:2]) <= _SMALL, io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG" if small else "JPEG", quality=_QUALITY)

@@ -25,7 +25,7 @@ from benchmarks.chromium import evaluated, screenshot  # noqa: E402
 
 DOCS = ROOT / "docs"
 VALUES = DOCS / "demo.yaml"
-IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_page.png", "first_run_confusion.png")
+IMAGES = ("learning_curve.png", "first_run_look.png", "first_run_confusion.png")
 SEEDS = (42, 1, 2)
 _WIDTH, _COLOURS = 900, 256
 
@@ -51,9 +51,8 @@ def draw(folder: Path, run: str) -> None:
     train(folder, *words_of("look", run))
     train(folder, *words_of("eval", run))
     shutil.copy(folder / run / "curve.png", DOCS / IMAGES[0])
-    shutil.copy(folder / run / "confusion.png", DOCS / IMAGES[3])
+    shutil.copy(folder / run / "confusion.png", DOCS / IMAGES[2])
     shoot(folder / "look.html", "First step", DOCS / IMAGES[1], height=640)
-    shoot(folder / run / "index.html", "Samples", DOCS / IMAGES[2], height=560)
 
 
 def shoot(page: Path, heading: str, path: Path, height: int) -> None:

@@ -36,7 +36,7 @@ class RunFolder:
 
     Several nodes may share it. Before the ranks start, each launcher writes config, origins, writer, index, skipped,
     initial, teacher and dataset, all with the same content. Rank 0 alone writes environment, metrics, attempts,
-    tensorboard, prometheus, checkpoints, curve and samples, its launcher the page at the end. Each rank writes its own
+    tensorboard, prometheus, checkpoints and curve, its launcher the page at the end. Each rank writes its own
     log, each node its own lock, the node of an error failure.
 
     index: the names, places and labels of the images, which all ranks read; every start writes it. writer: the version
@@ -63,7 +63,6 @@ class RunFolder:
         self.tensorboard = path / "tensorboard"
         self.prometheus = path / "metrics.prom"
         self.curve = path / "curve.png"
-        self.samples = path / "samples.json"
         self.page = path / "index.html"
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"

@@ -113,10 +113,6 @@ class ImageTask(Task):
 
         return evaluation_input(self.config)
 
-    def beside(self, pixels: np.ndarray, targets: Tensor, outputs: Tensor) -> list[np.ndarray]:
-        """Return each image to show with its prediction, uint8 [H, W, 3], from those as displayed; the same here."""
-        return [*pixels]
-
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs, averaged over the views of each image, and their mirror images, if the run does so."""
         views = self.views(inputs)

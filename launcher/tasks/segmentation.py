@@ -19,7 +19,6 @@ from launcher.tasks import Details
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
     from launcher.config.schema import RunConfig
@@ -169,13 +168,6 @@ class Segmentation(ImageTask):
         from launcher.tasks.pixels import PixelConfusion  # note: it has the loaders, which a step does not need
 
         return PixelConfusion(self, names, with_images=with_images)
-
-    def beside(self, pixels: np.ndarray, targets: Tensor, outputs: Tensor) -> list[np.ndarray]:
-        """Return image, mask and prediction beside each other."""
-        from launcher.tasks.pixels import side_by_side  # note: it has the loaders, which a step does not need
-
-        masks, predicted = (numbers.byte().cpu().numpy() for numbers in (targets, outputs.argmax(1)))
-        return [*map(side_by_side, pixels, masks, predicted)]
 
     def predictions(self, outputs: Tensor, names: Sequence[str], top: int) -> list[list[tuple[str, float]]]:
         """Return the classes with most pixels of each image, with their share of all pixels."""

@@ -30,7 +30,6 @@ from launcher.training.mirror import mirror_of
 from launcher.training.networks import read_teacher
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.rehearsal import rehearse_run
-from launcher.training.samples import write_samples
 from launcher.training.saving import Saver, newest_on_all_ranks
 from launcher.training.trainer import Trainer, build_trainer
 
@@ -74,8 +73,6 @@ def work(run_folder: Path) -> bool:
                     print(trainer.train_step.captured.summary(), flush=True)
             if ranks.is_first:
                 draw(folder, config)
-            if ranks.is_first and finished:
-                write_samples(trainer, folder.samples)
         trainer.loaders.close()
         if trainer.train_step.captured:
             # note: NCCL ends only once no graph has its collectives

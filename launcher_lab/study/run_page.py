@@ -4,7 +4,7 @@ import base64
 import csv
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from launcher import page
@@ -39,7 +39,6 @@ def write_page(folder: RunFolder) -> Path:
             f'<p class="hint">{page.text(" · ".join(about))}</p>\n',
             page.section("Results", run.state, _table([*_results(folder, config, run), *_cost(run)])),
             _curve(folder.curve),
-            _samples(folder.samples),
             _errors(folder.path),
             page.section("Next", "commands for this run", _commands(folder.path, config)),
             _config(run, config, folder),
@@ -78,25 +77,6 @@ def _image(path: Path, about: str) -> str:
         return ""
     data = base64.b64encode(read_regular(path, _LARGEST)).decode()
     return f'<img class="wide" src="data:image/png;base64,{data}" alt="{page.text(about)}">'
-
-
-def _samples(path: Path) -> str:
-    """Return the images with labels and predictions that rank 0 has written; empty without them."""
-    try:
-        samples = json.loads(read_regular(path, _LARGEST)) if path.is_file() else []
-        images = [
-            (page.image_element(one["image"], one["label"]), _caption(one["label"], one["predictions"], one["file"]))
-            for one in samples
-        ]
-    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError, AttributeError):
-        return ""
-    hint = f"{count_of(len(images), 'validation image')} with label and predictions"
-    return page.section("Samples", hint, page.grid(images)) if images else ""
-
-
-def _caption(label: str, predictions: Sequence[str], file: str) -> str:
-    lines = [*([f"<b>{page.text(label)}</b>"] if label else []), *map(page.text, predictions)]
-    return "<br>".join([*lines, f'<span class="hint">{page.text(file)}</span>'])
 
 
 def _worst(path: Path) -> str:

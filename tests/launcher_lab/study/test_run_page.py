@@ -1,6 +1,5 @@
 """index.html of a run folder: written at the end of a run, by `train report RUN` and after `eval --by-class`."""
 
-import csv
 import json
 import tomllib
 from pathlib import Path
@@ -52,27 +51,6 @@ def test_a_run_ends_with_its_page_and_eval_adds_the_errors(here: Here, with_page
     assert {source[:22] for source in page.sources} == {"data:image/png;base64,"}
 
 
-def test_the_samples_are_the_images_labels_and_predictions_of_the_checkpoint(here: Here, with_page: None) -> None:
-    run = here.small("a", "epochs=2")
-    samples = json.loads((run / "samples.json").read_text())
-    rows = rows_of(here, "a")
-    page = Page(run / "index.html")
-    assert len(samples) == 12
-    assert [source for source in page.sources if source in {one["image"] for one in samples}]
-    for one in samples:
-        row = rows[one["file"]]
-        assert one["label"] == row["label"]
-        assert one["predictions"][0] == f"{row['class']} {float(row['probability']):.1%}"
-        assert one["predictions"][0] in page.texts
-    samples[0] |= {"file": EVIL, "label": EVIL, "predictions": [EVIL], "image": f'"{EVIL}'}
-    (run / "samples.json").write_text(json.dumps(samples))
-    output_of("report", str(run))
-    assert "script" not in Page(run / "index.html").tags
-    (run / "samples.json").write_text('[{"image": 1}]')
-    output_of("report", str(run))
-    assert "Samples" not in Page(run / "index.html").texts
-
-
 def test_a_resume_is_the_origin_of_what_it_changes(here: Here, with_page: None) -> None:
     run = here.small("a", "epochs=2")
     here("resume", "runs/a", "epochs=3")
@@ -85,13 +63,6 @@ def test_a_resume_is_the_origin_of_what_it_changes(here: Here, with_page: None) 
 def origins(page: Page) -> set[tuple[str, str]]:
     """Return each text with the next but one, as keys stand beside their origins."""
     return {(first, last) for first, last in zip(page.texts, page.texts[2:], strict=False)}
-
-
-def rows_of(here: Here, name: str) -> dict[str, dict[str, str]]:
-    """Return the likeliest class of each validation image by its file, of the newest checkpoint."""
-    here("eval", f"runs/{name}", "--csv", "images.csv", "--top", "1")
-    with (here.folder / "images.csv").open() as file:
-        return {row["file"]: row for row in csv.DictReader(file)}
 
 
 def test_a_page_that_cannot_be_written_is_a_warning(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
