@@ -11,7 +11,7 @@ from launcher.config.compose import compose
 from launcher.data.inspection import inspect_data
 from launcher.data.text import prepare
 from launcher.data.text.documents import pieces_of, text_files
-from launcher.data.text.prepare import tokens_of, trigram_perplexity
+from launcher.data.text.prepare import tokens_of
 from launcher.data.text.shards import open_shard
 from launcher.errors import UserError
 from tests.commands import output_of
@@ -214,27 +214,6 @@ def test_a_tokenizers_numbers_may_have_holes_and_its_lengths_cut_no_document(tmp
     del content["model"]["vocab"]["<eos>"]
     with pytest.raises(UserError, match="gives <eos> the number 40, but the library 3; fill the holes"):
         tokenizer_of(json.dumps(content), "tokenizer.json")
-
-
-def test_the_trigram_model_is_witten_bells() -> None:
-    """By its definition, one token at a time."""
-    random = np.random.default_rng(0)
-    train, val = random.integers(0, 5, 300), random.integers(0, 6, 60)
-    nats = 0.0
-    for place in range(2, len(val)):
-        probability = 1 / 257
-        for order in (1, 2, 3):
-            context = val[place - order + 1 : place].tolist()
-            after = [
-                train[i + order - 1]
-                for i in range(len(train) - order + 1)
-                if train[i : i + order - 1].tolist() == context
-            ]
-            if after:
-                kinds = len({*after})
-                probability = (after.count(val[place]) + kinds * probability) / (len(after) + kinds)
-        nats -= np.log(probability)
-    assert trigram_perplexity(train, val) == pytest.approx(np.exp(nats / (len(val) - 2)))
 
 
 def test_built_in_text_is_the_standard_librarys() -> None:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,31 +15,28 @@ from launcher.config.schema import Dataset
 from launcher.data.dropped import Drops
 from launcher.data.split import Split
 from launcher.data.text.documents import Passage, pieces_of, text_files
-from launcher.data.text.shards import open_shard, shards_in, write_shard
-from launcher.data.text.tokenizer import BYTES, tokenizer_of, tokenizer_text
+from launcher.data.text.shards import shards_in, write_shard
+from launcher.data.text.tokenizer import tokenizer_of, tokenizer_text
 from launcher.data.workers import Report
 from launcher.errors import Problem, UserError
 
 SPLITS = ("train", "val")
 _FACTS, _TOKENIZER = "tokens.json", "tokenizer.json"
 _CHUNK = 1 << 25  # bytes of text
-_SYMBOLS = 257
 
 
 @dataclass(frozen=True)
 class Tokens:
     """Files of tokens in a folder, by split; `tokenizer` is the text of theirs if known, else None.
 
-    key: of the text and tokenizer that they are made of, if this program wrote them. trigram: the perplexity of a byte
-    trigram model of the training text on the validation text, for built-in text. extensions: those of the text with
-    their counts, if it has several.
+    key: of the text and tokenizer that they are made of, if this program wrote them. extensions: those of the text with their
+    counts, if it has several.
     """
 
     folder: Path
     files: dict[str, list[str]]
     tokenizer: str | None = None
     key: str | None = None
-    trigram: float | None = None
     dropped: Drops = field(default_factory=dict)
     extensions: str = ""
 
@@ -108,8 +104,7 @@ class _Job:
             written = self._write(report)
         counts = Counter(Path(one.name).suffix.lower() for one in self.files)
         extensions = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items())) if len(counts) > 1 else ""
-        facts = self.tokenizer, self.key, written.get("trigram"), self.dropped, extensions
-        return Tokens(self.folder, shards_in(self.folder)[0], *facts)
+        return Tokens(self.folder, shards_in(self.folder)[0], self.tokenizer, self.key, self.dropped, extensions)
 
     def _write(self, report: Report) -> dict[str, Any]:
         tokenizer = tokenizer_of(self.tokenizer, self.dataset.tokenizer or "")
@@ -130,14 +125,9 @@ class _Job:
                 ]
                 parts = [part for tokens, ends in own for part in (tokens, end[: int(ends)])]
                 write_shard(path, np.concatenate([np.zeros(0, np.int64), *parts]), tokenizer.vocabulary)
-        if self.dataset.is_built_in and self.tokenizer == BYTES:
-            facts["trigram"] = trigram_perplexity(*(self._stream(split) for split in SPLITS))
         facts["complete"] = True
         atomic.write_text(self.folder / _FACTS, json.dumps(facts))
         return facts
-
-    def _stream(self, split: str) -> np.ndarray:
-        return np.concatenate([open_shard(self.folder / name, None) for name in shards_in(self.folder)[0][split]])
 
 
 def _chunks(pieces: Iterator[Passage]) -> Iterator[list[Passage]]:
@@ -157,30 +147,3 @@ def _chunks(pieces: Iterator[Passage]) -> Iterator[list[Passage]]:
 def _facts(folder: Path) -> dict[str, Any] | None:
     path = folder / _FACTS
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
-
-
-def trigram_perplexity(train: np.ndarray, val: np.ndarray) -> float:
-    """Return the perplexity on tokens of a trigram model of others, both byte tokens [N] with 256 as the end.
-
-    Witten-Bell's interpolation (1991): orders below fill in as a context has more different successors.
-    """
-    train, val = train.astype(np.int64), val.astype(np.int64)
-    probability = np.full(len(val) - 2, 1 / _SYMBOLS)
-    for order in (1, 2, 3):
-        counts = np.bincount(_codes(train, order), minlength=_SYMBOLS**order).reshape(-1, _SYMBOLS)
-        total, different = counts.sum(1), (counts > 0).sum(1)
-        codes = _codes(val, order)[3 - order :]
-        context, times = codes // _SYMBOLS, counts.reshape(-1)[codes]
-        weight = different[context]
-        seen = total[context] > 0
-        mixed = (times + weight * probability) / np.maximum(1, total[context] + weight)
-        probability = np.where(seen, mixed, probability)
-    return math.exp(-np.log(probability).mean())
-
-
-def _codes(tokens: np.ndarray, order: int) -> np.ndarray:
-    """Return the number of each run of `order` tokens."""
-    count, codes = len(tokens) - order + 1, np.zeros(len(tokens) - order + 1, np.int64)
-    for place in range(order):
-        codes = codes * _SYMBOLS + tokens[place : place + count]
-    return codes

@@ -44,8 +44,6 @@ def counted(config: RunConfig, tokens: Tokens, report: Report) -> Inspection:
             notes.append(f"{tokens.folder} has only {has} for {split.split}, not {key}")
     if tokens.extensions:
         notes.append(f"the text is of several kinds of files: {tokens.extensions}")
-    if tokens.trigram:
-        notes.append(f"a trigram model of these bytes has a perplexity of {tokens.trigram:.2f} on the validation text")
     train, val = (len(split.labels) for split in listed)
     sizes = replace(dataset, train_samples=train, val_samples=val)
     return Inspection(replace(config, dataset=sizes), notes, splits=listed)
