@@ -24,22 +24,16 @@ def write_jsonl(path: Path, texts: list[str], column: str = "text") -> None:
 
 def test_documents_of_all_formats_become_the_same_tokens(tmp_path: Path) -> None:
     texts = ["first", "zweiter\nmit ä", "3"]
-    for form in ("folder", "jsonl", "parquet"):
+    for form in ("folder", "jsonl"):
         root = tmp_path / form / "text"
         for split in ("train", "validation"):
             if form == "folder":
                 (root / split).mkdir(parents=True)
                 for number, text in enumerate(texts):
                     (root / split / f"{number}.txt").write_text(text)
-            elif form == "jsonl":
+            else:
                 root.mkdir(parents=True, exist_ok=True)
                 write_jsonl(root / f"{split}.jsonl", texts, "content")
-            else:
-                pytest.importorskip("pyarrow")
-                from pyarrow import Table, parquet
-
-                root.mkdir(parents=True, exist_ok=True)
-                parquet.write_table(Table.from_pydict({"text": texts}), root / f"{split}-00000-of-00001.parquet")
         assert stream(config_of(root), "train") == stream(config_of(root), "val") == as_tokens(*texts)
 
 
@@ -66,13 +60,19 @@ def test_validation_is_the_first_split_of_its_names_and_other_files_are_counted(
 
 
 def test_a_column_without_texts_is_refused(tmp_path: Path) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
-    table = pytest.importorskip("pyarrow").Table.from_pydict({"text": [None, 5]})
     (tmp_path / "text").mkdir()
     for split in ("train", "val"):
-        parquet.write_table(table, tmp_path / "text" / f"{split}.parquet")
-    with pytest.raises(UserError, match=r"row 2 is no text \(it has 5\)"):
+        (tmp_path / "text" / f"{split}.jsonl").write_text('{"text": null}\n{"text": 5}\n')
+    with pytest.raises(UserError, match=r"line 2 is no text \(it has 5\)"):
         stream(config_of(tmp_path / "text"), "train")
+
+
+def test_parquet_is_to_be_written_as_lines(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.parquet").write_bytes(b"PAR1")
+    for path in (tmp_path / "text", tmp_path / "text" / "train.parquet"):
+        with pytest.raises(UserError, match=r"write Parquet as .jsonl, by to_json of the package datasets"):
+            stream(config_of(path), "train")
 
 
 def test_documents_draw_the_validation_split(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Documents of text: files, lines of JSONL, rows of Parquet, or the source of Python's standard library; no torch."""
+"""Documents of text: files, lines of JSONL, or the source of Python's standard library; no torch."""
 
 import codecs
 import json
@@ -17,16 +17,14 @@ from launcher.counts import count_of
 from launcher.data.dropped import BROKEN, Drops, drop
 from launcher.data.listing import is_file, is_ignored, unreadable_path
 from launcher.data.sources.layout import problem
-from launcher.data.sources.parquet import pyarrow_module
 from launcher.data.text.names import split_of, unread, validation_among
 from launcher.errors import Problem, UserError
 
 _PIECE = 1 << 24
-_ROWS = 256
-_TABLES = (".jsonl", ".parquet")
 _PLAIN = (".txt", ".md", ".text", ".py")
 _COLUMNS = ("text", "content")
-_ANY = (*_PLAIN, *_TABLES)
+_ANY = (*_PLAIN, ".jsonl")
+_TO_JSONL = "write Parquet as .jsonl, by to_json of the package datasets"
 _LINKED = "links to folders, which are not read"
 _NO_TEXT = f"files without an extension of text ({' '.join(_ANY)})"
 
@@ -69,7 +67,7 @@ def text_files(dataset: Dataset, *, whole: bool = False) -> tuple[list[TextFile]
         message = "no such file or folder; set a file or folder of text, or a folder of tokens"
         raise UserError(Problem(message, "dataset.path", dataset.path))
     if root.is_file() and not root.name.lower().endswith(_ANY):
-        raise problem(str(root), f"has no extension of text ({' '.join(_ANY)}); rename it, or set a folder of tokens")
+        raise problem(str(root), f"has no extension of text ({' '.join(_ANY)}); rename it, or {_TO_JSONL}")
     files = [root] if root.is_file() else [*_below(root, text, drops)]
     words = {file: None if text else split_of(file, root) for file in files}
     splits = _splits(words, str(root), whole=whole, draws=dataset.val_split is not None)
@@ -87,7 +85,7 @@ def _splits(words: Mapping[Path, str | None], root: str, *, whole: bool, draws: 
     """Return the split of the files that are read, None if their documents draw it; `words`: those of their names."""
     held_out = validation_among(words.values())
     if not words:
-        raise problem(root, "has no text (.txt, .jsonl or .parquet), and no tokens in train*.bin and val*.bin")
+        raise problem(root, f"has no text (.txt or .jsonl), and no tokens in train*.bin and val*.bin; {_TO_JSONL}")
     if whole:
         return {file: "val" for file, word in words.items() if held_out in (None, word)}
     if not draws and held_out is None:
@@ -142,11 +140,8 @@ def _refuse(error: OSError) -> None:
 
 def _documents(file: TextFile, column: str | None) -> Iterator[tuple[bytes, bool]]:
     """Yield the documents of a file in pieces, and whether each ends there; long texts are cut after a line."""
-    if (suffix := file.path.suffix.lower()) == ".parquet":
-        yield from ((text, True) for text in _of_parquet(file.path, column))
-        return
     with file.path.open("rb") as lines:
-        if suffix == ".jsonl":
+        if file.path.suffix.lower() == ".jsonl":
             yield from ((text, True) for text in _of_lines(lines, file.path, column))
             return
         while piece := lines.read(_PIECE):
@@ -196,13 +191,6 @@ def _utf8(value: object, place: str, path: Path) -> bytes:
     except UnicodeEncodeError as error:
         message = f"{place} has half of a character, {error.object[error.start]!a}, which UTF-8 cannot store"
         raise problem(str(path), f"{message}; repair or remove it") from None
-
-
-def _of_parquet(path: Path, column: str | None) -> Iterator[bytes]:
-    table = pyarrow_module("pyarrow.parquet", str(path)).ParquetFile(path)
-    name = _named(table.schema_arrow.names, column, path)
-    rows = (row for batch in table.iter_batches(_ROWS, columns=[name]) for row in batch.column(0).to_pylist())
-    yield from (_utf8(row, f"row {number:,}", path) for number, row in enumerate(rows, 1))
 
 
 def _named(names: Collection[str], column: str | None, path: Path) -> str:

@@ -29,8 +29,8 @@ _CHUNK = 1 << 25  # bytes of text
 class Tokens:
     """Files of tokens in a folder, by split; `tokenizer` is the text of theirs if known, else None.
 
-    key: of the text and tokenizer that they are made of, if this program wrote them. extensions: those of the text with their
-    counts, if it has several.
+    key: of the text and tokenizer that they are made of, if this program wrote them. extensions: those of the text with
+    their counts, if it has several.
     """
 
     folder: Path
