@@ -166,7 +166,6 @@ INVALID = [
     (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),
     (["eval", "RUN"], "has no checkpoint yet"),
     (["export", "RUN"], "has no checkpoint yet"),
-    (["replay", "RUN", "step=99999"], "step=99999"),
     (["predict", "EXPORT", "IMAGE"], "batch_size=null: is missing, eval_batch_size=null: is missing and "),
 ]
 # Run each command in a fork of a process that composed a config; print its output and its slow imports.

@@ -110,7 +110,7 @@ def build(*words: str) -> Trainer:
 def train_all(run: Trainer, folder: RunFolder) -> None:
     """Train a run to its end like a rank, with its records and checkpoints in the folder."""
     with MetricLogger(run, folder, resumed=False) as logger, Saver(folder, run.config.checkpoint, run.ranks) as saver:
-        assert train(run, logger, saver, NonFiniteGuard(run, folder, logger), StopFlag())
+        assert train(run, logger, saver, NonFiniteGuard(run, logger), StopFlag())
 
 
 def make_nan(run: Trainer, *numbers: int) -> None:

@@ -42,7 +42,6 @@ VERBS = {
     "diagnose": "find the bottleneck of a run on this machine (data, transfer or step), and what to change",
     "diff": "compare the configs of two recipes or run folders",
     "resume": "resume a run from its newest checkpoint",
-    "replay": "repeat one step of a run and show where its values stop being finite",
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
     "predict": "print the most likely classes of images, from a run or an export",
     "prepare": "write a data set's FFCV files, or check them",

@@ -6,7 +6,7 @@ from launcher.counts import count_of
 from launcher.disk import is_there
 from launcher.errors import UserError, one_line
 from launcher.launch.prepare_run import Prepared
-from launcher.records.metrics import Row, read_attempts, read_last
+from launcher.records.metrics import read_attempts, read_last
 from launcher.records.run_folder import RunFolder, checkpoint_files, note_dataset
 
 
@@ -24,11 +24,11 @@ def check_checkpoints(folder: RunFolder) -> None:
         raise UserError(f"{lost}; restore {path}/{folder.checkpoints.name}, or start a new run")
 
 
-def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images: str | None = None) -> None:
+def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images: str) -> None:
     """Print notes if a run resumes on other images, on the CPU, or with another number of processes."""
     devices, world_size = prepared.devices, prepared.plan.world_size
     notes = list(devices.notes)
-    if images is not None and note_dataset(folder, images, prepared.splits):
+    if note_dataset(folder, images, prepared.splits):
         notes.append(
             "the names or sizes of the images have changed; the run resumes, but train compare "
             "counts it for neither data set"
@@ -44,7 +44,7 @@ def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images
         notes.append(
             f"the run started on {start['device']} and resumes on the CPU; set launch.device=cuda to require a GPU"
         )
-    ranks = last_ranks(rows)
+    ranks = next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)
     if ranks not in (None, world_size):
         notes.append(
             f"the run had {count_of(ranks, 'process')} and resumes with {world_size}: global batch, data and schedule "
@@ -52,8 +52,3 @@ def print_changes(folder: RunFolder, prepared: Prepared, out: Console, *, images
         )
     for note in notes:
         out.print(f"note: {note}", style="yellow", markup=False)
-
-
-def last_ranks(rows: list[Row]) -> int | None:
-    """Return the number of processes of the run's last start; None if it has not trained."""
-    return next((row["world_size"] for row in reversed(rows) if row["kind"] in ("start", "resume")), None)

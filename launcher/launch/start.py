@@ -3,7 +3,6 @@
 The import of torch is slow, so it follows all checks.
 """
 
-import os
 import shutil
 import time
 from collections.abc import Sequence
@@ -27,18 +26,17 @@ from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
-from launcher.launch.changes import check_checkpoints, last_ranks, print_changes
+from launcher.launch.changes import check_checkpoints, print_changes
 from launcher.launch.files_first import write_first
 from launcher.launch.in_process import InThisProcess
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Measures, Prepared, few_of, prepare_run, write_images, write_teacher
 from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
-from launcher.rank.signs import REPLAY_STEP
-from launcher.records.metrics import is_finished, read_attempts, read_last
+from launcher.records.metrics import is_finished, read_last
 from launcher.records.mirrored import check_mirrored, mirror_url, mirrored
 from launcher.records.origins import note_resume, write_origins
-from launcher.records.progress import ProgressView, TerminalView
+from launcher.records.progress import ProgressView
 from launcher.records.run_folder import RunFolder, check_new, clear, create, note_dataset
 from launcher.records.summary import summary_table
 from launcher.records.writer import check_order, check_writer, write_writer
@@ -183,28 +181,6 @@ def _refuse(folder: RunFolder, before: RunConfig, plan: Plan) -> None:
     if fixed := [key for key in plan.shortened if not is_free(key)]:
         message = f"is too short: schedule.fit=on would change {', '.join(fixed)} of completed steps; set more epochs"
         raise UserError(Problem(message, "epochs", epochs))
-
-
-def replay(folder: RunFolder, step: int) -> int:
-    """Repeat one step of a run on this machine, with as many processes as the run had; the run does not change.
-
-    Raises UserError if another process uses the folder, the images are missing, or the machine has fewer GPUs.
-    """
-    config = read(folder.config)
-    ranks = last_ranks(read_attempts(folder.attempts, folder.metrics)) or config.launch.nproc
-    one_machine = replace(config.launch, nnodes=1, max_restarts=0, nproc=ranks)
-    config = replace(config, launch=one_machine)
-    with folder.locked():
-        prepared = prepare_run(Composed(config, {}), skipped=read_skipped(folder.skipped, config.dataset))
-        if not 0 <= step < prepared.plan.total_steps:
-            raise UserError(Problem(f"must be from 0 to {prepared.plan.total_steps - 1}", "step", step))
-        from launcher.launch.elastic import Launcher
-
-        print_changes(folder, prepared, console())
-        os.environ[REPLAY_STEP] = str(step)
-        return Launcher(
-            folder.path, prepared.devices, one_machine, TerminalView(console()), "launcher.training.replay:work"
-        ).run()
 
 
 def _folder(config: RunConfig) -> RunFolder:

@@ -15,13 +15,12 @@ from types import FrameType
 from launcher.errors import TERMINATED, one_line
 
 # Environment variables of a rank: its device, cpu or cuda; the file where the ranks of one node meet, empty on several;
-# the network interface to the other ranks; the command line; the step to replay; in JSON the cores of each rank of the
-# node, empty if it may use all; how many ranks share these cores.
+# the network interface to the other ranks; the command line; in JSON the cores of each rank of the node, empty if it
+# may use all; how many ranks share these cores.
 DEVICE = "TRAIN_DEVICE"
 STORE = "TRAIN_STORE"
 INTERFACE = "TRAIN_INTERFACE"
 COMMAND = "TRAIN_COMMAND"
-REPLAY_STEP = "TRAIN_REPLAY_STEP"
 CORES = "TRAIN_CORES"
 SHARING = "TRAIN_SHARING"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)

@@ -21,7 +21,7 @@ from launcher.locks import Held, is_leased, lock, note_holder
 from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
-_CHECKPOINT = re.compile(r"(step|replay|averages)-(\d{8,})\.pt")
+_CHECKPOINT = re.compile(r"(step|averages)-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
 _OF_A_START = {
     *("logs", "checkpoints", "lock", ".lock.lease", "run.json", "dataset.json", "skipped.json"),
@@ -68,10 +68,6 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.best = self.checkpoints / "best.pt"
         self.failure = path / "failure.txt"
-
-    def replayed(self, step: int) -> Path:
-        """Return the report of `train replay` on a step."""
-        return self.path / f"replay-{step}.json"
 
     def of_resume(self) -> list[Path]:
         """Return what a resume may read besides a checkpoint, as far as it exists; to be copied in this order."""
@@ -144,7 +140,7 @@ class RunFolder:
 
 
 def checkpoint_name(step: int, kind: str = "step") -> str:
-    """Return the file name of a checkpoint after `step` steps; kind: `replay` if the next step was not finite."""
+    """Return the file name of a checkpoint, or of the averages, after `step` steps."""
     return f"{kind}-{step:08d}.pt"
 
 

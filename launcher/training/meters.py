@@ -49,12 +49,11 @@ class AsyncRead:
 class StepReport:
     """The values of a completed step on the host.
 
-    loss: of this rank. gradient_norm: of the averaged gradients. finite: whether both are finite on all ranks.
-    requests: those of any rank at the start of the step.
+    loss: of this rank. finite: whether it and the gradients are finite on all ranks. requests: those of any rank at the
+    start of the step.
     """
 
     loss: float
-    gradient_norm: float
     finite: bool
     requests: Requests
 
@@ -76,10 +75,10 @@ class StepOutcome:
 
     def report(self) -> StepReport:
         """Return the result of the step; waits for the device to complete it, but for no later work."""
-        loss, norm, bad, _, stop, save = self.values.read()
+        loss, _, bad, _, stop, save = self.values.read()
         if bad:
             self.release()
-        return StepReport(loss, norm, not bad, Requests(bool(stop), bool(save)))
+        return StepReport(loss, not bad, Requests(bool(stop), bool(save)))
 
 
 class Stopwatch:

@@ -1,7 +1,6 @@
 """Handle steps with a non-finite loss or gradients: skip, or stop."""
 
 from dataclasses import dataclass, replace
-from shlex import quote
 
 from launcher.accelerator import has_streams
 from launcher.counts import count_of
@@ -10,8 +9,6 @@ from launcher.errors import UserError
 from launcher.rank.group import gather
 from launcher.rank.signs import Requests
 from launcher.records.metrics import NonFiniteRecord, now
-from launcher.records.run_folder import RunFolder, checkpoint_files, checkpoint_name
-from launcher.training import checkpoint
 from launcher.training.meters import StepOutcome, StepReport
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.trainer import Trainer
@@ -38,8 +35,8 @@ class NonFiniteGuard:
     those that are `_following`, and they are repeated, if it is not finite.
     """
 
-    def __init__(self, trainer: Trainer, folder: RunFolder, logger: MetricLogger):
-        self._trainer, self._folder, self._logger = trainer, folder, logger
+    def __init__(self, trainer: Trainer, logger: MetricLogger):
+        self._trainer, self._logger = trainer, logger
         self._settings = trainer.config.nonfinite
         self._previous: StepOutcome | None = None
         self._following: list[_Queued] = []
@@ -102,28 +99,17 @@ class NonFiniteGuard:
         settings, trainer, step = self._settings, self._trainer, outcome.moment.step
         trainer.skipped_in_a_row += 1
         skipped = trainer.skipped_in_a_row
-        if skipped == 1:
-            self._save_for_replay(step)
         samples = gather(outcome.indices.tolist())
         self._logger.record(NonFiniteRecord(step, now(), loss, settings.policy, samples))
         event = f"step {step}: non-finite loss or gradients (loss {loss:.4g})"
-        replay = f"inspect it with: train replay {quote(str(self._folder.path))} step={step - skipped + 1}"
+        remedy = "try a lower optimizer.lr or a longer schedule.warmup; metrics.jsonl has the samples of the step"
         if settings.policy == "stop":
-            raise UserError(f"{event} (nonfinite.policy=stop); {replay}")
+            raise UserError(f"{event} (nonfinite.policy=stop); {remedy}")
         if skipped > settings.limit:
             raise UserError(
-                f"{event} for {count_of(skipped, 'step')} in a row (nonfinite.limit={settings.limit}); "
-                f"try a lower optimizer.lr or a longer schedule.warmup; {replay}"
+                f"{event} for {count_of(skipped, 'step')} in a row (nonfinite.limit={settings.limit}); {remedy}"
             )
-        self._warn(f"{event}; skipped ({skipped} in a row, at most {settings.limit}); {replay}")
-
-    def _save_for_replay(self, step: int) -> None:
-        """Save the state before this step, which dropped steps have not changed."""
-        checkpoints, state = self._folder.checkpoints, {**self._trainer.state_dict(), "step": step}
-        if self._trainer.ranks.is_first:
-            for _, earlier in checkpoint_files(checkpoints, "replay"):
-                earlier.unlink()
-            checkpoint.save(state, checkpoints / checkpoint_name(step, "replay"))
+        self._warn(f"{event}; skipped ({skipped} in a row, at most {settings.limit})")
 
     def _warn(self, message: str) -> None:
         if self._trainer.ranks.is_first:

@@ -63,7 +63,7 @@ def work(run_folder: Path) -> bool:
                 MetricLogger(trainer, folder, resumed=state is not None) as logger,
                 Saver(folder, config.checkpoint, ranks, mirror) as saver,
             ):
-                guard = NonFiniteGuard(trainer, folder, logger)
+                guard = NonFiniteGuard(trainer, logger)
                 with explain_out_of_memory(trainer.plan):
                     finished = train(trainer, logger, saver, guard, STOP)
                 finished = finished and evaluate_held_out(trainer, logger, STOP)

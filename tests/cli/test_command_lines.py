@@ -33,7 +33,7 @@ VERBS: dict[str, list[str]] = {
 }
 OTHERS = [
     *(["ls"], ["ls", "algorithms"], ["diff", "mild", "hot"], ["completion", "bash"], ["help", "plan"], ["--version"]),
-    *(["replay", "run", "step=1"], ["eval", "run"], ["export", "run"], ["compare", "runs"], ["compare", "--published"]),
+    *(["eval", "run"], ["export", "run"], ["compare", "runs"], ["compare", "--published"]),
     *(["report", "run", "-o", "page.html"], ["report", "x" * 300, "-o", f"{'x' * 300}/a.csv"], ["compare", "x" * 300]),
     *(
         ["ablate", "--grid", f"runs={'x' * 300}"],
@@ -76,7 +76,6 @@ def nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run").mkdir()
     write(compose(["recipe=mild", "dataset=shapes"]).config, tmp_path / "run" / "config.yaml")
     for name in (
-        "launcher.launch.start.replay",
         "launcher.measure.launch.measure_steps",
         "launcher.cli.prepare._prepare",
         "launcher_lab.cli.training.Training.run",

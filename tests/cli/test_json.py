@@ -34,7 +34,6 @@ TYPED = {
     "estimate": ["estimate", *SMALL, "--seconds", "0.1"],
     "diagnose": ["diagnose", *SMALL, "--seconds", "0.1"],
     "diff A B": ["diff", "mild", "hot"],
-    "replay RUN step=N": ["replay", "runs/a", "step=3"],
     "eval RUN": ["eval", "runs/a"],
     "predict RUN IMAGES": ["predict", "runs/a", "images/train/cat/0.jpg"],
     "prepare": ["prepare", "dataset=image_folder", "dataset.path=images", "dataloader.workers=1"],

@@ -218,7 +218,6 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
     for words in (
         ["run", *run],
         ["resume", "runs/run"],
-        ["replay", "runs/run", "step=0"],
         ["estimate", *small],
         ["diagnose", *small],
         ["ablate", *small],

@@ -192,7 +192,7 @@ def start(
         MetricLogger(run, folder, resumed=state is not None) as logger,
         Saver(folder, config.checkpoint, ranks) as saver,
     ):
-        train(run, logger, saver, NonFiniteGuard(run, folder, logger), watched.stop)
+        train(run, logger, saver, NonFiniteGuard(run, logger), watched.stop)
     watched.waits = dict(WAITS.counts)
     run.loaders.close()
     return run, watched

@@ -12,7 +12,6 @@ from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint
 from launcher.training import trainer as building
 from launcher.training.trainer import build_trainer
 from tests.covering import sweep
@@ -83,7 +82,7 @@ def test_a_dropped_first_step_keeps_the_optimizer_initial(optimizer: str) -> Non
     assert all(map(torch.equal, state_of(dropping), state_of(whole)))
 
 
-def test_the_loop_continues_after_dropped_steps_and_saves_the_state_before_them(tmp_path: Path) -> None:
+def test_the_loop_continues_after_dropped_steps(tmp_path: Path) -> None:
     words = ["algorithms=[ema]", "algorithms.ema.update_interval=1ba", "schedule.warmup=0ba"]
     words += ["logger.interval=1ba", "logger.tensorboard=false", "eval_every=3ep"]
     run, whole = build(*words), build(*words)
@@ -91,9 +90,6 @@ def test_the_loop_continues_after_dropped_steps_and_saves_the_state_before_them(
     folder = RunFolder(tmp_path)
     train_all(run, folder)
     losses = steps(whole, BAD)
-    state = checkpoint.load(folder.checkpoints / f"replay-{BAD:08}.pt")
-    assert state["step"] == BAD
-    assert all(map(torch.equal, tensors(state["model"]), tensors(whole.state_dict()["model"])))
     whole.next_step = BAD + 2
     losses += [float("nan")] * 2 + steps(whole, whole.plan.total_steps - whole.next_step)
     assert all(map(torch.equal, state_of(run), state_of(whole)))

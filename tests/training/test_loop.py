@@ -25,7 +25,7 @@ from tests.two_ranks import on_two_ranks
 
 def trained(run: Trainer, folder: RunFolder, stop: StopFlag, *, resumed: bool) -> bool:
     with MetricLogger(run, folder, resumed=resumed) as logger, Saver(folder, run.config.checkpoint, run.ranks) as saver:
-        finished = loop.train(run, logger, saver, NonFiniteGuard(run, folder, logger), stop)
+        finished = loop.train(run, logger, saver, NonFiniteGuard(run, logger), stop)
         logger.log_end(finished=finished)
     return finished
 

@@ -11,7 +11,7 @@ from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint, nonfinite
+from launcher.training import nonfinite
 from launcher.training import trainer as building
 from launcher.training.callbacks import Callbacks
 from launcher.training.meters import StepOutcome
@@ -19,7 +19,7 @@ from launcher.training.step import TrainStep
 from launcher.training.trainer import Trainer, build_trainer
 from tests.covering import sweep
 from tests.networks import tiny
-from tests.trainers import EARLY, assert_same_state, build, make_nan, same_bits, small_config, tensors, train_all
+from tests.trainers import EARLY, assert_same_state, build, make_nan, small_config, train_all
 from tests.two_ranks import on_two_ranks
 
 # Two epochs of eight steps.
@@ -58,16 +58,6 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
     return [{key: row[key] for key in row if key != "time" and "second" not in key} for row in rows]
 
 
-def before_bad(folder: Path) -> list[Any]:
-    """Return the steps and tensors of the checkpoints for a replay."""
-    states = [checkpoint.load(file) for file in sorted(folder.glob("checkpoints/replay-*.pt"))]
-    # note: the learning rates there are those of the last queued step, which every step sets
-    parts = [
-        [s["step"], s["model"], s["optimizer"]["state"], s["algorithms"], s["line_meter"]["losses"]] for s in states
-    ]
-    return [parts[0][0], *tensors(parts)]
-
-
 FREEZING = ["algorithms.layer_freezing.start=0.0", "algorithms.layer_freezing.final_fraction=0.9"]
 CASES = [
     ["algorithms=[ema,sam,mixup]", *EARLY["ema"], *EARLY["sam"]],
@@ -90,13 +80,11 @@ def test_steps_after_bad_ones_are_repeated_to_the_same_bits_and_records(
         bad = [number for number in BAD if number < run.plan.total_steps]
         make_nan(run, *bad)
         taken = trained(run, folder, ahead)
-        results.append((run, rows_of(folder), before_bad(folder), taken))
-    (one, rows, (step, *states), taken), (two, own_rows, (own_step, *own_states), own_taken) = results
+        results.append((run, rows_of(folder), taken))
+    (one, rows, taken), (two, own_rows, own_taken) = results
     assert_same_state(two, one)
     assert own_rows == rows
     assert [row["step"] for row in rows if row["kind"] == "nonfinite"] == bad
-    assert own_step == step
-    assert all(map(same_bits, own_states, states))
     assert len(own_taken) > len(taken) > run.plan.total_steps
 
 

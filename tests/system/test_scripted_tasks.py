@@ -1,4 +1,4 @@
-"""Twenty tasks, each done by a script that reads only the JSON of the command."""
+"""Tasks, each done by a script that reads only the JSON of the command."""
 
 import json
 import shlex
@@ -193,13 +193,6 @@ def search_a_learning_rate_and_train_the_best(script: Script) -> None:
     script.document(*(word for word in runs[0]["words"] if not word.startswith(("run_name=", "runs="))))
 
 
-def repeat_the_step_with_the_largest_loss(script: Script) -> None:
-    rows = map(json.loads, (script.folder / "runs/first/metrics.jsonl").read_text().splitlines())
-    step = max((row for row in rows if row["kind"] == "train"), key=lambda row: row["loss"])["step"] - 1
-    replayed = script.document("replay", "runs/first", f"step={step}")
-    assert all(rank["finite"] and len(rank["indices"]) == 16 for rank in replayed["ranks"])
-
-
 TASKS: list[Callable[[Script], None]] = [
     resume_the_newest_run_with_twice_the_epochs,
     find_the_recipe_that_reaches_78_percent_for_the_least_money_on_spot,
@@ -220,7 +213,6 @@ TASKS: list[Callable[[Script], None]] = [
     try_every_optimizer_on_a_recipe,
     write_a_job_for_slurm,
     search_a_learning_rate_and_train_the_best,
-    repeat_the_step_with_the_largest_loss,
 ]
 
 
