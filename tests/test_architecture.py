@@ -160,7 +160,6 @@ INVALID = [
     (["dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
     (["launch=cpu", "batch_size=5000"], "batch_size=5000"),
     (["estimate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
-    (["diagnose", "launch=cpu", "batch_size=5000"], "batch_size=5000"),
     (["ablate", "dataset=imagenet", "dataset.path=/nowhere"], "dataset.path=/nowhere: not a folder"),
     (["resume", "RUN", "nope=1"], "nope=1"),
     (["resume", "RUN", "launch.nnodes=0"], "launch.nnodes=0"),

@@ -34,7 +34,7 @@ from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
 # The verbs that prepare one run, so what they see of its images is not seen again.
-_PREPARED = ("run", "plan", "estimate", "diagnose", "submit", "look")
+_PREPARED = ("run", "plan", "estimate", "submit", "look")
 # What the number and size of the images set besides the recipe, and why.
 _OF_IMAGES = {
     "epochs": "",

@@ -1,7 +1,7 @@
-"""`train estimate`: estimate a run's time and cost from a few seconds of its real steps."""
+"""`train estimate`: estimate a run's time, cost and bottleneck from a few seconds of its real steps."""
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 
 from rich.table import Table
@@ -13,8 +13,8 @@ from launcher.config.schema import Hardware
 from launcher.config.tasks import TaskConfig
 from launcher.console import console, facts, print_json, table, verbatim
 from launcher.counts import count_of
-from launcher.measure.estimate import CONFIDENCE, Estimate, Measurement, Price, SizeCost, estimate, prices
-from launcher.plan.plan import Plan
+from launcher.measure.diagnosis import Bound, Diagnosis, diagnose
+from launcher.measure.estimate import CONFIDENCE, Estimate, Price, SizeCost, estimate, prices
 from launcher.records.progress import duration
 from launcher.records.summary import save_estimate
 
@@ -39,30 +39,27 @@ def seconds(text: str) -> float:
     return value
 
 
-def measured_here(arguments: argparse.Namespace) -> tuple[Plan, Measurement]:
-    """Return the plan of a command line's run, and its parts measured on this machine."""
+def main(arguments: argparse.Namespace) -> int:
     composed = arguments.composed or compose(arguments.overrides)
     from launcher.measure.launch import measure_steps, prepare_here
 
     prepared = prepare_here(composed)
-    return prepared.plan, measure_steps(prepared, arguments.seconds)
-
-
-def main(arguments: argparse.Namespace) -> int:
-    plan, measured = measured_here(arguments)
-    result = estimate(plan, measured)
+    plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
+    result, diagnosis = estimate(plan, measured), diagnose(plan, measured)
     offers = prices(result, hardware(plan.config.hardware, measured.device))
     machine = {"device": measured.device, "processes": measured.world_size}
     steps = [asdict(step) for step in measured.steps]
     path = save_estimate(plan.config, {"config": as_mapping(plan.config), **machine, "steps": steps, **asdict(result)})
     if arguments.json:
-        print_json({**machine, **asdict(result), "prices": list(map(asdict, offers))})
+        print_json({**machine, **asdict(result), **asdict(diagnosis), "prices": list(map(asdict, offers))})
         return 0
     out = console()
     task = plan.config.task
     out.print(_times(result, task))
-    columns = size_columns(task)
-    out.print(table(*columns, numbers=columns, rows=size_rows(result.sizes)))
+    columns = (task.view_title, "steps", "step alone", "loading alone", "together")
+    out.print(table(*columns, "bound", numbers=columns, rows=_size_rows(result.sizes, diagnosis.bounds)))
+    for line in _lines(diagnosis):
+        out.print(verbatim(line))
     out.print(_prices(offers) if offers else "no price; set hardware.price_per_hour=2.5, or see train ls hardware")
     where = f"{measured.world_size} x {measured.device}"
     out.print(verbatim(f"measured on {where}; saved in {path}, with which the summary of the run compares its times"))
@@ -88,16 +85,17 @@ def _times(result: Estimate, task: TaskConfig) -> Table:
     )
 
 
-def size_columns(task: TaskConfig) -> tuple[str, ...]:
-    """Return the titles of the cells of `size_rows`."""
-    return task.view_title, "steps", "step alone", "loading alone", "together"
-
-
-def size_rows(sizes: Iterable[SizeCost]) -> Iterator[tuple[str, ...]]:
-    """Yield the cells of `size_columns` for each view."""
-    for cost in sizes:
+def _size_rows(sizes: list[SizeCost], bounds: list[Bound]) -> Iterator[tuple[str, ...]]:
+    for cost, bound in zip(sizes, bounds, strict=True):
         times = (cost.step_seconds, cost.load_seconds, cost.both_seconds)
-        yield str(cost.view), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times)
+        yield str(cost.view), f"{cost.steps:,}", *(f"{1000 * time:,.1f} ms" for time in times), bound
+
+
+def _lines(diagnosis: Diagnosis) -> Iterator[str]:
+    """Yield what bounds all steps of the run, and what to change."""
+    yield f"bottleneck: {diagnosis.bound}; {diagnosis.gain:.0%} of the time saved if loading were free"
+    for line in diagnosis.advice or ["data loading needs no change"]:
+        yield f"- {line}"
 
 
 def _prices(offers: list[Price]) -> Table:

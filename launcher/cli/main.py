@@ -38,8 +38,7 @@ VERBS = {
     "show": "print the resolved config of a command line",
     "schema": "print the JSON Schema of a run's config: keys, types, bounds, options, descriptions",
     "plan": "show what a run will do: steps, learning rate, image size, order of algorithms",
-    "estimate": "estimate a run's time and cost from a few seconds of its real steps",
-    "diagnose": "find the bottleneck of a run on this machine (data, transfer or step), and what to change",
+    "estimate": "estimate a run's time, cost and bottleneck (data, transfer or step) from seconds of its steps",
     "diff": "compare the configs of two recipes or run folders",
     "resume": "resume a run from its newest checkpoint",
     "eval": "evaluate a run's newest checkpoint, also on other images, and class by class",
@@ -58,7 +57,7 @@ for _added in registered(plugins.VERBS).values():
         _MODULES.setdefault(_verb, _module)
 
 # The verbs whose words are of one run; without words the last ones are of none. FFCV files are alike for all recipes.
-_OF_A_RUN = ("run", "plan", "show", "estimate", "diagnose", "submit")
+_OF_A_RUN = ("run", "plan", "show", "estimate", "submit")
 _OF_WORDS = ("look", "doctor")
 
 _EXAMPLES = """examples:

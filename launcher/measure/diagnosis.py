@@ -20,7 +20,7 @@ from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import splits
 from launcher.data.sources.reading import read
 from launcher.data.split import Split
-from launcher.measure.estimate import Measurement, SizeCost, competition, mean_sizes, sizes_by_round
+from launcher.measure.estimate import Measurement, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
@@ -35,18 +35,14 @@ _SAMPLE = 200
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Seconds of the run's steps: loading alone, copies alone, steps alone, and as they run together.
+    """What bounds the steps of a run, and what to change.
 
-    `bound` is the longest part; `gain` is the fraction of the time that a loader without cost would save.
+    `bound` is the longest part of all steps, `bounds` that at each size; `gain` is the fraction of the time that a
+    loader without cost would save.
     """
 
     bound: Bound
-    load_seconds: float
-    transfer_seconds: float
-    step_seconds: float
-    both_seconds: float
     gain: float
-    sizes: list[SizeCost]
     bounds: list[Bound]
     advice: list[str]
 
@@ -62,12 +58,7 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
     gain = max(0.0, 1 - step / both)
     return Diagnosis(
         bound=bound,
-        load_seconds=load,
-        transfer_seconds=transfer * plan.total_steps,
-        step_seconds=step,
-        both_seconds=both,
         gain=gain,
-        sizes=sizes,
         bounds=[bound_of(size.load_seconds, transfer, size.step_seconds) for size in sizes],
         advice=advice(plan.config, bound, gain, competition(step, load, both), measured),
     )

@@ -101,7 +101,7 @@ class MetricLogger:
         waited = statistics.median_low(means.waits) * means.steps if means.waits else means.waited
         share = self._data_waits.add(means.seconds, waited)
         if share is not None:
-            text = f"training waits for its data {share:.0%} of the time; find what to change by train diagnose"
+            text = f"training waits for its data {share:.0%} of the time; find what to change by train estimate"
             self.record(metrics.WarningRecord(done, metrics.now(), "slow data", text))
             if self._trainer.ranks.is_first:
                 print(f"warning: {text}", flush=True)

@@ -25,7 +25,7 @@ LINES = int(os.environ.get("COMMAND_LINES", "250"))
 FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
 SHAPES = ["recipe=mild", "dataset=shapes", "model=resnet18", "launch=cpu", "batch_size=64"]
 VERBS: dict[str, list[str]] = {
-    **dict.fromkeys(("", "run", "show", "plan", "estimate", "diagnose", "prepare", "doctor"), SHAPES),
+    **dict.fromkeys(("", "run", "show", "plan", "estimate", "prepare", "doctor"), SHAPES),
     "ablate": [*SHAPES, "algorithms=[]", "--grid"],
     "curve": [*SHAPES, "epochs=3,6"],
     "submit": ["--slurm", *SHAPES, "launch.nproc=1"],

@@ -32,7 +32,6 @@ TYPED = {
     "plan": ["plan", *SMALL],
     "plan --on MACHINE": ["plan", "recipe=mild", "--on", "p4d_24xlarge"],
     "estimate": ["estimate", *SMALL, "--seconds", "0.1"],
-    "diagnose": ["diagnose", *SMALL, "--seconds", "0.1"],
     "diff A B": ["diff", "mild", "hot"],
     "eval RUN": ["eval", "runs/a"],
     "predict RUN IMAGES": ["predict", "runs/a", "images/train/cat/0.jpg"],

@@ -125,6 +125,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("auto dataset=shapes budget=5min", "no such key; type stop.minutes=5, which trains the epochs that fit"),
         ("plan hot --on all budget=25usd", "or train plan --budget 25usd"),
         ("replay runs/a step=3", "replay is gone since version 0.3, and metrics.jsonl has the samples of steps"),
+        ("diagnose hot", "type train estimate, which prints the bottleneck and what to change"),
         ("hot heartbeat=run.json", "no such key; type logger=prometheus, which writes metrics.prom"),
         ("hot logger=trackio", "no such logger; one of: jsonl, mlflow"),
     ],

@@ -145,7 +145,6 @@ def test_verbs_use_a_trained_run(images: Path, device: torch.device, train: Cold
         ["export", "runs/run", "-o", "exported"],
         ["doctor"],
         ["estimate", *words[:-2]],
-        ["diagnose", *words[:-2]],
     ):
         output = train(*verb).stdout
         assert output

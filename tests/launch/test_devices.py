@@ -219,7 +219,6 @@ def test_every_verb_passes_the_chosen_devices_to_the_launcher(
         ["run", *run],
         ["resume", "runs/run"],
         ["estimate", *small],
-        ["diagnose", *small],
         ["ablate", *small],
     ):
         chosen.clear()

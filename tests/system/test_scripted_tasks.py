@@ -121,7 +121,7 @@ def estimate_the_time_of_a_run_here(script: Script) -> None:
 
 
 def find_the_bottleneck_and_what_to_change(script: Script) -> None:
-    found = script.document("diagnose", *SMALL, "--seconds", "0.1")
+    found = script.document("estimate", *SMALL, "--seconds", "0.1")
     assert found["bound"] in found["bounds"] + ["data", "transfer", "step"]
 
 

@@ -1,6 +1,7 @@
 """The verbs that measure or tune, as real commands on a few small images."""
 
 import json
+import re
 
 import pytest
 
@@ -68,11 +69,15 @@ def test_two_ranks_are_measured_together(train: Train) -> None:
     assert 0 < shown["training"]["seconds"] < shown["wall"]["seconds"]
 
 
-def test_diagnose_and_ablate_report_the_parts(here: Here) -> None:
+def test_an_estimate_has_the_bottleneck_and_what_to_change(here: Here) -> None:
+    lines = here("estimate", *SMALL, "--seconds", "0.1").stdout.splitlines()
+    (number,) = [number for number, line in enumerate(lines) if line.startswith("bottleneck: ")]
+    assert re.fullmatch(r"bottleneck: (data|step); \d+% of the time saved if loading were free", lines[number])
+    assert lines[number + 1].startswith("- ")
+
+
+def test_ablate_reports_the_parts(here: Here) -> None:
     short = [*SMALL, "--seconds", "0.1", "--json"]
-    diagnosis = json.loads(here("diagnose", *short).stdout)
-    assert diagnosis["bound"] in ("data", "step")
-    assert diagnosis["both_seconds"] > 0
     split = {row["part"]: row for row in json.loads(here("ablate", *short).stdout)["split"]}
     assert split.keys() >= {"data", "transfer", "forward", "backward", "optimizer", "ema"}
     assert sum(row["share"] for row in split.values()) == pytest.approx(1.0)

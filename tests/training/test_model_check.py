@@ -122,9 +122,9 @@ def test_a_batch_norm_that_gets_a_single_value_is_refused() -> None:
     assert refused(VIT, "model.img_size=64", "batch_size=1") == []
 
 
-def test_plan_estimate_diagnose_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
+def test_plan_estimate_and_training_refuse_before_they_write(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for verb in (["plan"], ["estimate"], ["diagnose"], []):
+    for verb in (["plan"], ["estimate"], []):
         code, output, errors = execute(*verb, *SHAPES, "recipe=none", VIT, "model.img_size=64", "algorithms=[blurpool]")
         assert (code, output) == (2, "")
         assert errors.startswith("error: algorithms.blurpool=on")
