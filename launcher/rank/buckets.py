@@ -74,16 +74,9 @@ class GradientBuckets:
         # Per bucket, how many gradients are not complete; empty outside of a backward pass that averages.
         self._missing: list[int] = []
         self._works: list[dist.Work] = []
-        self._numbers = {one: number for number, group in enumerate(groups) for one in group}
-        for parameter, number in self._numbers.items():
-            parameter.register_post_accumulate_grad_hook(partial(self._complete, number))
-
-    def split(self, weights: Sequence[Tensor]) -> list[list[Tensor]]:
-        """Group weights by bucket."""
-        groups: dict[int | None, list[Tensor]] = {}
-        for weight in weights:
-            groups.setdefault(self._numbers.get(weight), []).append(weight)  # type: ignore[call-overload]
-        return list(groups.values())
+        for number, group in enumerate(groups):
+            for parameter in group:
+                parameter.register_post_accumulate_grad_hook(partial(self._complete, number))
 
     @contextmanager
     def averaging(self) -> Iterator[None]:

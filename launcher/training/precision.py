@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from launcher.accelerator import has_streams, interface
 from launcher.config.schema import RunConfig
@@ -27,60 +25,9 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
-    def copies(
-        self, model: nn.Module, split: Callable[[list[Tensor]], list[list[Tensor]]] = lambda weights: [weights]
-    ) -> dict[str, Tensor]:
-        """Return by name the weights that autocast would cast one by one, cast in few launches; the bits are equal.
-
-        split: into groups; the gradients of a group are cast together as soon as all are there.
-        """
-        names: dict[Tensor, str] = {
-            weight: f"{prefix}.{name}".lstrip(".")
-            for prefix, layer in model.named_modules()
-            # note: layers of other packages may compute with their weights in float32
-            if isinstance(layer, nn.Conv2d | nn.Linear)
-            and type(layer).__module__.startswith(("torch.nn.", "launcher."))
-            for name, weight in layer.named_parameters(recurse=False)
-            if weight.requires_grad
-        }
-        groups = split([*names])
-        return {
-            names[weight]: copy
-            for group in groups
-            for weight, copy in zip(group, _cast(group, self.dtype), strict=True)
-        }
-
     def scaler(self) -> LossScaler:
         """Return a loss scaler, which is only enabled for float16."""
         return LossScaler(self.device_type, enabled=self.dtype == torch.float16)
-
-
-class _Cast(torch.autograd.Function):
-    @staticmethod
-    def forward(context: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-        context.set_materialize_grads(False)
-        context.dtype = tensors[0].dtype
-        return tuple(_copies(tensors, dtype))
-
-    @staticmethod
-    def backward(context: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        copies = iter(_copies([one for one in gradients if one is not None], context.dtype))
-        return None, *(None if one is None else next(copies) for one in gradients)
-
-
-def _cast(tensors: Sequence[Tensor], dtype: torch.dtype) -> Sequence[Tensor]:
-    """Cast tensors of one dtype, and in the backward pass their gradients back, both in few launches."""
-    copies: Sequence[Tensor] = _Cast.apply(dtype, *tensors)
-    if node := copies[0].grad_fn:
-        # note: else autograd leaves what the forward pass did first, as these casts, to the end
-        node._set_sequence_nr(torch.iinfo(torch.int64).max)  # type: ignore[attr-defined]
-    return copies
-
-
-def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, list(tensors))
-    return copies
 
 
 class LossScaler(torch.amp.GradScaler):

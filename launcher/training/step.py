@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 
 from launcher.accelerator import has_streams, skips_by_flag
@@ -31,12 +30,7 @@ from launcher.training.precision import Precision
 
 
 class Objective(nn.Module):
-    """Computes the mean loss [] of prepared inputs [B, ...] and their targets, with the model in autocast.
-
-    `copies` may cast weights by name before the forward pass, in fewer launches but by more work of the host.
-    """
-
-    copies: Callable[[nn.Module], dict[str, Tensor]] | None = None
+    """Computes the mean loss [] of prepared inputs [B, ...] and their targets, with the model in autocast."""
 
     def __init__(self, model: nn.Module, loss: Loss, autocast: Callable[[], AbstractContextManager[object]]):
         super().__init__()
@@ -44,9 +38,7 @@ class Objective(nn.Module):
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         with self.autocast():
-            outputs = (
-                functional_call(self.model, self.copies(self.model), inputs) if self.copies else self.model(inputs)
-            )
+            outputs = self.model(inputs)
         return self.loss(outputs, targets)
 
 
@@ -197,15 +189,12 @@ class TrainStep:
         return replace(batch, inputs=inputs, targets=targets)
 
     def capture(self, captured: CapturedSteps) -> None:
-        """Train by CUDA graphs from now on; in a graph a cast of all weights at once costs the host nothing."""
+        """Train by CUDA graphs from now on."""
         self.captured = captured
         # note: NCCL requires that all ranks capture a collective, or none
         captured.can_reduce = self.buckets is not None and self.engine.alike_on_ranks
         if self.engine.can_repeat_changes:
             self.engine.apply = self._change_by_graphs
-        if self.plan.config.compile == "off" and self.precision.dtype != torch.float32:
-            copies = self.precision.copies
-            self.objective.copies = partial(copies, split=self.buckets.split) if self.buckets else copies
 
     def release(self) -> None:
         """Apply steps again after one that was not finite."""
