@@ -28,8 +28,6 @@ COPY --from=build /opt/train /opt/train
 ENV PATH=/opt/train/.venv/bin:$PATH
 # the default of dataset.path; in the working folder /, `runs` is /runs
 ENV TRAIN_DATA=/data
-# its messages name build arguments in place of pip
-ENV TRAIN_IMAGE=1
 # caches, those of compile=on too, for any user
 ENV HOME=/tmp
 ENV USER=train

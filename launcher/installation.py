@@ -1,68 +1,31 @@
-"""This installation (checkout, wheel or image): how to add packages to it, and addresses of its pages."""
+"""How to add packages, and the addresses of the project and its pages."""
 
-import os
 import re
-import shlex
-import sys
 import tomllib
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
-from typing import NamedTuple
 
 from launcher import paths
 from launcher.errors import Problem, UserError
 
-DISTRIBUTION = "train-launcher"
-# Set in the project's image.
-IMAGE = "TRAIN_IMAGE"
-# These have no wheels; a checkout builds them.
-_BUILT = ("ffcv", "pillow-simd")
-
-
-class Project(NamedTuple):
-    """The address of the project's repository, and the requirements of each extra and package."""
-
-    repository: str
-    requirements: dict[str, list[str]]
+_DISTRIBUTION = "train-launcher"
 
 
 @cache
-def project() -> Project:
-    """Read the project's own metadata."""
+def repository() -> str:
+    """Return the address of the project's repository, of its own metadata."""
     if paths.CHECKOUT:
         # note: the metadata of a checkout are as old as its last installation
         file = tomllib.loads((paths.CHECKOUT / "pyproject.toml").read_text())
-        values, repository = file["project"], file["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"]
-        return Project(repository, _by_name(values["dependencies"], values["optional-dependencies"]))
-    facts = metadata.metadata(DISTRIBUTION)
-    urls = dict(text.split(", ", 1) for text in facts.get_all("Project-URL") or [])
-    always: list[str] = []
-    extras: dict[str, list[str]] = {}
-    for text in metadata.requires(DISTRIBUTION) or []:
-        requirement, _, marker = text.partition(";")
-        extra = re.search(r"extra == ['\"](.+?)['\"]", marker)
-        (extras.setdefault(extra[1], []) if extra else always).append(requirement.strip())
-    return Project(urls["Repository"], _by_name(always, extras))
+        return str(file["tool"]["hatch"]["metadata"]["hooks"]["custom"]["repository"])
+    project_urls: list[str] = metadata.metadata(_DISTRIBUTION).get_all("Project-URL") or []
+    return dict(text.split(", ", 1) for text in project_urls)["Repository"]
 
 
-def _by_name(always: list[str], extras: dict[str, list[str]]) -> dict[str, list[str]]:
-    every = [*always, *(text for texts in extras.values() for text in texts)]
-    return {re.split(r"[<>=!~\[ ]", text)[0]: [text] for text in every} | extras
-
-
-def how_to_add(*names: str) -> str:
-    """Return the command that adds packages to this installation; an extra's name stands for its packages."""
-    if paths.CHECKOUT and {*names} <= {*_BUILT}:
-        return f"make -C {shlex.quote(str(paths.CHECKOUT))} setup-originals"
-    requirements = [text for name in names for text in project().requirements.get(name, [name])]
-    if IMAGE in os.environ:
-        return f"docker build --build-arg PACKAGES={shlex.quote(' '.join(requirements))} -t train ."
-    program = shlex.quote(sys.executable)
-    # note: to look for the module would make a later import of setuptools fail, as in torch.compile
-    has_pip = any(metadata.distributions(name="pip"))
-    pip = f"{program} -m pip install" if has_pip else f"uv pip install --python {program}"
-    return f"{pip} {shlex.join(requirements)}"
+def how_to_add(*packages: str) -> str:
+    """Return the command that installs packages."""
+    return f"pip install {' '.join(packages)}"
 
 
 def check_installed(logger: str, module: str, package: str) -> None:
@@ -94,9 +57,9 @@ def how_to_open(url: str) -> str:
 
 def page(name: str, heading: str = "") -> str:
     """Return the address of a page of the documentation."""
-    return f"{project().repository}/blob/main/docs/{name}.md{heading and '#'}{heading}"
+    return f"{repository()}/blob/main/docs/{name}.md{heading and '#'}{heading}"
 
 
 def absolute_links(text: str) -> str:
     """Return a page of the repository's top folder with the addresses of the files that it links."""
-    return re.sub(r"\]\((?!https?:|#)", f"]({project().repository}/blob/main/", text)
+    return re.sub(r"\]\((?!https?:|#)", f"]({repository()}/blob/main/", text)

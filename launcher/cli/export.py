@@ -74,4 +74,4 @@ def main(arguments: argparse.Namespace) -> int:
 def check_onnx(arguments: argparse.Namespace) -> None:
     """Raise UserError if `--onnx` lacks a package."""
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
-        raise UserError(f"--onnx needs {' and '.join(missing)}; run {how_to_add('onnx')}")
+        raise UserError(f"--onnx needs {' and '.join(missing)}; run {how_to_add(*missing)}")

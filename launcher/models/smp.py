@@ -54,7 +54,8 @@ class SmpModel(ModelConfig):
 
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
         if importlib.util.find_spec(_PACKAGE) is None:
-            message = f"needs the package segmentation-models-pytorch, which is not installed; run {how_to_add('smp')}"
+            name = "segmentation-models-pytorch"
+            message = f"needs the package {name}, which is not installed; run {how_to_add(name)}"
             yield Problem(message, "model", self.name)
         if self.checkpointing == "on":
             yield Problem("is not offered by its networks; set model.checkpointing=off", "model.checkpointing", "on")

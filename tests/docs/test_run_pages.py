@@ -17,7 +17,7 @@ from torchvision.models import ResNet50_Weights
 
 from launcher.config.resolved import read
 from launcher.errors import INTERRUPTED
-from launcher.installation import project
+from launcher.installation import repository
 from tests.forked import Command, fork_checks
 from tests.images import write_images
 from tests.networks import tiny, use_tiny_of_torchvision
@@ -32,7 +32,7 @@ TINY += ["dataset.native_size=32", "epochs=1", "schedule.dilate=1", "schedule.wa
 
 
 def test_the_clone_command_has_the_address_of_the_project() -> None:
-    assert re.findall(r"git clone (\S+)", README.read_text()) == [f"{project().repository}.git"]
+    assert re.findall(r"git clone (\S+)", README.read_text()) == [f"{repository()}.git"]
 
 
 @pytest.mark.system

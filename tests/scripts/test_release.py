@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from launcher import __version__
-from launcher.installation import project
+from launcher.installation import repository
 from tests.wheels import ROOT
 
 REAL = "https://code.test/train-launcher"
@@ -37,7 +37,7 @@ def checkout(tmp_path: Path) -> Path:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, folder / name)
     for name in ("pyproject.toml", "CITATION.cff", "README.md"):
-        (folder / name).write_text((folder / name).read_text().replace(project().repository, REAL))
+        (folder / name).write_text((folder / name).read_text().replace(repository(), REAL))
     git(folder, "init", "-q")
     git(folder, "add", "-A")
     git(folder, "commit", "-qm", "a release")
@@ -115,6 +115,6 @@ def edit(folder: Path, name: str, old: str, new: str) -> None:
 
 def test_version_and_address_are_the_same_everywhere() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["repository-code"] == project().repository
+    assert citation["repository-code"] == repository()
     wrong = runpy.run_path(str(ROOT / "scripts" / "release.py"))["problems"](__version__)
     assert not [text for text in wrong if text.startswith(("CHANGELOG", "CITATION"))]

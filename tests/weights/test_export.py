@@ -294,6 +294,7 @@ def test_the_error_for_missing_onnx_packages_has_the_install_command(
 ) -> None:
     folder = finished(tmp_path)
     monkeypatch.setattr("launcher.cli.export.find_spec", lambda name: None if name.startswith("onnx") else object())
-    assert f"onnx and onnxscript and onnxruntime; run {how_to_add('onnx')}" in refused_command(
-        "export", str(folder.path), "--onnx"
+    assert (
+        f"onnx and onnxscript and onnxruntime; run {how_to_add('onnx', 'onnxscript', 'onnxruntime')}"
+        in refused_command("export", str(folder.path), "--onnx")
     )
