@@ -239,14 +239,6 @@ def results(run: Path) -> list[tuple[object, ...]]:
     return [tuple(row.get(key) for key in keys) for row in rows if row["kind"] in ("train", "eval", "epoch")]
 
 
-def killed_and_resumed(train: Train, words: Sequence[str], step: int) -> tuple[Path, Path]:
-    """Return a whole run, and one of the same words that was killed after a step and resumed."""
-    whole = train.folder / "runs" / "whole"
-    shutil.rmtree(whole, ignore_errors=True)
-    train(*words, "run_name=whole")
-    return whole, resumed_after_kill(train, words, step)
-
-
 def resumed_after_kill(train: Train, words: Sequence[str], step: int, later: float = 0.0) -> Path:
     """Return a run whose processes were all killed some seconds after a step, and that resumed."""
     run = train.folder / "runs" / "killed"

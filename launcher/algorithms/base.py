@@ -161,10 +161,6 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
         """Return the state dict to evaluate and export, or None for the model's."""
         return None
 
-    def snapshot(self) -> dict[str, Any] | None:
-        """Return averages of which the run keeps files, by `launcher.weights.lengths`; None without any."""
-        return None
-
     def state_dict(self) -> dict[str, Any]:
         """Return the state between steps for checkpoints: only tensors, numbers and strings."""
         return {}

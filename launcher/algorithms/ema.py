@@ -1,7 +1,4 @@
-"""Exponential moving average of the weights (Polyak & Juditsky 1992), which is evaluated and saved.
-
-Snapshots of two averages by powers of time (Karras et al. 2024) give one of any length after the run.
-"""
+"""Exponential moving average of the weights (Polyak & Juditsky 1992), which is evaluated and saved."""
 
 from __future__ import annotations
 
@@ -11,14 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic.dataclasses import dataclass
 
-from launcher import power_averages
 from launcher.accelerator import widest
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
-from launcher.errors import Problem
 from launcher.foreach import Snapshot, by_dtype
 from launcher.later import nn, no_grad, torch
 
@@ -34,19 +29,9 @@ _FIRST_UPDATES = 10
 class EMAConfig(AlgorithmConfig, change_model=60, after_step=10, evaluation_weights=10):
     half_life: Annotated[Duration, Within(0.05)]
     update_interval: Annotated[Duration, Within(0.01)]
-    snapshots: Duration | None
-
-    @property
-    def snapshot_interval(self) -> str | None:
-        return self.snapshots
 
     def acts_at(self, plan: RunPlan, step: int) -> int:
         return (step + 1) % plan.every(self.update_interval) == 0
-
-    def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if self.snapshots is not None and plan.every(self.snapshots) < plan.every(self.update_interval):
-            message = f"must be at least algorithms.ema.update_interval={self.update_interval}; set a longer one"
-            yield Problem(message, "snapshots", self.snapshots)
 
     def notes(self, plan: RunPlan) -> Iterator[str]:
         first = plan.every(self.update_interval)
@@ -85,22 +70,14 @@ class Averaging(Algorithm[AveragingT]):
         # note: counts on the device, where steps are dropped
         device = next(model.parameters()).device
         self._count = torch.zeros((), dtype=widest(device), device=device)
-        self._snapshot = Snapshot(self.tensors())
+        self._snapshot = Snapshot([*self._average.values(), self._count])
 
     def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
         if self.values.acts_at(self.context.plan, moment.step):
             self._snapshot.take()
-            self.update(model.state_dict(), moment.step)
+            update_average(self._average, model.state_dict(), self.rate(moment.step))
             self._count += 1
             self._snapshot.restore_unless(applied)
-
-    def tensors(self) -> list[Tensor]:
-        """Return what an update changes."""
-        return [*self._average.values(), self._count]
-
-    def update(self, weights: dict[str, Tensor], step: int) -> None:
-        """Add the weights after a step."""
-        update_average(self._average, weights, self.rate(step))
 
     @abstractmethod
     def rate(self, step: int) -> float | Tensor:
@@ -121,47 +98,12 @@ class Averaging(Algorithm[AveragingT]):
 class EMA(Averaging[EMAConfig]):
     """Averages every `update_interval`, from the weights of the first update on, without bias correction."""
 
-    def change_model(self, model: nn.Module) -> None:
-        lengths = power_averages.LENGTHS if self.values.snapshots else ()
-        self._of_length = {length: copied(model) for length in lengths}
-        # note: the step of the averages, on the device as well
-        self._updated = torch.zeros((), dtype=torch.int64, device=next(model.parameters()).device)
-        super().change_model(model)
-
-    def tensors(self) -> list[Tensor]:
-        of_length = [tensor for average in self._of_length.values() for tensor in average.values()]
-        return [*super().tensors(), *of_length, *([self._updated] if of_length else [])]
-
-    def update(self, weights: dict[str, Tensor], step: int) -> None:
-        super().update(weights, step)
-        interval = self.context.plan.every(self.values.update_interval)
-        for length, average in self._of_length.items():
-            update_average(average, weights, power_averages.rate(length, step + 1, interval))
-            self._updated.fill_(step + 1)
-
     def rate(self, step: int) -> float | Tensor:
         plan = self.context.plan
         interval = plan.every(self.values.update_interval)
         rate = 1 - decay(max(1, plan.steps(self.values.half_life)), interval)
         # note: whether the first updates are dropped is decided on the device
         return rate if step >= _FIRST_UPDATES * interval else torch.where(self._count > 0, rate, 1.0)
-
-    def snapshot(self) -> dict[str, Any] | None:
-        if not (self._of_length and self._updated):
-            return None
-        return {"step": int(self._updated), "lengths": [*self._of_length], "averages": [*self._of_length.values()]}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "snapshot": self.snapshot()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        # note: older checkpoints have none
-        if (saved := state.get("snapshot")) is not None:
-            self._updated.fill_(saved["step"])
-            for average, tensors in zip(self._of_length.values(), saved["averages"], strict=True):
-                for name, tensor in tensors.items():
-                    average[name].copy_(tensor)
 
 
 def copied(model: nn.Module) -> dict[str, Tensor]:

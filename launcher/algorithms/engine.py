@@ -180,10 +180,6 @@ class Engine:
                 return weights
         return None
 
-    def snapshot(self) -> dict[str, Any] | None:
-        """Return the averages of an algorithm of which the run keeps files, if any."""
-        return next(filter(None, (algorithm.snapshot() for algorithm in self.active.values())), None)
-
     def state_dict(self) -> dict[str, Any]:
         return {name: algorithm.state_dict() for name, algorithm in self.active.items()}
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import page, plugins, power_averages
+from launcher import page, plugins
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
@@ -35,7 +35,6 @@ EXAMPLES = [
     "train eval runs/mild-imagenet-1120-1 --by-class -o classes --json",
     "train eval runs/mild-imagenet-1120-1 dataset.path=/data/imagenet-c/fog/3",
     "train eval runs/mild-imagenet-1120-1 --csv images.csv --worst-first",
-    "train eval runs/mild-imagenet-1120-1 --ema-length 0.02,0.05,0.1",
 ]
 _GALLERY, _TOP = "gallery.html", 5
 _TABLES = [f"by_{what}.csv" for what in ("class", "number", "place")]
@@ -56,9 +55,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "words", metavar="key=value", nargs="*", default=[], help="dataset.path=OTHER, or values of launch and loading"
     )
-    parser.add_argument(
-        "--ema-length", metavar="X,X", help="moving averages of these lengths instead, from algorithms.ema.snapshots"
-    )
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.add_argument("--by-class", action="store_true", help="print a table of the classes, worst first")
@@ -72,8 +68,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.ema_length is not None:
-        return _of_lengths(arguments)
     folder, config, other = _requested(arguments)
     _check_csv(arguments, config)
     if arguments.only_present and (config.task.labelled != "class" or "image" not in config.task.needs):
@@ -123,34 +117,6 @@ def _requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str
     own = read(folder.config)
     config = continued(own, arguments.words, _CHANGEABLE, _fixed)
     return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
-
-
-def _of_lengths(arguments: argparse.Namespace) -> int:
-    """Evaluate moving averages of several lengths, and print one line each."""
-    lengths = power_averages.lengths_of(arguments.ema_length, "--ema-length")
-    if others := [flag for flag in ("--by-class", "--csv") if getattr(arguments, flag[2:].replace("-", "_"))]:
-        raise UserError(*(f"{flag} is for one network; remove it, or --ema-length" for flag in others))
-    folder, config, other = _requested(arguments)
-    _check_csv(arguments, config)
-    devices, rows = decide(replace(config.launch, nproc=1)), list[dict[str, Any]]()
-    from launcher.weights.trained_model import evaluate_run
-
-    for length in lengths:
-        one = evaluate_run(
-            folder, config, devices.kind, best=arguments.best, other=other, only_present=arguments.only_present,
-            ema_length=length,
-        )  # fmt: skip
-        for note in one.notes:
-            print(f"note: {note}", file=sys.stderr)
-        rows.append({"ema_length": length, "step": one.step, **vars(one.result)})
-        if not arguments.json:
-            result = f"{config.task.text(one.result.metrics)}  loss {one.result.loss:.4f}"
-            print(f"length {length:g}, step {one.step:,}: {result}", flush=True)
-    if arguments.json:
-        print_json({"lengths": rows})
-    else:
-        print(f"{count_of(one.result.samples, config.task.sample)}{f' of {other}' if other else ''} on {devices}")
-    return 0
 
 
 def _check_csv(arguments: argparse.Namespace, config: RunConfig) -> None:

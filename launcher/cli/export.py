@@ -1,28 +1,25 @@
 """`train export RUN`: write the weights as safetensors, a model card, and a module that rebuilds the network."""
 
 import argparse
-import json
 import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import plugins, power_averages
+from launcher import plugins
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars
-from launcher.disk import patiently
-from launcher.errors import Problem, UserError
+from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.outputs import check_folder
 from launcher.plugins import registered
 from launcher.records.run_folder import existing
-from launcher.weights.card import CARD, ONNX, WEIGHTS
+from launcher.weights.card import ONNX, WEIGHTS
 
 EXAMPLES = [
     "train export runs/mild-imagenet-1120-1",
     "train export runs/mild-imagenet-1120-1 -o models/mild",
     "train export runs/mild-imagenet-1120-1 --onnx",
-    "train export runs/mild-imagenet-1120-1 --ema-length 0.05",
     "train export runs/mild-imagenet-1120-1 hub:me/mild --dry-run",
     "train export runs/mild-imagenet-1120-1 hub:me/mild --public",
 ]
@@ -31,9 +28,6 @@ _ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
-    parser.add_argument(
-        "--ema-length", metavar="X", help="the moving average of this length, from algorithms.ema.snapshots"
-    )
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: RUN/export, or RUN/onnx with --onnx")
     parser.add_argument("--onnx", action="store_true", help="export to ONNX, for onnxruntime and other runtimes")
@@ -46,24 +40,17 @@ def main(arguments: argparse.Namespace) -> int:
         return int(code)
     folder = existing(arguments.run, saved=True)
     check_onnx(arguments)
-    lengths = power_averages.lengths_of(arguments.ema_length, "--ema-length") if arguments.ema_length else [None]
-    if len(lengths) > 1:
-        raise UserError(Problem("exports one length; omit the others", "--ema-length", arguments.ema_length))
     output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     check_folder(output)
     from launcher.weights.export import export_run
 
     with progress_bars(console(sys.stderr)) as (_, report):
         show = partial(report, "checking the export")
-        of_run = {"best": arguments.best, "onnx": arguments.onnx, "ema_length": lengths[0]}
-        checked = export_run(folder, output, report=show, **of_run)
+        checked = export_run(folder, output, best=arguments.best, report=show, onnx=arguments.onnx)
     primary = read(folder.config).task.primary
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
-    path, file = output / CARD, output / (ONNX if arguments.onnx else WEIGHTS)
-    card = json.loads(patiently(path.read_bytes, path))
+    file = output / (ONNX if arguments.onnx else WEIGHTS)
     print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
-    for note in power_averages.notes(card["average"]):
-        print(f"note: {note}", file=sys.stderr)
     if arguments.json:
         print_json({"folder": output, "file": file, "checked": vars(checked)})
     else:

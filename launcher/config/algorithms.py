@@ -27,11 +27,6 @@ class Algorithms(dict[str, AlgorithmConfig]):
         """Return the values of the algorithm that has a teacher, if it is on."""
         return next((values for values in self.values() if isinstance(values, TeachingConfig)), None)
 
-    @property
-    def snapshot_interval(self) -> str | None:
-        """Return the time between snapshots of averages, if an algorithm has any."""
-        return next((interval for values in self.values() if (interval := values.snapshot_interval)), None)
-
     def acting(self, point: str) -> list[str]:
         """Return the algorithms that act at a point, sorted by place; PREPARE is the task's own change of a batch."""
         places = {name: values.place(point) for name, values in self.items()}

@@ -116,11 +116,6 @@ class AlgorithmConfig(Declaration):
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
 
-    @property
-    def snapshot_interval(self) -> str | None:
-        """The time between snapshots of its averages, if it has any."""
-        return None
-
     def epoch_fraction(self, plan: RunPlan, epoch: int) -> float:
         """Return the fraction of the training samples that an epoch reads; `change_order` drops the others."""
         return 1.0

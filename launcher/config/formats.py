@@ -25,6 +25,7 @@ _ADDED: Mapping[int, Mapping[str, Any]] = {
 # Keys that format 3 removed, with the value that had no effect, and algorithms that it removed. A folder that used one
 # is read without it, but resumes only with the version that wrote it.
 _REMOVED: Mapping[str, Any] = {
+    "algorithms.ema.snapshots": None,
     "heartbeat": None,
     "logger.trackio": None,
     "dataloader.write_missing": False,

@@ -38,7 +38,7 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield from machine.judge_gpus(gpus, cards_on_the_bus(), others)
     if config.launch.device == "cuda" and not (gpus or others):
         yield problem("launch.device", "cuda, but no GPU works", "set launch.device=cpu to train on the CPU")
-    yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs), snapshots(config))
+    yield from examine_machine(ranks, shared_memory_need(config, ranks), Path(config.runs))
     yield ok("Python", platform.python_version())
     yield machine.judge_pillow(PIL.__version__)
     yield machine.judge_decoder(config.dataloader)
@@ -50,15 +50,6 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     if config.compile != "off" and (gpus or others):
         yield machine.judge_compiler(config.compile)
     yield from examine_data(config, report)
-
-
-def snapshots(config: RunConfig) -> int:
-    """Return the number of files of averages that the run keeps; 0 if it depends on images that are not counted."""
-    interval = config.algorithms.snapshot_interval
-    if interval is None or config.batch_size == "auto" or not config.dataset.train_samples:
-        return 0
-    plan = Plan(config, 1, config.dataset.train_samples)
-    return plan.total_steps // plan.every(interval)
 
 
 def shared_memory_need(config: RunConfig, ranks: int) -> int:

@@ -26,7 +26,6 @@ from launcher.probe import SYSTEM, ProbeResult, free_shared_memory, numa_nodes, 
 _CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
-_SNAPSHOT = 205 * 10**6  # two averages of its weights
 _CGROUP = Path("/sys/fs/cgroup")
 _SAFE_PILLOW = (12, 3)
 _QUERY = "index,name,driver_version,memory.total,memory.used,mig.mode.current"
@@ -83,24 +82,25 @@ def shared_memory(free: int | None, need: int) -> Finding:
     return ok(name, observation)
 
 
-def disk(free: int, writable: bool, runs: Path, snapshots: int = 0) -> Finding:
+def disk(free: int, writable: bool, runs: Path) -> Finding:
     name, observation = "disk", f"{decimal(free)} free for {runs}"
     if not writable:
         return problem(name, f"{runs} is not writable", "set runs=FOLDER, or change the folder's permissions")
-    if free < (need := _TWO_CHECKPOINTS + snapshots * _SNAPSHOT):
-        return warning(name, observation, f"checkpoints may need {decimal(need)}; free space or set runs=FOLDER")
+    if free < _TWO_CHECKPOINTS:
+        need = decimal(_TWO_CHECKPOINTS)
+        return warning(name, observation, f"checkpoints may need {need}; free space or set runs=FOLDER")
     return ok(name, observation)
 
 
-def examine_machine(ranks: int, batches: int, runs: Path, snapshots: int = 0) -> list[Finding]:
-    """Check this machine for a number of ranks, bytes of prefetched batches, and a folder for runs with snapshots."""
+def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
+    """Check this machine for a number of ranks, bytes of prefetched batches, and a folder for runs."""
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     total, available = usable_memory()
     return [
         cores(usable_cores(), allowed_cores(_CGROUP), ranks),
         memory(total, available, ranks),
         shared_memory(free_shared_memory(), batches),
-        disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs, snapshots),
+        disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs),
     ]
 
 

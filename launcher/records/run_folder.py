@@ -21,14 +21,12 @@ from launcher.locks import Held, is_leased, lock, note_holder
 from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
-_CHECKPOINT = re.compile(r"(step|averages)-(\d{8,})\.pt")
+_CHECKPOINT = re.compile(r"step-(\d{8,})\.pt")
 # What a start leaves that could not write its config.
 _OF_A_START = {
     *("logs", "checkpoints", "lock", ".lock.lease", "run.json", "dataset.json", "skipped.json"),
     *("initial.safetensors", "index", "origins.json", "code"),
 }
-# The kind of files with the averages of a step, which a run keeps.
-SNAPSHOT = "averages"
 
 
 class RunFolder:
@@ -139,13 +137,13 @@ class RunFolder:
             yield
 
 
-def checkpoint_name(step: int, kind: str = "step") -> str:
-    """Return the file name of a checkpoint, or of the averages, after `step` steps."""
-    return f"{kind}-{step:08d}.pt"
+def checkpoint_name(step: int) -> str:
+    """Return the file name of a checkpoint after `step` steps."""
+    return f"step-{step:08d}.pt"
 
 
-def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
-    """List the steps and files of the checkpoints of these kinds (default: step), oldest first; they may be damaged.
+def checkpoint_files(checkpoints: Path) -> list[tuple[int, Path]]:
+    """List the steps and files of the checkpoints, oldest first; they may be damaged.
 
     Raises DiskError if the folder cannot be read; a missing one is empty.
     """
@@ -159,7 +157,7 @@ def checkpoint_files(checkpoints: Path, *kinds: str) -> list[tuple[int, Path]]:
         matches = filter(None, map(_CHECKPOINT.fullmatch, patiently(names, checkpoints)))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((int(match[2]), checkpoints / match[0]) for match in matches if match[1] in (kinds or ("step",)))
+    return sorted((int(match[1]), checkpoints / match[0]) for match in matches)
 
 
 def check_new(runs: Path, name: str) -> None:

@@ -22,7 +22,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
-from launcher.records.run_folder import SNAPSHOT, RunFolder, checkpoint_files
+from launcher.records.run_folder import RunFolder, checkpoint_files
 
 FORMAT = 1
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -122,13 +122,9 @@ def prune(folder: Path, keep: int, step: int) -> None:
         *[path for number, path in files if number <= step][:-keep],
         *(path for number, path in files if number > step),
         *folder.glob(".step-*.tmp"),
-        *folder.glob(f".{SNAPSHOT}-*.tmp"),
         *folder.glob(".best.pt.*.tmp"),
     ]:
         path.unlink(missing_ok=True)
-    # note: the run computes the averages of later steps again
-    for path in (path for number, path in checkpoint_files(folder, SNAPSHOT) if number > step):
-        path.unlink()
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

@@ -67,7 +67,7 @@ def evaluate(trainer: Trainer, logger: MetricLogger, stop: StopFlag, held_out: E
 def save(trainer: Trainer, saver: Saver, *, last: bool) -> None:
     """Save a checkpoint, also as the best if it is; `last` waits until it is on disk."""
     with trainer.clock.counting("saving"):
-        saver.save(trainer.state_dict(), best=trainer.is_best, last=last, snapshot=trainer.snapshot_is_due)
+        saver.save(trainer.state_dict(), best=trainer.is_best, last=last)
 
 
 def evaluate_held_out(trainer: Trainer, logger: MetricLogger, stop: StopFlag) -> bool:

@@ -23,7 +23,7 @@ from launcher.errors import Problem, UserError, first_few, one_line
 from launcher.installation import how_to_open
 from launcher.paths import local_path
 from launcher.records.mirrored import KEY, mirror_url
-from launcher.records.run_folder import SNAPSHOT, RunFolder, checkpoint_files
+from launcher.records.run_folder import RunFolder, checkpoint_files
 
 _DIGEST_BYTES = 32  # at the end of a checkpoint
 _PIECE_BYTES = 1 << 23
@@ -267,8 +267,7 @@ def _parts(folder: RunFolder) -> dict[str, Part]:
     """Return the parts of a copy by name, the config last."""
     newest = [path for _, path in checkpoint_files(folder.checkpoints)][-1:]
     best = [folder.best] if is_there(folder.best) else []
-    snapshots = [path for _, path in checkpoint_files(folder.checkpoints, SNAPSHOT)]
-    files = [*snapshots, *newest, *best, *folder.of_resume()]
+    files = [*newest, *best, *folder.of_resume()]
     parts = {}
     for path in files:
         name, status = path.relative_to(folder.path).as_posix(), path.stat()

@@ -17,7 +17,7 @@ from launcher.config.schema import Checkpoint
 from launcher.disk import DiskError
 from launcher.rank.group import Ranks, from_first
 from launcher.rank.signs import HEARTBEAT
-from launcher.records.run_folder import SNAPSHOT, RunFolder, checkpoint_name
+from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.mirror import Mirror, Pusher
 
@@ -56,10 +56,8 @@ class Saver:
         minutes = self._settings.every_minutes
         return self._ranks.is_first and minutes is not None and self._now() - self._last >= 60 * minutes
 
-    def save(self, state: dict[str, Any], *, best: bool, last: bool, snapshot: bool = False) -> None:
+    def save(self, state: dict[str, Any], *, best: bool, last: bool) -> None:
         """Write the state on rank 0, also as the best if it is; `last` waits until it is on disk.
-
-        snapshot: also write the averages of the state, which are kept.
 
         Raises DiskError if the write failed, and it was the last or `on_failure` is stop.
         """
@@ -67,7 +65,7 @@ class Saver:
             return
         self.wait(must_succeed=False)
         best = best and self._settings.best
-        self._pending = self._thread.submit(self._write, copy_to_host(state), best, snapshot)
+        self._pending = self._thread.submit(self._write, copy_to_host(state), best)
         self._last = self._now()
         if last or not self._settings.asynchronous:
             self.wait(must_succeed=last)
@@ -86,11 +84,8 @@ class Saver:
                 raise
             print(f"warning: {error}; training continues and retries at the next checkpoint", flush=True)
 
-    def _write(self, state: dict[str, Any], best: bool, snapshot: bool) -> None:
+    def _write(self, state: dict[str, Any], best: bool) -> None:
         folder = self._folder
-        # note: before the checkpoint, so that a run resumed from it has the snapshot
-        if snapshot and (averages := state["snapshot"]):
-            checkpoint.save(averages, folder.checkpoints / checkpoint_name(averages["step"], SNAPSHOT))
         path = folder.checkpoints / checkpoint_name(state["step"])
         checkpoint.save(state, path)
         try:

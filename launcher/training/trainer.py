@@ -107,14 +107,8 @@ class Trainer:
 
     @property
     def save_is_due(self) -> bool:
-        """Return whether a checkpoint is due: at every interval, for the best weights, and with snapshots."""
-        return self.is_best or self.snapshot_is_due or self.plan.is_due(self.next_step, self.config.checkpoint.every)
-
-    @property
-    def snapshot_is_due(self) -> bool:
-        """Return whether a snapshot of averages is due."""
-        every = self.config.algorithms.snapshot_interval
-        return every is not None and self.plan.is_due(self.next_step, every)
+        """Return whether a checkpoint is due: at every interval, and for the best weights."""
+        return self.is_best or self.plan.is_due(self.next_step, self.config.checkpoint.every)
 
     def moment(self, step: int) -> Moment:
         """Return the position of an optimizer step in the run."""
@@ -181,7 +175,6 @@ class Trainer:
             "step": self.next_step,
             "config": fingerprint(self.config),
             "weights": self.weights(),
-            "snapshot": self.train_step.engine.snapshot(),
             **self.loaders.facts(),
             "class_weights": self.class_weights,
             "task": self.task_facts,

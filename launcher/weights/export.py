@@ -31,7 +31,7 @@ from launcher.weights.card import ONNX
 from launcher.weights.export_check import ExportCheck, check_export
 from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
 from launcher.weights.hugging_face import as_gpt2
-from launcher.weights.trained_model import evaluated, model_card, trained_network
+from launcher.weights.trained_model import load_checkpoint, model_card, trained_network
 
 _BATCH = 64
 # Of a batch.
@@ -47,13 +47,11 @@ def export_run(
     best: bool,
     report: Callable[[int, int], None],
     onnx: bool = False,
-    ema_length: float | None = None,
 ) -> ExportCheck:
     """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, with a module that loads them.
 
     The files move to `output` only after a process without this project has loaded them and computed the run's logits
     and, if the validation images are present, its first metric. Calls `report` with the images checked and their total.
-    ema_length: that of the moving average to export instead.
 
     Raises UserError if the run has no valid checkpoint, the folder cannot be written, the model differs from the run's,
     or it exceeds the size of an ONNX file.
@@ -63,16 +61,14 @@ def export_run(
         raise UserError(
             Problem("has no predictions without this project; export a run of another task", "task", config.task.name)
         )
-    state = evaluated(folder, best=best, ema_length=ema_length)
+    state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
         network, surgeries = trained_network(plan, state)
     with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
         card = model_card(plan, state, surgeries, images.reader.classes if images else None)
         task = build_task(config, facts=card["task"])
-        # note: the run has recorded what other weights of this step reach
-        rows = read_metrics(folder.metrics) if ema_length is None else []
-        recorded = _add_recorded(card, rows, config.task.primary.name)
+        recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
             card["load"] = LOAD
             write_onnx(network.eval(), staged, card, task)

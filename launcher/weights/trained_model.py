@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher import power_averages
 from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
@@ -43,7 +42,6 @@ from launcher.version import __version__
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
 from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
-from launcher.weights.lengths import of_length
 
 _BATCH = 64
 _PREFETCH = 2
@@ -131,7 +129,6 @@ def model_card(
         "step": state["step"],
         "class_weights": state.get("class_weights"),
         "averaged": config.algorithms.acting("evaluation_weights"),
-        "average": state.get("average"),
         **dict.fromkeys(metric.name for metric in config.task.metrics),
         "images": None,
         "precision": None,
@@ -152,15 +149,6 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
     if not {"step", "weights"} <= state.keys():
         raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
     return state
-
-
-def evaluated(folder: RunFolder, *, best: bool, ema_length: float | None) -> dict[str, Any]:
-    """Load a checkpoint, or with the average of a length instead of its weights.
-
-    Raises UserError as `load_checkpoint` and `of_length`.
-    """
-    state = load_checkpoint(folder, best=best)
-    return state if ema_length is None else of_length(state, folder, ema_length)
 
 
 @dataclass(frozen=True)
@@ -231,18 +219,16 @@ class CheckpointResult:
 def evaluate_run(
     folder: RunFolder, config: RunConfig, device: str, *, best: bool = False, other: str | None = None,
     with_gallery: bool = False, top: int | None = None, only_present: bool = False,
-    ema_length: float | None = None,
 ) -> CheckpointResult:  # fmt: skip
     """Evaluate the newest checkpoint, or the best, on the validation set or `other` images, on `cpu` or `cuda`.
 
     config: the run's, with the changes that an evaluation allows. top: the most classes of each image, to keep them.
-    only_present: predict only classes that one of the images has. ema_length: that of the moving average to evaluate
-    instead.
+    only_present: predict only classes that one of the images has.
 
     Raises UserError if the run has no valid checkpoint, its data are missing, or the other images none of its classes.
     Raises MachineError if the GPU cannot be used.
     """
-    state, plan = evaluated(folder, best=best, ema_length=ema_length), plan_for(config, 1)
+    state, plan = load_checkpoint(folder, best=best), plan_for(config, 1)
     model = trained_model(plan, state, device)
     with images_of(plan, state, folder, other, model.device) as (loader, notes, unreadable):
         if only_present:
@@ -257,7 +243,6 @@ def evaluate_run(
         sections = details.sections(loader) if with_gallery else ""
         rows = images.of(loader.reader, unreadable) if images else []
     assert result is not None
-    notes = [*power_averages.notes(state.get("average")), *notes]
     return CheckpointResult(state["step"], result, details, notes, sections, rows)
 
 

@@ -40,9 +40,8 @@ def _publish(folder: RunFolder, arguments: argparse.Namespace) -> int:
     place = arguments.place
     if not place.startswith(HUB):
         raise UserError(f"{place} is not a place to publish; type {HUB}NAME/MODEL, or -o FOLDER")
-    for flag, is_set in (("--output", arguments.output), ("--ema-length", arguments.ema_length)):
-        if is_set:
-            raise UserError(f"{flag} is for an export to a folder; remove it, or {place}")
+    if arguments.output:
+        raise UserError(f"--output is for an export to a folder; remove it, or {place}")
     repository(place)
     from launcher_lab.publish.files import write_files
     from launcher_lab.publish.upload import check_repository, upload

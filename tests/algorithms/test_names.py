@@ -18,9 +18,6 @@ ALLOWED = {
     ("launcher/config/overrides.py", "mixup"): EXAMPLE,
     **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
-    **dict.fromkeys([(f"launcher/cli/{verb}.py", "ema") for verb in ("evaluate", "export")], "the option --ema-length"),
-    ("launcher_lab/cli/export_options.py", "ema"): "the option --ema-length",
-    **{(f"launcher/{file}.py", "ema"): "an example in an error" for file in ("power_averages", "weights/lengths")},
     ("launcher/config/formats.py", "ema"): "the value of a key in older run folders",
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
     **{

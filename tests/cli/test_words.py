@@ -109,6 +109,8 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("imagenet-c runs/a", "type train eval RUN dataset.path=/data/imagenet-c/fog/3"),
         ("cleanlab data", "writes predictions out of fold; suspected labels are gone since version 0.3"),
         ("eval runs/a --by-class --cam", "type train look --cam RUN"),
+        ("eval runs/a --ema-length 0.05", "and lengths after it are gone since version 0.3"),
+        ("hot algorithms.ema.snapshots=0.05dur", "and lengths after it are gone since version 0.3"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         (
             "relabel runs/a",

@@ -58,9 +58,7 @@ def test_an_own_optimizer_and_an_own_machine() -> None:
 
 
 def test_own_values_and_an_own_variant_of_an_algorithm() -> None:
-    own(
-        "conf/algorithms/ema.yaml", "# @package algorithms.ema\nhalf_life: 7ba\nupdate_interval: 1ba\nsnapshots: null\n"
-    )
+    own("conf/algorithms/ema.yaml", "# @package algorithms.ema\nhalf_life: 7ba\nupdate_interval: 1ba\n")
     own("conf/algorithms/gentle.yaml", "# @package algorithms.sam\ndefaults: [sam, _self_]\nrho: 0.05\n")
     algorithms = composed("algorithms=[ema,gentle]").config.algorithms
     assert algorithms["ema"].half_life == "7ba"

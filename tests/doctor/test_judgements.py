@@ -9,7 +9,7 @@ from launcher import probe
 from launcher.config.compose import compose
 from launcher.data.loaders import torchvision
 from launcher.doctor import machine
-from launcher.doctor.examine import examine_data, shared_memory_need, snapshots
+from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.machine import Finding
 from launcher.probe import ProbeResult
 from tests.images import write_images
@@ -181,13 +181,6 @@ def test_cores_are_counted_per_process() -> None:
 def test_a_folder_for_runs_needs_space() -> None:
     assert machine.disk(10**9, True, Path("runs")).status == "warning"
     assert machine.disk(10**10, True, Path("runs")).status == "ok"
-    assert machine.disk(10**10, True, Path("runs"), snapshots=50).advice.startswith("checkpoints may need 12.2 GB")
-
-
-def test_snapshots_of_averages_are_counted() -> None:
-    words = ["algorithms=[ema]", "dataset=imagenet", "epochs=10"]
-    assert snapshots(compose([*words, "algorithms.ema.snapshots=0.5ep"]).config) == 20
-    assert snapshots(compose(words).config) == 0
 
 
 def test_the_need_of_shared_memory_follows_batch_image_size_and_workers() -> None:

@@ -159,7 +159,7 @@ def test_a_stopped_run_resumes_to_the_same_bits_despite_a_damaged_checkpoint(
     assert 9 <= train.state(run)["step"] < 18  # type: ignore[operator]
     other = Path(shutil.copytree(run, run.with_name("other")))
 
-    _, newest = checkpoint_files(run / "checkpoints", "step")[-1]
+    _, newest = checkpoint_files(run / "checkpoints")[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
     newest.write_bytes(content)
