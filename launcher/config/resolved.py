@@ -182,9 +182,18 @@ def changed(before: RunConfig, after: RunConfig) -> list[str]:
 
 def fingerprint(config: RunConfig) -> str:
     """Return the SHA-256 of the values that may not change on resume: equal for all attempts of one run."""
+    return _fingerprint(as_mapping(config))
+
+
+def written_fingerprint(path: Path) -> str:
+    """Return the fingerprint of a config file as the version computed it that wrote it, with keys of that version."""
+    return _fingerprint(read_mapping(path))
+
+
+def _fingerprint(config: Mapping[str, Any]) -> str:
     values = {
         key: value
-        for key, value in leaves(with_removed(as_mapping(config)))
+        for key, value in leaves(with_removed(config))
         # note: equal to that of a version without the key
         if not (is_free(key) or is_old_behaviour(key, value))
     }

@@ -15,7 +15,7 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine
 from launcher.config.choices import Surgery
 from launcher.config.formats import FORMAT
-from launcher.config.resolved import fingerprint, portable, with_views
+from launcher.config.resolved import fingerprint, portable, read, with_views, written_fingerprint
 from launcher.config.schema import RunConfig, Views
 from launcher.counts import count_of
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
@@ -148,6 +148,9 @@ def load_checkpoint(folder: RunFolder, *, best: bool) -> dict[str, Any]:
         raise UserError(f"{folder.path} has no valid checkpoint yet; type train resume {quote(str(folder.path))}")
     if not {"step", "weights"} <= state.keys():
         raise UserError(f"{folder.path}: the checkpoint has no weights or no step; start a new run")
+    # note: keys of another version, which its config is read without
+    if state.get("config") == written_fingerprint(folder.config):
+        return {**state, "config": fingerprint(read(folder.config))}
     return state
 
 

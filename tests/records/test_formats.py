@@ -24,7 +24,7 @@ from launcher.config import code
 from launcher.config.compose import compose
 from launcher.config.formats import FORMAT, JOB, completed, facts_of, is_removed
 from launcher.config.layers import get, leaves
-from launcher.config.resolved import as_mapping, fingerprint, is_free, read, typed_run
+from launcher.config.resolved import as_mapping, fingerprint, is_free, read, typed_run, written_fingerprint
 from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.data.batch import START
 from launcher.data.crops import centre_boxes
@@ -36,6 +36,7 @@ from launcher.errors import UserError
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.writer import Writer, check_writer, read_writer
+from launcher.training import checkpoint
 from launcher_lab.cli.curve import check_existing
 from tests.commands import execute, output_of, refused
 from tests.images import write_images
@@ -256,8 +257,6 @@ def test_an_option_that_became_an_example_is_read_with_its_code(
 
 
 def test_a_key_with_the_old_behaviour_does_not_separate_checkpoint_and_run(old: Path) -> None:
-    from launcher.training import checkpoint
-
     config = read(old / "run" / "config.yaml")
     assert checkpoint.load(old / "run" / "checkpoints" / "step-00000003.pt")["config"] == fingerprint(config)
 
@@ -280,6 +279,20 @@ def test_keys_of_another_version_are_ignored_with_a_note(first: Path) -> None:
     both = "(image.sharpness, telemetry|telemetry, image.sharpness)"
     assert re.fullmatch(rf"note: run/config\.yaml: ignoring {both}: this version has no such key\n", errors)
     assert "damaged" not in output_of("ls", "runs", ".")
+
+
+def test_a_run_that_used_a_removed_key_is_evaluated_but_not_resumed(old: Path) -> None:
+    path = old / "run" / "config.yaml"
+    with_keys(old / "run", algorithms__ema={**read_mapping(path)["algorithms"]["ema"], "snapshots": "4ba"})
+    assert written_fingerprint(path) != fingerprint(read(path))
+    for file in (old / "run" / "checkpoints").glob("*.pt"):
+        state = {**checkpoint.load(file), "config": written_fingerprint(path)}
+        file.unlink()
+        checkpoint.save(state, file)
+    assert "top-1" in output_of("eval", "run")
+    assert "algorithms.ema.snapshots=4ba (run/config.yaml): is no key" in refused("resume", "run", "epochs=3")
+    with_keys(old / "run", seed=7)
+    assert "belong to different runs" in refused("eval", "run")
 
 
 def test_a_run_with_keys_of_another_version_resumes_if_they_cannot_matter(first: Path, tmp_path: Path) -> None:
