@@ -73,21 +73,28 @@ points = cache(entry_points)
 @cache
 def registered(group: str) -> dict[str, Any]:
     """Load the entry points of a group by name; skip broken ones, and those of a wrong shape, with a warning."""
-    loaded = {}
-    for point in sorted(points().select(group=group), key=lambda point: point.name):
+    loaded = {name: registered_as(group, name) for name in sorted({one.name for one in points().select(group=group)})}
+    return {name: plugin for name, plugin in loaded.items() if plugin is not None}
+
+
+@cache
+def registered_as(group: str, name: str) -> Any:
+    """Load the entry point of a group with a name; None if there is none, or it is skipped as by `registered`."""
+    expected, fits = _SHAPES[group]
+    plugin = None
+    for point in points().select(group=group, name=name):
         try:
-            plugin = point.load()
+            found = point.load()
         # note: importing another package's code may raise anything
         except Exception as error:
             warn(point, str(error) or type(error).__name__)
             continue
-        expected, fits = _SHAPES[group]
         with suppress(Exception):
-            if fits(plugin):
-                loaded[point.name] = plugin
+            if fits(found):
+                plugin = found
                 continue
         warn(point, f"must be {expected}")
-    return loaded
+    return plugin
 
 
 def write_pages(folder: Any, show: Callable[[str], None]) -> None:

@@ -12,7 +12,7 @@ from launcher.console import console, print_json, progress_bars
 from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.outputs import check_folder
-from launcher.plugins import registered
+from launcher.plugins import registered_as
 from launcher.records.run_folder import existing
 from launcher.weights.card import ONNX, WEIGHTS
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered(plugins.OPTIONS).get("export")
+    options = registered_as(plugins.OPTIONS, "export")
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     folder = existing(arguments.run, saved=True)

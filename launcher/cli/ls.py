@@ -11,7 +11,6 @@ from rich.table import Table
 
 from launcher.cli.runs import list_runs, runs_table
 from launcher.config import recipes
-from launcher.config.compose import compose
 from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
 from launcher.config.groups import values as group_values
@@ -91,7 +90,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _runs(arguments: argparse.Namespace) -> int:
-    folder = Path(arguments.folder or compose([]).config.runs)
+    folder = Path(arguments.folder or recipes.train().get("runs"))
     if arguments.folder and not folder.is_dir():
         raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
     runs = list_runs(folder, arguments.metric)

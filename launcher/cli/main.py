@@ -28,7 +28,7 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
-from launcher.plugins import registered
+from launcher.plugins import registered, registered_as
 from launcher.stopping import StopRequested, on_stop, raise_stop
 from launcher.version import __version__
 
@@ -191,7 +191,7 @@ def _run(words: list[str]) -> int:
     arguments = read(verb, with_code(parser_of(verb, module), words), parsers())
     arguments.composed = None
     typed = getattr(arguments, "overrides", ())
-    chooses = getattr(registered(plugins.OPTIONS).get(verb), "chooses", lambda _: False)
+    chooses = getattr(registered_as(plugins.OPTIONS, verb), "chooses", lambda _: False)
     of_files = verb == "prepare" and "recipe=auto" in typed
     if (verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files) and not chooses(arguments):
         from launcher.cli.auto import with_recipe
@@ -253,7 +253,7 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.configure(parser)
-    if (options := registered(plugins.OPTIONS).get(verb)) is not None:
+    if (options := registered_as(plugins.OPTIONS, verb)) is not None:
         options.configure(parser)
     return parser
 

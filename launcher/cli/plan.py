@@ -18,7 +18,7 @@ from launcher.counts import count_of
 from launcher.launch.new_run import left_to_the_start, prepare_new
 from launcher.launch.prepare_run import planned_here
 from launcher.plan.plan import Plan
-from launcher.plugins import registered
+from launcher.plugins import registered_as
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered(plugins.OPTIONS).get("plan")
+    options = registered_as(plugins.OPTIONS, "plan")
     if options is not None and (code := options.handle(arguments)) is not None:
         return int(code)
     composed = arguments.composed or compose(arguments.overrides)

@@ -20,7 +20,7 @@ from launcher.launch.devices import planned
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared
 from launcher.plan.plan import Plan
-from launcher.plugins import registered
+from launcher.plugins import registered_as
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
@@ -74,7 +74,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _total(plan: Plan, *, is_spot: bool) -> str | None:
     """Return the run's time and cost in all, as `train plan` predicts them; None where it cannot."""
-    predict = getattr(registered(plugins.OPTIONS).get("plan"), "total", None)
+    predict = getattr(registered_as(plugins.OPTIONS, "plan"), "total", None)
     return None if predict is None else predict(plan, is_spot=is_spot)
 
 

@@ -22,22 +22,9 @@ from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher_lab.predict.machines import ALL, machine_named, rented
 from launcher_lab.predict.offers import Length, Offer, length_for, network_problem
 from launcher_lab.predict.prediction import efficiencies
-from launcher_lab.predict.total import total
-
-__all__ = ["chooses", "configure", "handle", "total"]
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, 16xH100, or all")
-    parser.add_argument(
-        "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
-    )
-    parser.add_argument(
-        "--budget", metavar="25usd|2h", help="choose recipe, epochs and machine: the best quality for it, or --quality"
-    )
-
-
-def handle(arguments: argparse.Namespace) -> int | None:
+def predict(arguments: argparse.Namespace) -> int | None:
     """Print the prediction; return None without a machine."""
     _take_quality(arguments)
     if arguments.budget is None and not _has_machine(arguments):
@@ -76,11 +63,6 @@ def handle(arguments: argparse.Namespace) -> int | None:
         return 0
     _print(candidates, notes, remedies, config.task, everything=arguments.on == ALL)
     return 0
-
-
-def chooses(arguments: argparse.Namespace) -> bool:
-    """Return whether the command line has a budget, which chooses the recipe."""
-    return arguments.budget is not None
 
 
 def _take_quality(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
 _all = importlib.metadata.entry_points
 _groups = ("train.verbs", "train.options", "train.loggers", "train.pages")
-_broken = [EntryPoint("theirs", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
+_broken = [EntryPoint("plan", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
 def entry_points(**query):
     if query:
         return _all(**query)
@@ -89,5 +89,5 @@ def test_a_package_that_is_broken_or_of_a_wrong_type_is_one_warning(
     done = alone("plan", *SMALL)
     assert "steps" in done.stdout
     warnings = sorted(done.stderr.splitlines())
-    expected = [f"skipped theirs = {value}: {reason}" for reason in sorted(reasons)]
+    expected = [f"skipped plan = {value}: {reason}" for reason in sorted(reasons)]
     assert [text in line for line, text in zip(warnings, expected, strict=True)] == [True] * 3

@@ -1,0 +1,35 @@
+"""What a verb imports: each takes as long as that."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_CODE = """
+import contextlib, json, sys
+from launcher.cli.main import main
+with contextlib.redirect_stdout(sys.stderr):
+    code = main({words!r})
+loaded = {{name.partition(".")[0] for name in sys.modules}} | {{name for name in sys.modules if name.count(".") == 1}}
+print(json.dumps([code, sorted(loaded)]))
+"""
+_SLOW = {"torch", "torchvision", "hydra", "omegaconf", "numpy", "PIL", "launcher.data", "launcher.algorithms"}
+
+
+@pytest.mark.parametrize(
+    ("words", "slow"),
+    [
+        (["--help"], {*_SLOW, "pydantic", "rich", "yaml", "launcher.config"}),
+        (["ls"], {*_SLOW, "launcher_lab.predict", "launcher_lab.study"}),
+        (["ls", "runs"], {*_SLOW, "launcher_lab.predict", "launcher_lab.study"}),
+        (["show", "recipe=mild"], {"torch", "torchvision", "launcher_lab.predict", "launcher_lab.study"}),
+        (["plan", "recipe=mild", "launch=cpu"], {"torch", "torchvision", "launcher_lab.predict", "launcher_lab.study"}),
+    ],
+)
+def test_a_verb_imports_no_more_than_it_needs(words: list[str], slow: set[str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _CODE.format(words=words)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    code, loaded = json.loads(ended.stdout)
+    assert (code, slow & {*loaded}) == (0, set()), ended.stderr
