@@ -42,6 +42,8 @@ _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {
     "nonfinite.policy": {"rollback": "skip"},
     "dataloader.decoder": {"opencv": "simplejpeg", "torchvision": "simplejpeg"},
 }
+# The key that could have a number of each class; a folder is read with their mean.
+_OF_CLASSES = "algorithms.label_smoothing.smoothing"
 # Options that format 3 removed, by group, with the one that a folder is read with, which takes over equal keys. The
 # groups may change on resume.
 _REMOVED_OPTIONS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
@@ -71,7 +73,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a config with the keys that an earlier format lacks, without those that had no effect."""
     complete = _with(values, dict(_added()))
     for key, value in removed_values(complete).items():
-        put(complete, key, _REMOVED_VALUES[key][value])
+        put(complete, key, _mean(value) if key == _OF_CLASSES else _REMOVED_VALUES[key][value])
     for group, gone in _REMOVED_OPTIONS.items():
         if (instead := gone.get(get(complete, f"{group}.name"))) is not None:
             own = complete[group]
@@ -90,7 +92,9 @@ def _without_effect(values: Mapping[str, Any]) -> dict[str, Any]:
 def removed_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the dotted keys of a config that have a removed value, and that value."""
     present = {key: get(values, key) for key in _REMOVED_VALUES}
-    return {key: value for key, value in present.items() if value in _REMOVED_VALUES[key]}
+    removed = {key: value for key, value in present.items() if value in [*_REMOVED_VALUES[key]]}
+    of_classes = get(values, _OF_CLASSES)
+    return removed if _mean(of_classes) is None else {**removed, _OF_CLASSES: of_classes}
 
 
 def with_removed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,9 +121,13 @@ def is_old_behaviour(key: str, value: Any) -> bool:
 def facts_of(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the task of an export has computed, without what an earlier format fitted to predictions."""
     kept = {name: value for name, value in facts.items() if name not in _FITTED}
-    if isinstance(of_classes := kept.get("threshold"), list):
-        kept["threshold"] = sum(of_classes) / len(of_classes)
-    return kept
+    return kept if (mean := _mean(kept.get("threshold"))) is None else {**kept, "threshold": mean}
+
+
+def _mean(of_classes: Any) -> float | None:
+    """Return the mean of a list of numbers; None of anything else."""
+    is_list = isinstance(of_classes, list) and of_classes and all(isinstance(one, int | float) for one in of_classes)
+    return sum(of_classes) / len(of_classes) if is_list else None
 
 
 def _with(values: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:

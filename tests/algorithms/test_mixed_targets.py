@@ -19,9 +19,8 @@ from launcher.algorithms.base import Context
 from launcher.algorithms.cutmix import box
 from launcher.algorithms.cutout import erase
 from launcher.algorithms.engine import build
-from launcher.algorithms.label_smoothing import smooth, smooth_by_class
+from launcher.algorithms.label_smoothing import smooth
 from launcher.algorithms.mixup import mix_images, mix_targets
-from tests.commands import refused
 from tests.transforms import transformed
 
 
@@ -37,23 +36,6 @@ def test_label_smoothing_gives_the_loss_of_torchs_own(bound: Callable[..., Any],
 def test_class_weights_are_smoothed_like_class_indices() -> None:
     weights = torch.tensor([[0.25, 0.75, 0.0, 0.0]])
     torch.testing.assert_close(smooth(weights, 0.2, 4), torch.tensor([[0.25, 0.65, 0.05, 0.05]]))
-
-
-def test_each_class_may_move_its_own_fraction(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
-    loaded, fractions = batch(), [0.0, 0.1, 0.2, 0.3, 0.0, 0.5, 0.0, 1.0, 0.4, 0.25]
-    changed = transformed(bound("label_smoothing", smoothing=fractions), loaded)
-    for label, targets in zip(loaded.targets.tolist(), changed.targets, strict=True):
-        alone = smooth(torch.tensor([label]), fractions[label], 10)[0]
-        torch.testing.assert_close(targets, alone)
-    mixed = smooth_by_class(torch.tensor([[0.25, 0.75, 0.0]]), torch.tensor([0.4, 0.2, 0.9]), 3)
-    moved = (0.25 * 0.4 + 0.75 * 0.2) / 3
-    torch.testing.assert_close(mixed, torch.tensor([[0.15 + moved, 0.6 + moved, moved]]))
-
-
-def test_fractions_by_class_are_checked_before_the_start() -> None:
-    words = ["algorithms=[label_smoothing]", "algorithms.label_smoothing.smoothing=[0.1,0.2]", "launch=cpu"]
-    assert "has 2 numbers for 10 classes; set one per class" in refused("plan", "dataset=shapes", *words)
-    assert "must be one number for task=language" in refused("plan", "recipe=small_gpt", *words)
 
 
 def test_mixup_blends_images_and_targets_by_the_same_weight() -> None:

@@ -18,11 +18,10 @@ ALLOWED = {
     ("launcher/config/overrides.py", "mixup"): EXAMPLE,
     **{("launcher/config/switches.py", name): EXAMPLE for name in ("ema", "blurpool", "sam")},
     **dict.fromkeys([("launcher_lab/cli/ablate.py", "mixup"), ("launcher_lab/study/ablation.py", "mixup")], EXAMPLE),
-    ("launcher/config/formats.py", "ema"): "the value of a key in older run folders",
     ("launcher_lab/cli/curve.py", "sam"): EXAMPLE,
     **{
         ("launcher/config/formats.py", name): "the value of a key in older run folders"
-        for name in ("backbone_freezing", "stored_labels")
+        for name in ("backbone_freezing", "ema", "label_smoothing", "stored_labels")
     },
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
     ("launcher_lab/predict/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",

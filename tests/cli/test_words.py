@@ -111,6 +111,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("eval runs/a --by-class --cam", "type train look --cam RUN"),
         ("eval runs/a --ema-length 0.05", "and lengths after it are gone since version 0.3"),
         ("hot algorithms.ema.snapshots=0.05dur", "and lengths after it are gone since version 0.3"),
+        ("hot algorithms.label_smoothing.smoothing=[0.1,0.2]", "must be a number"),
         ("lr-find hot", "type train curve 'optimizer.lr=interval(0.1,1)' trials=8"),
         (
             "relabel runs/a",

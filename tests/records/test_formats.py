@@ -233,6 +233,16 @@ def test_a_run_whose_images_have_another_order_now_is_not_resumed(old: Path) -> 
     assert re.fullmatch(f"{line}\n", refused("resume", "run", "epochs=3"))
 
 
+def test_a_number_of_each_class_is_read_as_their_mean_but_not_resumed(old: Path) -> None:
+    with_keys(old / "run", algorithms__label_smoothing={"smoothing": [0.25, 0.75]})
+    path = old / "run" / "config.yaml"
+    assert get(as_mapping(read(path)), "algorithms.label_smoothing.smoothing") == 0.5
+    line = (
+        "algorithms.label_smoothing.smoothing=[0.25, 0.75] (run/config.yaml): is gone; resume the run with the version"
+    )
+    assert line in refused("resume", "run", "epochs=3")
+
+
 def test_an_option_that_became_an_example_is_read_with_its_code(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
