@@ -1,9 +1,8 @@
-"""Update the running statistics of batch norm in some forward passes only, and in few launches."""
+"""Update the running statistics of batch norm in some forward passes only."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 
@@ -18,21 +17,3 @@ def frozen_statistics(model: nn.Module) -> Iterator[None]:
     finally:
         for module in tracking:
             module.track_running_stats = True
-
-
-@contextmanager
-def counted_together(norms: Iterable[nn.modules.batchnorm._BatchNorm]) -> Iterator[None]:
-    """Make torch's own layers of batch norm count a forward pass in one kernel launch, not in one each."""
-    # note: layers of other classes may count several times in a pass
-    layers = [one for one in norms if type(one) is nn.BatchNorm2d and one.training and one.track_running_stats]
-    layers = [one for one in layers if one.momentum is not None]
-    counts = [layer.get_buffer("num_batches_tracked") for layer in layers]
-    for layer in layers:
-        layer._buffers["num_batches_tracked"] = None
-    try:
-        yield
-    finally:
-        for layer, count in zip(layers, counts, strict=True):
-            layer._buffers["num_batches_tracked"] = count
-    if counts:
-        torch._foreach_add_(counts, 1)

@@ -72,7 +72,7 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
                 mark(tensor)
         if updates:
             with torch.no_grad():
-                step.loss_of(step.objective, inputs, targets)
+                step.objective(inputs, targets)
         else:
             _differentiate(step, inputs, targets)
         if freezes:
@@ -85,4 +85,4 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
 def _differentiate(step: TrainStep, inputs: Tensor, targets: Tensor) -> None:
     # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
     parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
-    torch.autograd.grad(step.loss_of(step.objective, inputs, targets), parameters, allow_unused=True)
+    torch.autograd.grad(step.objective(inputs, targets), parameters, allow_unused=True)

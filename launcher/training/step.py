@@ -25,7 +25,7 @@ from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import AsyncRead, StepOutcome
-from launcher.training.norm_statistics import counted_together, frozen_statistics
+from launcher.training.norm_statistics import frozen_statistics
 from launcher.training.precision import Precision
 
 
@@ -69,8 +69,8 @@ class TrainStep:
         device = self._parameters[0].device
         self._pins, self._skips_by_flag = has_streams(device), skips_by_flag(device)
         self._wrap()
-        self._norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
-        self._statistics = Snapshot(buffer for norm in self._norms for buffer in norm.buffers())
+        norms = [one for one in self.model.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
+        self._statistics = Snapshot(buffer for norm in norms for buffer in norm.buffers())
         # note: at the same address in every step, as captured steps need
         self._numbers = torch.zeros(3, device=device)
         self._held = torch.zeros_like(self._numbers[0])
@@ -140,13 +140,7 @@ class TrainStep:
 
     def _forward(self, batch: Batch) -> None:
         for inputs, targets in self._micro_batches(batch):
-            self.loss_of(self.objective, inputs, targets)
-
-    def loss_of(self, network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of prepared inputs by the objective, with or without DDP."""
-        with counted_together(self._norms):
-            loss: Tensor = network(inputs, targets)
-        return loss
+            self.objective(inputs, targets)
 
     @property
     def _averages_after(self) -> bool:
@@ -219,7 +213,7 @@ class TrainStep:
                     stack.enter_context(self.buckets.averaging())
                 if not update_statistics:
                     stack.enter_context(frozen_statistics(self.model))
-                loss = self.loss_of(self.network, inputs, targets)
+                loss: Tensor = self.network(inputs, targets)
                 if count > 1:
                     loss = loss / count
                 self.scaler.scale(loss).backward()

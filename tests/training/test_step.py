@@ -1,12 +1,9 @@
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.errors import UserError
 from launcher.plan import plan as planning
@@ -102,27 +99,3 @@ def test_a_device_error_while_loading_is_not_an_error_of_the_checkpoint(
     monkeypatch.setattr(torch.Tensor, "copy_", fail)
     with pytest.raises(RuntimeError, match="While copying the parameter"):
         run.load_state_dict(state)
-
-
-class _Counting(TorchDispatchMode):
-    """Records the calls that change integers in place."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ in ("add_", "_foreach_add_"):
-            first = args[0] if isinstance(args[0], Tensor) else args[0][0]
-            self.names += [func.overloadpacket.__name__] * (first.dtype is torch.int64)
-        return func(*args, **(kwargs or {}))
-
-
-def test_all_layers_of_batch_norm_count_a_batch_in_one_call() -> None:
-    run = build("algorithms=[]", "precision=fp32")
-    with _Counting() as mode:
-        steps(run, 3)
-    assert mode.names == ["_foreach_add_"] * 3
-    counts = [value for name, value in run.train_step.model.state_dict().items() if name.endswith("_tracked")]
-    assert len(counts) > 1
-    assert all(count == 3 for count in counts)
