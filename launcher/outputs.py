@@ -9,7 +9,6 @@ from typing import Any
 
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
-from launcher.regular import open_regular
 
 # What is near the start or the end of the files that this program writes.
 _MARKS = (
@@ -100,7 +99,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         content = file.read(_MARKED_BYTES)
         # note: a PDF has it at its end
         file.seek(max(0, path.stat().st_size - _MARKED_BYTES))
@@ -117,9 +116,9 @@ def _is_ours(path: Path) -> bool:
 
 def _is_export(folder: Path) -> bool:
     try:
-        with open_regular(folder / _CARD) as file:
+        with (folder / _CARD).open("rb") as file:
             return bool({"architecture", "config"} <= json.load(file).keys())
-    except (OSError, UserError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
 

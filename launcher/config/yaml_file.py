@@ -11,9 +11,9 @@ import yaml
 from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, ScalarNode
 
+from launcher.counts import count_of
 from launcher.disk import patiently
 from launcher.errors import UserError
-from launcher.regular import read_regular
 
 # note: libyaml's loader is ten times faster, and a study reads thousands of configs
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,7 +38,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises UserError if it is missing or has more than plain values, with the line, and DiskError if it cannot be read.
     """
     try:
-        values = pickle.loads(_plain(patiently(lambda: read_regular(path, _MOST_BYTES), path)))
+        content = patiently(path.read_bytes, path)
+        if len(content) > _MOST_BYTES:
+            raise UserError(f"{path} cannot be read: larger than {count_of(_MOST_BYTES, 'byte')}; make it smaller")
+        values = pickle.loads(_plain(content))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; check its path, size and permissions") from None
     except UnicodeDecodeError as error:

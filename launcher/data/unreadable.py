@@ -17,7 +17,6 @@ from launcher.data.workers import Report, in_workers
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
 from launcher.probe import usable_cores
-from launcher.regular import read_regular
 
 _IMAGES_A_TASK = 64
 
@@ -68,7 +67,7 @@ def read_skipped(file: Path, dataset: Dataset) -> Mapping[str, str]:
     if not dataset.skip_bad:
         return {}
     try:
-        return dict(json.loads(patiently(lambda: read_regular(file), file)))
+        return dict(json.loads(patiently(file.read_bytes, file)))
     except (OSError, ValueError, TypeError, RecursionError):
         message = f"{file}, the list of skipped images, is missing or damaged; start a new run"
         raise UserError(Problem(message, "dataset.skip_bad", value=True)) from None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,7 +13,6 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 from launcher.config.formats import RENAMED_FIELDS
 from launcher.config.tasks import Goal
-from launcher.regular import read_last_lines, read_lines
 
 Row = dict[str, Any]
 
@@ -206,6 +206,18 @@ def read_last(path: Path) -> list[Row]:
     return without_void(filter(is_whole, filter(None, map(parse_line, lines))))
 
 
+def read_last_lines(path: Path, size: int) -> list[bytes]:
+    """Return the whole lines in the last `size` bytes of a file.
+
+    Raises OSError if it cannot be read.
+    """
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - size - 1)
+        file.seek(start)
+        lines = file.read(size + 1).split(b"\n")
+    return lines[1:] if start else lines
+
+
 def is_finished(path: Path) -> bool:
     """Return whether the records are those of a finished run.
 
@@ -221,16 +233,17 @@ def read_rows(path: Path, *, outline: bool = False) -> list[Row]:
     Of consecutive `train` records, which are most of a file, the `outline` has only the last, and other readers of a
     large file every n-th and the last: 25,000 or so.
 
-    Raises OSError if it cannot be read, and UserError if it is a pipe or a device, or has no lines.
+    Raises OSError if it cannot be read.
     """
     if not path.exists():
         return []
     stride = 1 + path.stat().st_size // _THIN_BYTES
     rows: list[Row] = []
-    for number, (line, following) in enumerate(pairwise(chain(read_lines(path), [b""]))):
-        is_thin = line.startswith(_STEP) and following.startswith(_STEP) and (outline or number % stride)
-        if not is_thin and (row := parse_line(line.decode(errors="replace"))) is not None:
-            rows.append(row)
+    with path.open("rb") as file:
+        for number, (line, following) in enumerate(pairwise(chain(file, [b""]))):
+            is_thin = line.startswith(_STEP) and following.startswith(_STEP) and (outline or number % stride)
+            if not is_thin and (row := parse_line(line.decode(errors="replace"))) is not None:
+                rows.append(row)
     return rows
 
 

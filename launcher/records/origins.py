@@ -4,9 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 
 from launcher import atomic
-from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder
-from launcher.regular import read_regular
 
 RESUME = "train resume"
 
@@ -24,7 +22,7 @@ def note_resume(folder: RunFolder, keys: Iterable[str]) -> None:
 def read_origins(folder: RunFolder) -> dict[str, str]:
     """Return the origin of each dotted key, as far as it is known; folders of older versions have none."""
     try:
-        origins = json.loads(read_regular(folder.origins))
-    except (UserError, OSError, ValueError, RecursionError):
+        origins = json.loads(folder.origins.read_bytes())
+    except (OSError, ValueError, RecursionError):
         return {}
     return {key: origin for key, origin in origins.items() if isinstance(origin, str)} if type(origins) is dict else {}

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 from launcher import atomic
@@ -18,7 +17,6 @@ from launcher.config.similar import nearest
 from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line, shown
 from launcher.locks import Held, is_leased, lock, note_holder
-from launcher.regular import read_regular
 
 _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"step-(\d{8,})\.pt")
@@ -92,9 +90,10 @@ class RunFolder:
     def failure_reason(self) -> str | None:
         """Return why the run ended, in one line, if `failure` exists."""
         try:
-            return one_line(read_regular(self.failure).decode(errors="replace").strip()[:_LONGEST_REASON]) or None
-        except (OSError, UserError):
+            text = self.failure.read_text(encoding="utf-8", errors="replace")
+        except OSError:
             return None
+        return one_line(text.strip()[:_LONGEST_REASON]) or None
 
     def is_locked(self) -> bool:
         """Return whether a process of this machine holds the lock, or of any machine a lease, without acquiring it."""
@@ -109,8 +108,8 @@ class RunFolder:
 
     def hosts(self) -> set[str]:
         """Return the hosts of the processes that locked the folder last."""
-        with suppress(OSError, UserError):
-            locks = [read_regular(file).decode(errors="replace") for file in self.path.glob("lock*")]
+        with suppress(OSError):
+            locks = [file.read_text(encoding="utf-8", errors="replace") for file in self.path.glob("lock*")]
             return {text.rpartition(" on ")[2].strip() for text in locks}
         return set()
 
@@ -218,21 +217,15 @@ def existing(path: str, *, saved: bool = False) -> RunFolder:
     """Return the run folder at a path; with `saved` it must have a checkpoint.
 
     Raises UserError if the path is no run folder, has no checkpoint, or has a symbolic link, which would redirect
-    writes, or a pipe or device.
+    writes.
     """
     folder = RunFolder(Path(path))
     if not folder.exists():
         missing = f"{shown(path)} is not a run folder: it has no config.yaml"
         raise UserError(f"{missing}; pass one such as {_similar(folder.path)}")
-    files = [file for file in vars(folder).values() if file.suffix]
     for file in folder.path.rglob("*"):
         if file.is_symlink() and not file.is_dir():
             raise UserError(f"{file} is a symbolic link; replace it by the file, or remove it")
-        # note: a running process may remove a file meanwhile; opening a pipe would wait for its reader
-        with suppress(FileNotFoundError):
-            mode = file.stat().st_mode
-            if not (S_ISREG(mode) or (S_ISDIR(mode) and file not in files)):
-                raise UserError(f"{file} is not a regular file; replace it by the file, or remove it")
     if saved and folder.newest_step() is None:
         raise UserError(f"{path} has no checkpoint yet; type train resume {quote(str(path))}")
     return folder
@@ -282,7 +275,7 @@ def noted_datasets(folder: RunFolder) -> tuple[str, ...]:
     Raises DiskError if it cannot be read.
     """
     try:
-        content = patiently(lambda: read_regular(folder.dataset), folder.dataset)
+        content = patiently(folder.dataset.read_bytes, folder.dataset)
         return tuple(map(str, json.loads(content)["identities"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, UserError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from launcher.disk import reason
-from launcher.records.metrics import LostRecord, Record, ResumeRecord, StartRecord
-from launcher.regular import read_last_lines
+from launcher.records.metrics import LostRecord, Record, ResumeRecord, StartRecord, read_last_lines
 
 _MOST_BUFFERED = 2**24  # bytes; about 50,000 records
 

@@ -13,11 +13,9 @@ from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.console import facts
 from launcher.counts import count_of
-from launcher.errors import UserError
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher.regular import read_regular
 
 _ESTIMATES = ".estimates"
 
@@ -144,10 +142,10 @@ def _estimated(config: RunConfig, rows: list[Row]) -> list[tuple[str, str]]:
     ends = [row for row in rows if row["kind"] == "end" and row["finished"]]
     parts = []
     try:
-        estimate = json.loads(read_regular(_estimate_file(config))) if ends else {}
+        estimate = json.loads(_estimate_file(config).read_bytes()) if ends else {}
         for clock, key in (("training", "train"), ("evaluation", "eval"), ("saving", "save")):
             seconds, actual = float(estimate[clock]["seconds"]), ends[-1][f"{key}_seconds"]
             parts.append(f"{clock} {duration(seconds)} ({seconds / actual - 1 if actual else 0.0:+.1%})")
-    except (UserError, OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return []
     return [("estimated", ", ".join(parts))]

@@ -9,7 +9,6 @@ from launcher.config.formats import FORMAT, JOB, REORDERED
 from launcher.disk import is_there, patiently
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import RunFolder
-from launcher.regular import read_regular
 from launcher.version import __version__
 
 
@@ -57,7 +56,7 @@ def read_writer(folder: RunFolder) -> Writer:
     if not is_there(folder.writer):
         return Writer(1, "0.1", None)
     try:
-        values = json.loads(patiently(lambda: read_regular(folder.writer), folder.writer))
+        values = json.loads(patiently(folder.writer.read_bytes, folder.writer))
         return Writer(int(values["format"]), str(values["version"]), values["job"], values.get("place"))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(f"{folder.writer} is damaged; restore it, or remove it if version 0.1 wrote the run") from None

@@ -22,11 +22,10 @@ from torchvision.models import get_model_weights
 
 from launcher.config.choices import HUB, LIBRARIES, ModelConfig
 from launcher.config.schema import RunConfig
-from launcher.errors import UserError, is_of_the_machine
+from launcher.errors import is_of_the_machine
 from launcher.models.smp import SmpModel
 from launcher.models.timm import TimmModel
 from launcher.records.run_folder import RunFolder
-from launcher.regular import read_regular
 from launcher.training import checkpoint
 from launcher.weights.card import CARD, LIBRARY_CONFIG, find_weights, problem, read_card
 from launcher.weights.export_files import read_weights
@@ -203,9 +202,9 @@ def _of_hub(name: str, path: Path) -> SourceWeights:
     if source.config is not None:
         return source
     try:
-        values = json.loads(read_regular(path.parent / LIBRARY_CONFIG))["pretrained_cfg"]
+        values = json.loads((path.parent / LIBRARY_CONFIG).read_bytes())["pretrained_cfg"]
         mean, std = ([float(one) for one in values[key]] for key in ("mean", "std"))
-    except (OSError, UserError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return source
     return replace(source, mean=mean, std=std)
 

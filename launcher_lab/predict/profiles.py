@@ -25,7 +25,6 @@ from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.records.metrics import parse_line, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates
-from launcher.regular import read_lines, read_regular
 from launcher_lab.predict.prediction import Rates
 from launcher_lab.predict.step_counts import cached_steps, computed
 
@@ -83,7 +82,7 @@ def read_profiles(runs: Path) -> tuple[list[Profile], list[str]]:
     profiles, notes = [], []
     for path in saved_estimates(runs):
         try:
-            profiles.append(_of_estimate(_ESTIMATE.validate_json(read_regular(path))))
+            profiles.append(_of_estimate(_ESTIMATE.validate_json(path.read_bytes())))
         except (UserError, OSError, ValidationError, AssertionError):
             notes.append(f"{path} cannot be read and is skipped; remove it, and run `train estimate` again")
     profiles += [_of_run(metrics.parent) for metrics in sorted(runs.glob("*/metrics.jsonl"))]
@@ -106,7 +105,8 @@ def _of_run(path: Path) -> Profile | None:
     """Return a finished run as a profile; None for an unknown GPU or an unreadable run."""
     folder = RunFolder(path)
     try:
-        start = parse_line(next(read_lines(folder.metrics))) or {}
+        with folder.metrics.open("rb") as file:
+            start = parse_line(file.readline()) or {}
         gpu = gpu_named(str(start.get("device")))
         if gpu is None:
             return None

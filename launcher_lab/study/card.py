@@ -17,7 +17,6 @@ from launcher.errors import UserError, one_line
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher.regular import read_regular
 from launcher_lab.study.runs import RunSummary, read_run
 
 # Hugging Face's names.
@@ -148,12 +147,12 @@ def _data(config: RunConfig, run: RunSummary) -> Iterable[tuple[object, ...]]:
 def _versions(folder: RunFolder) -> Iterable[tuple[object, ...]]:
     """Yield what environment.json has of versions and devices; nothing of a damaged file."""
     try:
-        facts = json.loads(read_regular(folder.environment))
+        facts = json.loads(folder.environment.read_bytes())
         yield "train", " ".join(filter(None, [facts["version"], facts["commit"]]))
         yield "Python", facts["python"]
         yield from ((name, facts["packages"][name]) for name in _PACKAGES if name in facts["packages"])
         yield "devices", ", ".join(map(str, facts["gpus"])) or facts["cpu"]
-    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         yield "environment", "unknown"
 
 

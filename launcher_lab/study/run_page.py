@@ -14,15 +14,12 @@ from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
-from launcher.errors import UserError
 from launcher.records.origins import read_origins
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import results
-from launcher.regular import read_regular
 from launcher_lab.study.runs import RunSummary, read_run
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy")
-_LARGEST = 2**23  # bytes of an image
 _MOST_CLASSES, _MOST_WORST = 20, 12
 
 
@@ -75,15 +72,15 @@ def _image(path: Path, about: str) -> str:
     """Return an element with a PNG file of the run folder; empty without one."""
     if not path.is_file():
         return ""
-    data = base64.b64encode(read_regular(path, _LARGEST)).decode()
+    data = base64.b64encode(path.read_bytes()).decode()
     return f'<img class="wide" src="data:image/png;base64,{data}" alt="{page.text(about)}">'
 
 
 def _worst(path: Path) -> str:
     """Return the first images of the page of errors that `train eval --by-class` writes; empty without them."""
     try:
-        listed = page.read_figures(read_regular(path, _LARGEST).decode(errors="replace")) if path.is_file() else []
-    except (UserError, OSError):
+        listed = page.read_figures(path.read_text(encoding="utf-8", errors="replace")) if path.is_file() else []
+    except OSError:
         return ""
     return page.grid(
         (page.image_element(uri, about), "<br>".join(map(page.text, lines)))
@@ -96,7 +93,7 @@ def _errors(folder: Path) -> str:
     table, confusion = folder / "by_class.csv", _image(folder / "confusion.png", "confusion matrix")
     if not table.is_file():
         return confusion and page.section("Errors", "classes that are confused", confusion)
-    heading, *rows = csv.reader(read_regular(table).decode(errors="replace").splitlines()[: 1 + _MOST_CLASSES])
+    heading, *rows = csv.reader(table.read_text(encoding="utf-8", errors="replace").splitlines()[: 1 + _MOST_CLASSES])
     cells = page.table(heading, (map(page.text, row) for row in rows), range(1, 4))
     worst = _worst(folder / "gallery.html")
     images = worst and f"<p>the first images of gallery.html</p>{worst}"
@@ -131,10 +128,10 @@ def _config(run: RunSummary, config: RunConfig, folder: RunFolder) -> str:
 def _environment(folder: RunFolder) -> list[tuple[str, object]]:
     """Return what environment.json has of machine and packages; nothing of a damaged file."""
     try:
-        facts = json.loads(read_regular(folder.environment))
+        facts = json.loads(folder.environment.read_bytes())
         packages = facts["packages"]
         machine = [(key, facts[key]) for key in ("host", "system", "python", "cpu", "cores", "version", "commit")]
         gpus = ", ".join(map(str, facts["gpus"])) or "none"
         return [*machine, ("GPUs", gpus), *((name, packages[name]) for name in _PACKAGES if name in packages)]
-    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return [("environment", "unknown")]

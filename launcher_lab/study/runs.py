@@ -20,7 +20,6 @@ from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, without_void
 from launcher.records.progress import wall_seconds
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
-from launcher.regular import read_regular
 from launcher_lab.study.scales import TOP1, QualityScale, scale_of_run
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
@@ -269,9 +268,9 @@ def _config(path: Path) -> tuple[Mapping[str, Any], str | None]:
 
 def _command(path: Path) -> tuple[str, ...]:
     try:
-        words = json.loads(read_regular(path))["command"]
+        words = json.loads(path.read_bytes())["command"]
         return ("train", *map(str, words[1:]))
-    except (UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ()
 
 
