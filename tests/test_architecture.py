@@ -27,7 +27,17 @@ ALLOWED = {
     for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
-    *("cli", "config", "plan", "doctor", "submit", "launch/start.py", "measure/launch.py", "measure/estimate.py"),
+    *(
+        "cli",
+        "config",
+        "loggers",
+        "plan",
+        "doctor",
+        "submit",
+        "launch/start.py",
+        "measure/launch.py",
+        "measure/estimate.py",
+    ),
     *("measure/diagnosis.py", "rank/signs.py", "weights/card.py", "atomic.py", "cache.py", "console.py", "errors.py"),
     *(
         "plugins.py",
@@ -36,7 +46,6 @@ TORCH_FREE = (
         "paths.py",
         "randomness.py",
         "launcher_lab/cli",
-        "launcher_lab/loggers",
         "launcher_lab/study",
     ),
     *(f"launcher_lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
@@ -139,8 +148,8 @@ def test_the_launcher_does_not_mention_the_lab() -> None:
             assert not re.search(r"\blauncher_lab\b|\blab\b|\blaboratory\b", path.read_text()), path
 
 
-def test_libraries_of_the_lab_are_imported_only_there() -> None:
-    for path in ROOT.rglob("*.py"):
+def test_libraries_of_loggers_are_imported_only_there() -> None:
+    for path in sorted({*ROOT.rglob("*.py"), *LAB.rglob("*.py")} - {*files("loggers")}):
         names = {name.split(".")[0] for name in imported(path, at_top_only=False)}
         assert not names & {"mlflow", "wandb"}, path
 

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Sequence
 
+from launcher.loggers.remote import Outcome
 from launcher.records.metrics import Record
-from launcher_lab.loggers.remote import Outcome
 
 
 class Server:

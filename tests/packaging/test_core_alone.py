@@ -64,13 +64,16 @@ def test_only_installed_verbs_and_options_are_listed_and_accepted(alone: Cold) -
     assert "--on" not in alone("plan", "--help").stdout
     assert "steps" in alone("plan", *SMALL).stdout
     assert "epochs: 3" in alone("show", *SMALL).stdout
+    own = alone.folder / "conf" / "logger"
+    own.mkdir(parents=True)
+    (own / "diary.yaml").write_text("name: diary\ninterval: 10ba\ntensorboard: false\n")
     for words, line in (
         (
             ["compare", "runs", "--csv"],
             "error: compare is neither a verb nor key=value; see `train --help` and `train ls`",
         ),
-        (["logger=wandb"], "error: logger.name=wandb (command line): must be one of jsonl, prometheus, tensorboard, "
-         "or needs a package that provides it"),
+        (["logger=diary"], "error: logger.name=diary (command line): must be one of jsonl, mlflow, prometheus, "
+         "several, tensorboard, wandb, or needs a package that provides it"),
     ):  # fmt: skip
         assert alone(*words, code=2).stderr.splitlines() == [line]
 

@@ -13,10 +13,10 @@ from launcher.config.fields import STRICT
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.installation import check_installed
+from launcher.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import scalars
-from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 
 _LONGEST_TAG = 64
 _SECONDS_TO_OPEN, _SECONDS_TO_FINISH = 30, 12

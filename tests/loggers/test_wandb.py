@@ -92,7 +92,7 @@ def test_without_a_server_the_records_are_written_for_a_later_upload(
 ) -> None:
     for name, value in (("MODE", "online"), ("API_KEY", "k" * 40), ("BASE_URL", "http://127.0.0.1:1")):
         monkeypatch.setenv(f"WANDB_{name}", value)
-    monkeypatch.setattr("launcher_lab.loggers.wandb._SECONDS_TO_OPEN", 1)
+    monkeypatch.setattr("launcher.loggers.wandb._SECONDS_TO_OPEN", 1)
     folder = create(tmp_path, "run", unique=False)
     log(folder, config, evaluation(10, 0.25), end(10))
     (part,) = logged(folder)

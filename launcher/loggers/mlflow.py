@@ -17,10 +17,10 @@ from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.installation import check_installed
+from launcher.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 from launcher.records.metrics import Record, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.sinks import scalars
-from launcher_lab.loggers.remote import Outcome, RemoteSink, closing_scalars, labels, save_id, saved_id
 
 # Limits of MLflow's REST API: metrics and parameters per request, characters per value.
 _METRICS, _PARAMETERS, _LONGEST = 1000, 100, 6000

@@ -8,10 +8,10 @@ import pytest
 
 from launcher import installation
 from launcher.config.compose import compose
+from launcher.loggers import several
+from launcher.loggers.remote import RemoteSink
+from launcher.loggers.several import SeveralSinks
 from launcher.records.metrics import read_metrics
-from launcher_lab.loggers import several
-from launcher_lab.loggers.remote import RemoteSink
-from launcher_lab.loggers.several import SeveralSinks
 from tests.commands import output_of, refused
 from tests.made_runs import end, evaluation
 from tests.runs import SMALL, Here

@@ -12,13 +12,13 @@ from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
 from launcher.config.schema import RunConfig
 from launcher.errors import Problems
+from launcher.loggers.mlflow import MlflowValues
 from launcher.loggers.prometheus import PrometheusSink, check_library
+from launcher.loggers.remote import CLOSE_SECONDS, RemoteSink
+from launcher.loggers.wandb import WandbValues
 from launcher.records.background import BackgroundSink
 from launcher.records.metrics import Record
 from launcher.records.run_folder import RunFolder
-from launcher_lab.loggers.mlflow import MlflowValues
-from launcher_lab.loggers.remote import CLOSE_SECONDS, RemoteSink
-from launcher_lab.loggers.wandb import WandbValues
 
 
 @dataclass(frozen=True, config=STRICT)

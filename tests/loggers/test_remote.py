@@ -9,13 +9,13 @@ import pytest
 from launcher import installation
 from launcher.config.compose import compose
 from launcher.installation import how_to_add
+from launcher.loggers.mlflow import MlflowTracker
+from launcher.loggers.remote import RemoteSink, closing_scalars
+from launcher.loggers.wandb import WandbTracker
 from launcher.records.metrics import ResumeRecord, StartRecord
 from launcher.records.run_folder import create
 from launcher.records.sinks import scalars
 from launcher.tasks.classification import ClassificationConfig
-from launcher_lab.loggers.mlflow import MlflowTracker
-from launcher_lab.loggers.remote import RemoteSink, closing_scalars
-from launcher_lab.loggers.wandb import WandbTracker
 from tests.commands import refused
 from tests.made_runs import end, evaluation
 from tests.tracking_server import Server
