@@ -1,6 +1,6 @@
 """Compare predictions with published throughput: fitted figures, and held-out ones.
 
-    python -m benchmarks.prediction --page docs/prediction.md    # --fit prints the fitted values
+    python -m benchmarks.prediction --page benchmarks/results/prediction.md    # --fit prints the fitted values
 
 Steps are traced on tensors without values in two minutes; no GPU is needed.
 """

@@ -165,12 +165,12 @@ def _typed(values: Mapping[str, Any], place: str, origin: Callable[[str], str | 
         if to_resume and (used := [one for one in error.problems if not is_free(str(one.key))]):
             message = f"is no key of this version; {_OLDER}"
             raise UserError(*(replace(one, message=message) for one in used)) from None
-        _note(f"{place}: ignoring {', '.join(unknown)}: this version has no such key")
+        note(f"{place}: ignoring {', '.join(unknown)}: this version has no such key")
         return validate(without(values, unknown), origin)
 
 
 @cache
-def _note(text: str) -> None:
+def note(text: str) -> None:
     print(one_line(f"note: {text}"), file=sys.stderr)
 
 

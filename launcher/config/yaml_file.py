@@ -37,10 +37,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
     Raises UserError if it is missing or has more than plain values, with the line, and DiskError if it cannot be read.
     """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; set a YAML file")
     try:
         content = patiently(path.read_bytes, path)
         if len(content) > _MOST_BYTES:
-            raise UserError(f"{path} cannot be read: larger than {count_of(_MOST_BYTES, 'byte')}; make it smaller")
+            raise UserError(f"{path} cannot be read: larger than {count_of(_MOST_BYTES, 'byte')}; set a smaller file")
         values = pickle.loads(_plain(content))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}; check its path, size and permissions") from None

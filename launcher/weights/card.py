@@ -7,7 +7,7 @@ from typing import Any
 
 from launcher.config.choices import HUB
 from launcher.config.formats import facts_of
-from launcher.config.resolved import read, typed_run
+from launcher.config.resolved import note, read, typed_run
 from launcher.config.schema import RunConfig
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
@@ -64,13 +64,16 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     """
     try:
         card = json.loads(path.read_bytes())
-        config, classes, facts = typed_run(card["config"], str(path)), card["classes"], facts_of(card.get("task", {}))
+        config, classes, written = typed_run(card["config"], str(path)), card["classes"], card.get("task", {})
+        facts = facts_of(written)
     except FileNotFoundError:
         raise UserError(f"{path} is missing, and the weights cannot be used without it; export the run again") from None
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is not a model card ({type(error).__name__}: {error}); export the run again") from None
     except UserError as error:
         raise UserError(f"{path} has no valid config ({error.line}); export the run again") from None
+    if fitted := [name for name in written if facts.get(name) != written[name]]:
+        note(f"{path}: ignoring {', '.join(fitted)}, which train calibrate fitted; it is gone since version 0.3")
     expected = 0 if "tokens" in config.task.needs else config.dataset.classes
     if not isinstance(classes, list) or len(classes) != expected:
         raise UserError(f"{path} does not list the classes of its config; export the run again")

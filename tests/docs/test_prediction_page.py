@@ -1,4 +1,4 @@
-"""docs/prediction.md has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
+"""The page of published figures has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
 
 import math
 import re
@@ -11,7 +11,7 @@ from benchmarks.prediction import GOAL_MEDIAN, GOAL_WORST, alone, fitted_to, row
 from benchmarks.published import Figure, figures
 from launcher_lab.predict.prediction import efficiencies
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "prediction.md").read_text()
+TEXT = (Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "prediction.md").read_text()
 TABLES = TEXT[TEXT.index("<!-- figures -->") : TEXT.index("<!-- end of figures -->")]
 LINES = [line for line in TABLES.splitlines() if line.startswith("| ") and "published |" not in line]
 # One of each family of kernels: transformers, depthwise, grouped and 1-d convolutions, odd widths, pooling, plain ones,

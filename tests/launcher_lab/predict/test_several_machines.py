@@ -57,7 +57,7 @@ def test_each_spot_machine_has_its_price_and_its_preemptions(nodes: int) -> None
 
 
 def test_the_page_has_the_throughput_of_several_machines() -> None:
-    page = (paths.CONF.parent / "docs" / "prediction.md").read_text()
+    page = (paths.CONF.parent / "benchmarks" / "results" / "prediction.md").read_text()
     kept = {number: efficiencies()["nodes"]["doubling"] ** math.log2(number) for number in (2, 4, 8)}
     assert f"| {kept[2]:.3f}, {kept[4]:.3f} |" in page
     assert f"| {kept[2]:.3f}, {kept[8]:.3f} |" in page
