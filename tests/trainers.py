@@ -57,7 +57,6 @@ EARLY = {
     "backbone_freezing": ["algorithms.backbone_freezing.until=2ba"],
     "layer_freezing": ["algorithms.layer_freezing.start=0.0"],
     "selective_backprop": ["algorithms.selective_backprop.start=0.0"],
-    "sample_dropping": [f"algorithms.sample_dropping.{word}" for word in ("share=0.5", "rate=0.6", "end=1.0")],
     "random_erasing": ["algorithms.random_erasing.probability=1.0"],
     "squeeze_excite": ["algorithms.squeeze_excite.min_channels=32"],
     "ghost_batchnorm": ["algorithms.ghost_batchnorm.ghost_batch_size=3"],

@@ -124,8 +124,6 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
         """Change the sample indices [N] of an epoch, equal on all ranks; modulo N each is the image.
 
-        Their number stays, unless the algorithm drops those that `epoch_fraction` of its declaration states.
-
         moment: of the epoch's first step, on rank 0.
         """
         return order

@@ -82,6 +82,7 @@ def _facts(plan: Plan) -> Table:
     held_out = (
         f" and {count_of(val, f'validation {config.task.sample}')}" if (val := config.dataset.val_samples) else ""
     )
+    epochs = f"{count_of(plan.epochs, 'epoch')} x {count_of(plan.steps_per_epoch, 'step')}"
     rows = (
         ("recipe", config.recipe or "none"),
         *(("published", result.sentence) for result in _published(config)),
@@ -90,7 +91,7 @@ def _facts(plan: Plan) -> Table:
             "data set",
             f"{config.dataset.name}, {count_of(plan.train_samples, f'training {config.task.sample}')}{held_out}",
         ),
-        ("length", f"{count_of(plan.epochs, 'epoch')} x {plan.epoch_steps} = {count_of(plan.total_steps, 'step')}"),
+        ("length", f"{epochs} = {count_of(plan.total_steps, 'step')}"),
         ("batch", f"{plan.batch_size} global = {plan.world_size} x {plan.rank_batch}{micro}"),
         ("learning rate", f"{plan.peak_lr:g} after {count_of(plan.warmup_steps, 'step')} of warmup, then {curve}"),
         ("evaluation", f"every {config.eval_every}, {config.task.sizes(config)}"),
@@ -111,7 +112,6 @@ def _numbers(plan: Plan) -> dict[str, Any]:
         "processes": plan.world_size,
         "epochs": plan.epochs,
         "steps_per_epoch": plan.steps_per_epoch,
-        "steps_of_epochs": [*map(plan.epoch_steps.length, range(plan.epochs))] if plan.epoch_steps.starts else None,
         "total_steps": plan.total_steps,
         "batch_size": plan.batch_size,
         "rank_batch": plan.rank_batch,
@@ -149,7 +149,7 @@ def _stages(plan: Plan) -> list[dict[str, float]]:
     steps = {steps[0] for steps in plan.of_equal_view(range(plan.total_steps))}.union(*map(plan.starts, lists))
     starts = [step for step in sorted(steps) if step == 0 or at(step) != at(step - 1)]
     return [
-        {"stage": number, "step": start, "epochs": plan.epoch_steps.before(end) - plan.epoch_steps.before(start)}
+        {"stage": number, "step": start, "epochs": (end - start) / plan.steps_per_epoch}
         | at(start)
         | {"compute": (end - start) * plan.per_step(plan.view(start)) / plan.amount}
         for number, (start, end) in enumerate(pairwise([*starts, plan.total_steps]), 1)
@@ -158,7 +158,7 @@ def _stages(plan: Plan) -> list[dict[str, float]]:
 
 def _timetable(plan: Plan) -> list[dict[str, float]]:
     return [
-        {"epoch": plan.epoch_steps.before(step), "step": step, "lr": plan.lr(step), "view": plan.view(step)}
+        {"epoch": step / plan.steps_per_epoch, "step": step, "lr": plan.lr(step), "view": plan.view(step)}
         for step in _shown_steps(plan)
     ]
 

@@ -116,10 +116,6 @@ class AlgorithmConfig(Declaration):
         """Return its place at a point; None if it does not act there."""
         return self.places.get(point)
 
-    def epoch_fraction(self, plan: RunPlan, epoch: int) -> float:
-        """Return the fraction of the training samples that an epoch reads; `change_order` drops the others."""
-        return 1.0
-
     def loaded_view(self, plan: RunPlan, step: int) -> int | None:
         """Return the view of the samples that the loader produces at a step; None for any."""
         return None

@@ -36,7 +36,9 @@ _REMOVED: Mapping[str, Any] = {
 }
 # The same of keys whose value differs by the option of their group.
 _REMOVED_BY_OPTION: Mapping[str, Mapping[str, Any]] = {"dataloader.decode": {"ffcv": "whole", "torchvision": "cpu"}}
-_REMOVED_ALGORITHMS: frozenset[str] = frozenset({"bias_scaling", "lookahead", "stored_labels", "translation"})
+_REMOVED_ALGORITHMS: frozenset[str] = frozenset(
+    {"bias_scaling", "lookahead", "sample_dropping", "stored_labels", "translation"}
+)
 # Values that format 3 removed, by key, with the value that a folder is read with.
 _REMOVED_VALUES: Mapping[str, Mapping[Any, Any]] = {
     "nonfinite.policy": {"rollback": "skip"},

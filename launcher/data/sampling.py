@@ -97,10 +97,10 @@ def train_requests(
         order = buffered_order(plan.config.seed, epoch, *archives)
     else:
         order = epoch_order(plan.config.seed, epoch, len(labels))
-    start = Moment(plan.config.seed, epoch, plan.epoch_steps.first(epoch), plan.total_steps)
+    start = Moment(plan.config.seed, epoch, epoch * plan.steps_per_epoch, plan.total_steps)
     if change_order is not None:
         order = change_order(order, start)
-    for number in range(first_step, plan.epoch_steps.length(epoch)):
+    for number in range(first_step, plan.steps_per_epoch):
         indices = rank_indices(order, number, plan.batch_size, shard.rank, shard.world_size)
         moment = replace(start, step=start.step + number, rank=shard.rank)
         yield Request(moment, indices, plan.loaded_view(moment.step))

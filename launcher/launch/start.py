@@ -176,7 +176,7 @@ def _refuse(folder: RunFolder, before: RunConfig, plan: Plan) -> None:
         raise UserError(Problem(message, "dataset.train_samples", before.dataset.train_samples))
     done, epochs = folder.newest_step(), plan.config.epochs
     if done is not None and plan.total_steps < done:
-        message = f"must be at least {plan.epoch_steps.before(done):.1f}, which the run has completed"
+        message = f"must be at least {done / plan.steps_per_epoch:.1f}, which the run has completed"
         raise UserError(Problem(message, "epochs", epochs))
     if fixed := [key for key in plan.shortened if not is_free(key)]:
         message = f"is too short: schedule.fit=on would change {', '.join(fixed)} of completed steps; set more epochs"
@@ -219,7 +219,8 @@ def _train(
     nodes = config.launch.nnodes
     several = f"{count_of(nodes, 'node')} with {devices} each; that of rank 0 shows the progress"
     ranks = several if nodes > 1 else str(devices)
-    where, length = one_line(str(folder.path)), f"{count_of(plan.epochs, 'epoch')} of {plan.epoch_steps}"
+    where = one_line(str(folder.path))
+    length = f"{count_of(plan.epochs, 'epoch')} of {count_of(plan.steps_per_epoch, 'step')}"
     log = folder.logs / "rank-0.log"
     view = ProgressView(
         folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log

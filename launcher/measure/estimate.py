@@ -151,7 +151,7 @@ def prices(estimated: Estimate, offers: list[Hardware]) -> list[Price]:
 
 def occasions(plan: Plan, interval: str) -> int:
     """Return how often an event at every interval and at the end occurs."""
-    return math.ceil(plan.total_steps / plan.steps_between(interval))
+    return math.ceil(plan.total_steps / plan.every(interval))
 
 
 def sizes_by_round(plan: Plan, measured: Measurement) -> list[list[SizeCost]]:

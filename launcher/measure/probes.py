@@ -110,7 +110,7 @@ class StepProfiler:
     def _ahead(self) -> int:
         """Batches that the loader prefetches: after as many it is in the state of the middle of a run."""
         ahead = self._workers * loader_of(self.run.config).batches_ahead
-        return min(ahead, self.run.plan.epoch_steps.shortest // 2)
+        return min(ahead, self.run.plan.steps_per_epoch // 2)
 
     def _warm_up(self) -> list[float]:
         """Take a few steps of every kind; return the extra seconds of the first steps at each new size."""
@@ -146,11 +146,11 @@ class StepProfiler:
 
     def _epoch_start(self) -> float:
         """Return the seconds to the first batch of an epoch after a complete epoch."""
-        lengths = self.run.plan.epoch_steps
-        for _ in self._batches(0, lengths.length(0) - 1):
+        length = self.run.plan.steps_per_epoch
+        for _ in self._batches(0, length - 1):
             pass
         start = time.perf_counter()
-        batches = self._batches(1, max(0, lengths.length(1) - 1 - self._ahead))
+        batches = self._batches(1, max(0, length - 1 - self._ahead))
         next(batches)
         seconds = time.perf_counter() - start
         for _ in batches:
@@ -196,8 +196,9 @@ class StepProfiler:
 
     def _start_of(self, sample: StepSample, count: int) -> tuple[int, int]:
         """Return the epoch, and the first step in it, from which to read the batches of a sample."""
-        epoch, step = self.run.plan.epoch_steps.place(sample.steps[len(sample.steps) // 2])
-        return epoch, max(0, min(step, self.run.plan.epoch_steps.length(epoch) - self._ahead - count))
+        length = self.run.plan.steps_per_epoch
+        epoch, step = divmod(sample.steps[len(sample.steps) // 2], length)
+        return epoch, max(0, min(step, length - self._ahead - count))
 
     def _count(self, earlier: list[float]) -> int:
         """Return the steps that fill a round, the same on all ranks, from earlier step times."""
@@ -206,7 +207,7 @@ class StepProfiler:
     def _within_epoch(self, count: int) -> int:
         """Round up to a multiple of the workers, at most an epoch."""
         workers = max(1, self._workers)
-        return max(1, min(math.ceil(count / workers) * workers, self.run.plan.epoch_steps.shortest - self._ahead))
+        return max(1, min(math.ceil(count / workers) * workers, self.run.plan.steps_per_epoch - self._ahead))
 
 
 def write_result(scratch: Path, measure: Callable[[Trainer, float, float], object], lr: float = 0.0) -> None:

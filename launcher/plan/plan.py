@@ -6,18 +6,18 @@ import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from launcher.config.choices import Clock
 from launcher.config.declaration import AlgorithmConfig, Size
-from launcher.config.fields import in_steps, parse_duration
+from launcher.config.fields import in_steps
 from launcher.config.keys import longest_fraction
 from launcher.config.layers import leaves, put
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import Launch, RunConfig
 from launcher.config.validate import validate
-from launcher.plan.epochs import EpochSteps, dilated_epochs
+from launcher.plan.epochs import dilated_epochs
 
 # Passes at one view from which cuDNN's tuning pays.
 _TUNED_PASSES = 10_000
@@ -62,24 +62,16 @@ class Plan:
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch that reads all samples; the last partial batch is dropped."""
+        """Optimizer steps of an epoch; the last partial batch is dropped."""
         return self.train_samples // self.batch_size
 
     @cached_property
-    def epoch_steps(self) -> EpochSteps:
-        """The steps of each epoch, of which algorithms may shorten some."""
-        active = self.config.algorithms.values()
-        shortening = [one for one in active if type(one).epoch_fraction is not AlgorithmConfig.epoch_fraction]
-        fractions = [partial(one.epoch_fraction, self) for one in shortening]
-        return EpochSteps.of(self.epochs, self.steps_per_epoch, fractions)
-
-    @cached_property
     def total_steps(self) -> int:
-        return self.epoch_steps.total
+        return self.epochs * self.steps_per_epoch
 
     def epoch_start(self, step: int) -> int:
         """Return the first step of the epoch of a step."""
-        return step - self.epoch_steps.place(step)[1]
+        return step - step % self.steps_per_epoch
 
     @cached_property
     def rank_batch(self) -> int:
@@ -113,8 +105,7 @@ class Plan:
         """
         schedule, stair = self.config.schedule, 1
         if schedule.granularity == "epoch":
-            epoch, place = self.epoch_steps.place(step)
-            step, stair = step - place, self.epoch_steps.length(epoch)
+            step, stair = self.epoch_start(step), self.steps_per_epoch
         return schedule.multiplier(Clock(*self._clock(step), stair, self.schedule_steps))
 
     def _clock(self, step: int) -> tuple[float, float, float]:
@@ -232,8 +223,6 @@ class Plan:
     def schedule_steps(self, duration: str) -> int:
         """Convert a schedule's duration to steps: epochs and batches are dilated, fractions of the run already are."""
         dilate = self.config.schedule.dilate
-        if epochs := self._uneven(duration):
-            return self.epoch_steps.of_epochs(epochs * dilate)
         return self.steps(duration) if duration.endswith("dur") else round(self.steps(duration) * dilate)
 
     @cached_property
@@ -249,24 +238,11 @@ class Plan:
         return max(1, self.steps(duration))
 
     def is_due(self, step: int, interval: str) -> bool:
-        """Return whether an event at every interval is due after `step` steps; those of epochs are so at their ends."""
-        if epochs := self._uneven(interval):
-            return self.epoch_steps.is_due(step, epochs)
+        """Return whether an event at every interval is due after `step` steps."""
         return step % self.every(interval) == 0
 
-    def steps_between(self, interval: str) -> float:
-        """Return the mean number of steps from one event to the next."""
-        return self._uneven(interval) * self.total_steps / self.epochs or self.every(interval)
-
-    def _uneven(self, duration: str) -> float:
-        """Return the number of a duration in epochs if these have unequal steps, else 0."""
-        number, unit = parse_duration(duration)
-        return number if unit == "ep" and self.epoch_steps.starts else 0.0
-
     def steps(self, duration: str) -> int:
-        """Convert a duration to steps; so many epochs have those of the first ones of the run."""
-        if epochs := self._uneven(duration):
-            return self.epoch_steps.of_epochs(epochs)
+        """Convert a duration to steps."""
         return in_steps(duration, steps_per_epoch=self.steps_per_epoch, total_steps=self.total_steps)
 
 

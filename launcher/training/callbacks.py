@@ -123,7 +123,7 @@ class Callbacks:
             config=plan.config,
             folder=self._folder,
             step=step,
-            epoch=plan.epoch_steps.place(step)[0],
+            epoch=step // plan.steps_per_epoch,
             total_steps=plan.total_steps,
             steps_per_epoch=plan.steps_per_epoch,
             rank=trainer.ranks.rank,

@@ -81,7 +81,7 @@ class MetricLogger:
         self._warn_of_data_waits(done, means)
         return metrics.TrainRecord(
             **self._means(done, means),
-            epoch=trainer.plan.epoch_steps.before(done),
+            epoch=done / trainer.plan.steps_per_epoch,
             lr=trainer.plan.lr(done - 1),
             view=trainer.plan.view(done - 1),
             step_seconds=means.seconds / means.steps,
@@ -96,7 +96,7 @@ class MetricLogger:
     def _warn_of_data_waits(self, done: int, means: StepMeans) -> None:
         """Print and record that all ranks have started to wait for their data, after the first epoch."""
         # note: in the first epoch every disk is read, also one whose files the memory then holds
-        if self._trainer.plan.epoch_steps.before(done) <= 1:
+        if done <= self._trainer.plan.steps_per_epoch:
             return
         waited = statistics.median_low(means.waits) * means.steps if means.waits else means.waited
         share = self._data_waits.add(means.seconds, waited)
@@ -108,7 +108,7 @@ class MetricLogger:
 
     def _epoch_record(self, done: int, read: Callable[[], StepMeans]) -> metrics.EpochRecord:
         means = read()
-        epoch, _ = self._trainer.plan.epoch_steps.place(done)
+        epoch = done // self._trainer.plan.steps_per_epoch
         return metrics.EpochRecord(**self._means(done, means), epoch=epoch, seconds=means.seconds)
 
     def _means(self, done: int, means: StepMeans) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class MetricLogger:
         """Record the result of an evaluation and its seconds; `held_out`: on the images of `dataset.test_path`."""
         trainer, kind = self._trainer, metrics.HeldOutRecord if held_out else metrics.EvalRecord
         step, clock = trainer.next_step, trainer.clock.seconds("training")
-        epoch = trainer.plan.epoch_steps.before(step)
+        epoch = step / trainer.plan.steps_per_epoch
         self.record(kind(step, metrics.now(), epoch, **vars(result), seconds=seconds, train_seconds=clock))
         self._warn_of_failures()
 

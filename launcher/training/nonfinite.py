@@ -56,7 +56,7 @@ class NonFiniteGuard:
         outcome = trainer.train_step(*batch, moment, requests)
         trainer.next_step += 1
         self._append(_Queued(batch, moment, requests, waited, outcome))
-        # note: a record, and an algorithm that orders the next epoch, read only steps that are not repeated
+        # note: a record reads only steps that are not repeated
         ahead, stop, save = 1 if self._logger.is_due else self._ahead, False, False
         # note: the host waits only now that the device has more steps
         while len(self._following) >= ahead:

@@ -112,12 +112,11 @@ class Trainer:
 
     def moment(self, step: int) -> Moment:
         """Return the position of an optimizer step in the run."""
-        epoch, _ = self.plan.epoch_steps.place(step)
-        return Moment(self.config.seed, epoch, step, self.plan.total_steps, self.ranks.rank)
+        return Moment(self.config.seed, step // self.plan.steps_per_epoch, step, self.plan.total_steps, self.ranks.rank)
 
     def rest_of_epoch(self) -> Overlap:
         """Return the remaining batches of the epoch, from the next step on."""
-        return self.loaders.train.epoch(*self.plan.epoch_steps.place(self.next_step))
+        return self.loaders.train.epoch(*divmod(self.next_step, self.plan.steps_per_epoch))
 
     def count(self, outcome: StepOutcome, waited: float) -> None:
         """Count a step that is not repeated; `waited` is the seconds of waiting for its batch."""

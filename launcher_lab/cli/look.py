@@ -135,8 +135,7 @@ def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> st
     seen = [name for name in names if name in (LOADED, ALL) or not same[name]]
     without = [name for name in names if name not in seen]
     size = f"images of {plan.view(step)} px, loaded at {plan.loaded_view(step)} px"
-    epoch, _ = plan.epoch_steps.place(step)
-    hint = f"epoch {epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
+    hint = f"epoch {step // plan.steps_per_epoch + 1} of {plan.epochs}; {size}; each algorithm alone, and all together"
     if without:
         hint += f". Not visible at this step: {', '.join(without)}"
     if {one.step for one in images} - {step}:

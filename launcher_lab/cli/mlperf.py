@@ -88,7 +88,7 @@ def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
     """Yield epochs and evaluations; an epoch starts when the previous event ends."""
     last, opened = start, 0
     for row in rows:
-        epoch = math.ceil(plan.epoch_steps.before(row["step"]))
+        epoch = math.ceil(row["step"] / plan.steps_per_epoch)
         if row["kind"] not in ("epoch", "eval"):
             continue
         if opened < epoch:
@@ -119,7 +119,7 @@ def _facts(plan: Plan, platform: str) -> dict[str, Any]:
         "train_samples": plan.train_samples,
         "eval_samples": config.dataset.val_samples,
         "model_bn_span": plan.rank_batch // plan.accumulation,
-        "opt_learning_rate_warmup_epochs": plan.epoch_steps.before(plan.warmup_steps),
+        "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
     if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
         return {**facts, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}

@@ -83,7 +83,7 @@ class _Run:
     def near(self, step: int, classes: Sequence[int], each: int) -> Iterator[Example]:
         """Yield images of each class at the steps nearest to a step, in the order of classes."""
         plan, labels, everything = self._plan, self._reader.labels, Shard(0, 1, 0, 0, _CPU)
-        epoch, number = plan.epoch_steps.place(step)
+        epoch, number = divmod(step, plan.steps_per_epoch)
         requests = train_requests(plan, everything, labels, epoch, 0, self._engine.change_order)
         order = np.concatenate([request.indices for request in requests])
         nearest = np.argsort(np.abs(np.arange(len(order)) // plan.batch_size - number), kind="stable")

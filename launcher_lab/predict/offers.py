@@ -113,7 +113,7 @@ def _interruptions(plan: Plan) -> float:
 def between_checkpoints(plan: Plan, prediction: Prediction) -> float:
     """Return the predicted seconds of training between checkpoints, by steps or by the clock."""
     values, training = plan.config.checkpoint, prediction.estimate.training.seconds
-    by_steps = plan.steps_between(values.every) * training / plan.total_steps
+    by_steps = plan.every(values.every) * training / plan.total_steps
     return min(by_steps, training, 60 * values.every_minutes if values.every_minutes else math.inf)
 
 

@@ -91,7 +91,7 @@ def split(run: Trainer, seconds: float) -> dict[str, float]:
     timer = StepTimer(run)
     splitter = Splitter(timer.synchronize)
     # note: the images of the last step have full size
-    batch = next(iter(run.loaders.train.epoch(*run.plan.epoch_steps.place(run.plan.total_steps - 1))))
+    batch = next(iter(run.loaders.train.epoch(*divmod(run.plan.total_steps - 1, run.plan.steps_per_epoch))))
     kinds = step_kinds(run.plan)
     shares = weights(kinds, step_samples(kinds))
     counts = {}

@@ -123,6 +123,7 @@ def test_a_path_is_a_recipe(own_recipe: Path) -> None:
         ("dataloader.decoder=opencv", "must be one of auto, simplejpeg, pillow"),
         ("plan hot --on all --prices sky", "gone since version 0.3; set hardware.price_per_hour=2.5"),
         ("plan hot --on all --image a.png", "must be a mapping of values; type image.KEY=VALUE, see train help image"),
+        ("hot algorithms.sample_dropping=on", "omit it; sample dropping is gone since version 0.3"),
         ("hot nonfinite.policy=rollback", "must be one of skip, stop"),
         ("hot nonfinite.lr_factor=0.3", "rollback is gone since version 0.3; type nonfinite.policy=skip or stop"),
         ("auto dataset=shapes budget=5min", "no such key; type stop.minutes=5, which trains the epochs that fit"),

@@ -66,7 +66,6 @@ ONE_RANK = plain_and_captured(
     algorithms("augmix,gradient_clipping,repeated_augmentation,swa", "optimizer=muon"),
     algorithms("trivialaugment,random_erasing,ghost_batchnorm,cutmix,cutout,squeeze_excite", "optimizer=nadamw"),
     algorithms("selective_backprop,distillation", "optimizer=adamw", "precision=fp16"),
-    algorithms("sample_dropping,label_smoothing,ema"),
     algorithms("ema,sam,progressive_resizing", "precision=fp16", *RARELY, bad=(6, 7)),
     # note: no graph can have the first
     algorithms("layer_freezing,ema", *RARELY, bad=(6, 8)),

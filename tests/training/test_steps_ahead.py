@@ -64,7 +64,7 @@ CASES = [
     ["algorithms=[ema]", *EARLY["ema"], "precision=fp16"],
     ["algorithms=[layer_freezing,ema]", *FREEZING, *EARLY["ema"]],
     ["algorithms=[backbone_freezing]", "algorithms.backbone_freezing.until=10ba", "optimizer=schedule_free_adamw"],
-    ["algorithms=[sample_dropping,swa,progressive_resizing]", *EARLY["sample_dropping"], *EARLY["swa"]],
+    ["algorithms=[swa,progressive_resizing]", *EARLY["swa"]],
     ["algorithms=[selective_backprop]", *EARLY["selective_backprop"], "optimizer=soap", "optimizer.interval=2"],
 ]
 
