@@ -219,9 +219,8 @@ def _train(
     nodes = config.launch.nnodes
     several = f"{count_of(nodes, 'node')} with {devices} each; that of rank 0 shows the progress"
     ranks = several if nodes > 1 else str(devices)
-    where = one_line(str(folder.path))
+    where, log = one_line(str(folder.path)), folder.logs / "rank-0.log"
     length = f"{count_of(plan.epochs, 'epoch')} of {count_of(plan.steps_per_epoch, 'step')}"
-    log = folder.logs / "rank-0.log"
     view = ProgressView(
         folder.metrics, config.task, total_steps=plan.total_steps, epochs=plan.epochs, console=out, log=log
     )
