@@ -1,4 +1,4 @@
-"""The page of published figures has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
+"""The page of predictions has the results of benchmarks/prediction.py and the values of conf/efficiencies.yaml."""
 
 import math
 import re
