@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
+from launcher.config.layers import merged
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.paths import CONF
 
@@ -19,35 +20,35 @@ MANY = 8
 
 @dataclass(frozen=True)
 class Option:
-    """One file of conf/: its name, the comment at its head, its values, and the comments beside them by dotted key."""
+    """One file of conf/: its name, the comment at its head, its values, and the comments beside them by dotted key.
+
+    inherited: the keys whose comments are only in the options of its defaults list.
+    """
 
     name: str
     description: str
     values: dict[str, Any]
     remarks: dict[str, str]
+    inherited: frozenset[str] = frozenset()
 
 
 def read(path: Path) -> Option:
     """Read a file of conf/ on top of the options in its defaults list."""
     text = path.read_text()
-    values = yaml.safe_load(text) or {}
-    own = Option(
-        path.stem, _description(text), {k: v for k, v in values.items() if k != "defaults"}, dict(_remarks(text))
-    )
-    if path.stem == "train":
-        return own
-    for base in values.get("defaults", []):
-        if base != "_self_":
-            below = read(path.with_name(f"{base}.yaml"))
-            own = Option(own.name, own.description, {**below.values, **own.values}, {**below.remarks, **own.remarks})
-    return own
+    own, remarks = yaml.safe_load(text) or {}, dict(_remarks(text))
+    listed = [name for name in own.pop("defaults", []) if name != "_self_" and path.stem != "train"]
+    # note: a key that two of them have is described by the first
+    bases = [read(path.with_name(f"{name}.yaml")) for name in reversed(listed)]
+    values, below = merged(*(base.values for base in bases), own), merged(*(base.remarks for base in bases))
+    return Option(path.stem, _description(text), values, below | remarks, frozenset(below.keys() - remarks.keys()))
 
 
 def inside(option: Option, name: str) -> Option:
     """Return the part of an option below one of its keys."""
-    inner = option.values.get(name) or {}
-    remarks = {key.removeprefix(f"{name}."): text for key, text in option.remarks.items() if key.startswith(f"{name}.")}
-    return Option(option.name, "", inner if isinstance(inner, dict) else {}, remarks)
+    inner, start = option.values.get(name) or {}, f"{name}."
+    remarks = {key.removeprefix(start): text for key, text in option.remarks.items() if key.startswith(start)}
+    inherited = frozenset(key.removeprefix(start) for key in option.inherited if key.startswith(start))
+    return Option(option.name, "", inner if isinstance(inner, dict) else {}, remarks, inherited)
 
 
 def _description(text: str) -> str:
@@ -72,11 +73,15 @@ def _remarks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def remark(name: str, files: Sequence[Option]) -> str:
-    """Return the comment beside a key in conf/, with the option's name where the options differ."""
+    """Return the comment beside a key in conf/, with the option's name where the options differ.
+
+    A comment that an option inherits is then printed once, for the option that has it.
+    """
     comments = {option.name: option.remarks[name] for option in files if name in option.remarks}
     if len(set(comments.values())) == 1 and (len(comments) == len(files) or len(files) > MANY):
         return next(iter(comments.values()))
-    return "; ".join(f"{option}: {text}" for option, text in comments.items())
+    inheriting = {option.name for option in files if name in option.inherited}
+    return "; ".join(f"{option}: {text}" for option, text in comments.items() if option not in inheriting)
 
 
 def json_schema() -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import paths
+from launcher.config.layers import merged
 from launcher.config.schema import Hardware
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
@@ -44,8 +45,8 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
         raise UserError(f"{group}/{name}: the defaults list has a missing option or a loop; list existing options")
     own = read_mapping(path)
     bases = [base for entry, base in defaults_list(own, path) if not entry and base != "_self_"]
-    below = {key: value for base in bases for key, value in values(group, base, depth + 1).items()}
-    return {**below, **{key: value for key, value in own.items() if key != "defaults"}}
+    below = [values(group, base, depth + 1) for base in bases]
+    return merged(*below, {key: value for key, value in own.items() if key != "defaults"})
 
 
 def machines() -> dict[str, Hardware]:

@@ -94,6 +94,15 @@ def put(values: dict[str, Any], key: str, value: Any) -> None:
         values[leaf] = value
 
 
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all layers: those of later ones replace earlier ones, within mappings too."""
+    values: dict[str, Any] = {}
+    for key, value in (pair for layer in layers for pair in layer.items()):
+        below = values.get(key)
+        values[key] = merged(below, value) if isinstance(below, Mapping) and isinstance(value, Mapping) else value
+    return values
+
+
 def is_plain(value: Any) -> bool:
     """Return whether all references of a value are to keys: `${oc.env:HOME}` would read the environment."""
     return "${" not in _REFERENCE.sub("", str(value))

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from launcher import paths
+from launcher.config.groups import values as group_values
 from launcher.config.layers import leaves
 from launcher.config.recipes import find, load
 from launcher.config.resolved import is_free
@@ -290,5 +290,5 @@ def _is_subset(run: RunSummary) -> bool:
     """Return whether a data set has a published one's name but another number of samples."""
     if run.dataset not in _PUBLISHED:
         return False
-    published = read_mapping(paths.CONF / "dataset" / f"{run.dataset}.yaml")
+    published = group_values("dataset", run.dataset)
     return any(run.values.get(f"dataset.{key}", published[key]) != published[key] for key in _COUNTS)

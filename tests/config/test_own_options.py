@@ -1,13 +1,13 @@
 """A user's own recipes and options: files in ./recipes, ./conf or a --config-dir, as in any Hydra application."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from launcher.cli import main as cli
 from launcher.config.compose import Composed, compose
-from launcher.config.groups import machines, options
+from launcher.config.groups import machines, options, values
 from launcher.errors import UserError
 from tests.commands import output_of, refused
 
@@ -44,6 +44,13 @@ def test_the_values_of_an_own_option_have_it_as_their_origin() -> None:
     assert composed("model=mine", "model.activation=relu").origins["model.activation"] == "command line"
     line = "model.activation=mish (model=wrong): must be one of relu, silu, gelu, gelu_tanh"
     assert refused("plan", "model=wrong") == f"error: {line}\n"
+
+
+def test_an_own_data_set_changes_one_key_of_a_mapping() -> None:
+    own("conf/dataset/mine.yaml", "defaults: [cifar, _self_]\ncolumns: {label: breed}\n")
+    dataset = compose(["dataset=mine"]).config.dataset
+    assert (dataset.classes, dataset.columns.label, dataset.columns.separator) == (10, "breed", "|")
+    assert values("dataset", "mine") == asdict(dataset)
 
 
 def test_an_own_optimizer_and_an_own_machine() -> None:
