@@ -63,10 +63,11 @@ def _span(values: Sequence[float], digits: str) -> str:
 
 
 def _recipes() -> str:
-    """Return one row per recipe, with the figures of the first machine in its header."""
+    """Return one row per recipe with published figures, those of the first machine in its header."""
     rows = []
     for recipe in listing():
-        results = recipe.about.published
+        if not (results := recipe.about.published):
+            continue
         first = [one for one in results if one.hardware == results[0].hardware]
         rows.append([f"`{recipe.name}`", recipe.about.summary, *_figures(first)])
     return _table(["recipe", "what it is", "published top-1 %", "minutes", "on"], rows)
