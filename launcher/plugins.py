@@ -18,8 +18,6 @@ VERBS = "train.verbs"
 # instead of `recipe=auto`. That of plan may have `total(plan, is_spot=...)`, which returns a line of a run's predicted
 # time and cost.
 OPTIONS = "train.options"
-# By name: a function that writes a page into a run folder, called at the end of each run.
-PAGES = "train.pages"
 # By logger: the dataclass of its values.
 LOGGERS = "train.loggers"
 # The importable packages whose classes and `conf/` are options, as those of the user's code.
@@ -35,7 +33,6 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a module with configure(parser) and handle(arguments)",
         lambda module: callable(module.configure) and callable(module.handle),
     ),
-    PAGES: ("a function of a run folder", callable),
     LOGGERS: (
         "a dataclass with a name: Literal[...], check() and sink(folder, config)",
         lambda kind: (
@@ -95,16 +92,6 @@ def registered_as(group: str, name: str) -> Any:
                 continue
         warn(point, f"must be {expected}")
     return plugin
-
-
-def write_pages(folder: Any, show: Callable[[str], None]) -> None:
-    """Write the pages of a run folder; a failure is a warning."""
-    for write in registered(PAGES).values():
-        try:
-            write(folder)
-        # note: another package's code may raise anything, and the run has ended well
-        except Exception as error:
-            show(one_line(f"warning: cannot write the page of the run: {str(error) or type(error).__name__}"))
 
 
 @cache

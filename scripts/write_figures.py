@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 
 from launcher.config.recipes import Published, Recipe, ablations, listing
-from launcher_lab.study.curves import Curve
-from launcher_lab.study.published import published, published_curves
+from launcher.results.curves import Curve
+from launcher.results.published import published, published_curves
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/first_run.md", "docs/recipes.md", "docs/results.md", "docs/configuration.md")

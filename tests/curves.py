@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from launcher_lab.study.curves import Curve, CurvePoint, StudySetting, build_curves
-from launcher_lab.study.published import published_curves
+from launcher.results.curves import Curve, CurvePoint, StudySetting, build_curves
+from launcher.results.published import published_curves
+from launcher.results.runs import Evaluated, RunSummary, Times
 from launcher_lab.study.results import Results
-from launcher_lab.study.runs import Evaluated, RunSummary, Times
 
 SETTING = StudySetting("shapes", "resnet18", "1x cpu")
 _LENGTHS = (18, 36, 72, 144)

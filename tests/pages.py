@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from benchmarks.chromium import evaluated, installed
-from launcher_lab.study.curves import Cost
+from launcher.results.curves import Cost
 from launcher_lab.study.report import page
 from launcher_lab.study.results import Results, read_results
 

@@ -27,27 +27,10 @@ ALLOWED = {
     for package, allowed in re.findall(r"^\| `([\w/]+)` \|.*\|([\w/, ]*)\|$", PAGE, re.MULTILINE)
 }
 TORCH_FREE = (
-    *(
-        "cli",
-        "config",
-        "loggers",
-        "plan",
-        "doctor",
-        "submit",
-        "launch/start.py",
-        "measure/launch.py",
-        "measure/estimate.py",
-    ),
-    *("measure/diagnosis.py", "rank/signs.py", "weights/card.py", "atomic.py", "cache.py", "console.py", "errors.py"),
-    *(
-        "plugins.py",
-        "later.py",
-        "probe.py",
-        "paths.py",
-        "randomness.py",
-        "launcher_lab/cli",
-        "launcher_lab/study",
-    ),
+    *("cli", "config", "loggers", "results", "plan", "doctor", "submit", "launch/start.py", "measure/launch.py"),
+    *("measure/estimate.py", "measure/diagnosis.py", "rank/signs.py", "weights/card.py", "publish/run_page.py"),
+    *("atomic.py", "cache.py", "console.py", "errors.py", "plugins.py", "later.py", "probe.py", "paths.py"),
+    *("randomness.py", "launcher_lab/cli", "launcher_lab/study"),
     *(f"launcher_lab/predict/{name}.py" for name in ("step_counts", "prediction", "profiles", "offers", "machines")),
 )
 
@@ -96,7 +79,7 @@ def packages(folder: Path) -> set[str]:
 
 
 def package_of(name: str) -> str:
-    """Return the package of a module: config of launcher.config.keys, launcher_lab/study of launcher_lab.study.runs."""
+    """Return the package of a module: config of launcher.config.keys, launcher_lab/cli of launcher_lab.cli.curve."""
     first, second = name.split(".")[:2]
     return second if first == "launcher" else f"launcher_lab/{second}"
 

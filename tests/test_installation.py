@@ -23,7 +23,7 @@ ALLOWED = {
 }
 ALLOWED |= {"launcher/submit/sky.py: .venv/bin/python -m pip install ...\n"}
 # note: a published model has one
-ALLOWED |= {"launcher_lab/publish/files.py: README.md"}
+ALLOWED |= {"launcher/publish/files.py: README.md"}
 # The pages whose addresses messages have.
 PAGES = {match for text in (ROOT / "launcher", ROOT / "launcher_lab") for path in text.rglob("*.py")
          for match in re.findall(r"\bpage\(['\"](\w+)['\"]\)", path.read_text())}  # fmt: skip

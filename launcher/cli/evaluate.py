@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher import page, plugins
+from launcher import page
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
@@ -175,4 +175,6 @@ def _write(checkpoint: CheckpointResult, folder: Path, title: str) -> None:
         raise UserError(Problem(f"cannot be written: {reason(error, 'pass another')}", "--output", folder)) from None
     print(*written, sep="\n", file=sys.stderr)
     if RunFolder(folder).exists():
-        plugins.write_pages(RunFolder(folder), partial(print, file=sys.stderr))
+        from launcher.publish.run_page import write_page_or_warn
+
+        write_page_or_warn(RunFolder(folder), partial(print, file=sys.stderr))

@@ -6,13 +6,12 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-from launcher import plugins
+from launcher.config.choices import HUB
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars
 from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.outputs import check_folder
-from launcher.plugins import registered_as
 from launcher.records.run_folder import existing
 from launcher.weights.card import ONNX, WEIGHTS
 
@@ -32,14 +31,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: RUN/export, or RUN/onnx with --onnx")
     parser.add_argument("--onnx", action="store_true", help="export to ONNX, for onnxruntime and other runtimes")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    where = f"{HUB}NAME/MODEL, to publish it there, with an ONNX file too if --onnx is set (default: a folder)"
+    parser.add_argument("place", metavar="PLACE", nargs="?", help=where)
+    parser.add_argument("--public", action="store_true", help="a public repository of the Hub (default: private)")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be published, and send nothing")
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered_as(plugins.OPTIONS, "export")
-    if options is not None and (code := options.handle(arguments)) is not None:
-        return int(code)
+    if arguments.place is None:
+        for flag, is_set in (("--public", arguments.public), ("--dry-run", arguments.dry_run)):
+            if is_set:
+                raise UserError(f"{flag} is for {HUB}NAME/MODEL; add it, or remove {flag}")
     folder = existing(arguments.run, saved=True)
-    check_onnx(arguments)
+    _check_onnx(arguments)
+    if arguments.place is not None:
+        from launcher.cli.publish import publish
+
+        return publish(folder, arguments)
     output = Path(arguments.output or folder.path / ("onnx" if arguments.onnx else "export"))
     check_folder(output)
     from launcher.weights.export import export_run
@@ -58,7 +66,7 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def check_onnx(arguments: argparse.Namespace) -> None:
+def _check_onnx(arguments: argparse.Namespace) -> None:
     """Raise UserError if `--onnx` lacks a package."""
     if arguments.onnx and (missing := [name for name in _ONNX if find_spec(name) is None]):
         raise UserError(f"--onnx needs {' and '.join(missing)}; run {how_to_add(*missing)}")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from launcher import plugins
 from launcher.config import code
 from launcher.config.compose import Composed
 from launcher.config.resolved import changed, continued, is_free, read, with_absolute_paths, write
@@ -33,6 +32,7 @@ from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Measures, Prepared, few_of, prepare_run, write_images, write_teacher
 from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
+from launcher.publish.run_page import write_page_or_warn
 from launcher.records.metrics import is_finished, read_last
 from launcher.records.mirrored import check_mirrored, mirror_url, mirrored
 from launcher.records.origins import note_resume, write_origins
@@ -247,7 +247,7 @@ def _train(
     if code != FAILED and is_finished(folder.metrics) and not was_finished:
         code = DONE  # note: a stop signal may arrive after the last evaluation
     if code != FAILED and view.shown and folder.metrics.exists():
-        plugins.write_pages(folder, view.print)
+        write_page_or_warn(folder, view.print)
         table = summary_table(folder, config)
         out.print(table)
         view.log(plain(table))

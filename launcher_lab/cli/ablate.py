@@ -16,13 +16,13 @@ from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
 from launcher.records.run_folder import run_folders
+from launcher.results.runs import read_run
+from launcher.results.scales import scale_of
 from launcher_lab.cli.curve import as_started, check_all, expand, on_a_recipe
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.study import ablation
 from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
-from launcher_lab.study.runs import read_run
-from launcher_lab.study.scales import scale_of
 from launcher_lab.study.speedup import Estimate
 
 EXAMPLES = [

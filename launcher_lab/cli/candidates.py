@@ -12,11 +12,11 @@ from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
 from launcher.errors import Problem, Problems, UserError
+from launcher.results.curves import Curve, build_curves
+from launcher.results.published import known_curves
+from launcher.results.same_images import runs_of, words_of
 from launcher_lab.cli.machine_offers import epochs_in
 from launcher_lab.predict.budget import Candidate, Length, rising, worthwhile
-from launcher_lab.study.curves import Curve, build_curves
-from launcher_lab.study.results import read_results
-from launcher_lab.study.same_images import runs_of, words_of
 
 PUBLISHED = "imagenet"
 
@@ -76,7 +76,7 @@ def _published(words: Sequence[str], named: str | None) -> list[Candidate]:
     """Return the recipe of a name, or all that may be worth their cost, by published points and own runs."""
     runs = compose(words).config.runs
     paths = [str(runs)] if any(Path(runs).glob("*/metrics.jsonl")) else []
-    curves = [one for one in read_results(paths, published=True).all_curves if one.setting.dataset == PUBLISHED]
+    curves = [one for one in known_curves(paths) if one.setting.dataset == PUBLISHED]
     listed = {recipe.name for recipe in recipes.listing()}
     known = []
     for recipe in [named] if named else [name for name in worthwhile(curves) if name in listed]:

@@ -27,12 +27,12 @@ from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.run_folder import RunFolder
+from launcher.results.runs import data_path, read_run
 from launcher.submit.job import gpus_of_node
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
 from launcher_lab.cli.trials import TRIALS, Point, points, ranked, result, show_results, without_trials
 from launcher_lab.study.ablation import alternatives
-from launcher_lab.study.runs import data_path, read_run
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",

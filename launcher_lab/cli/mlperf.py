@@ -19,8 +19,8 @@ from launcher.optimizers.sgd import SGDConfig
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.run_folder import RunFolder
+from launcher.results.runs import quality
 from launcher.schedules.polynomial import Polynomial
-from launcher_lab.study.runs import quality
 
 _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
 

@@ -125,7 +125,7 @@ def _on_several(arguments: argparse.Namespace, nodes: int) -> list[str]:
 
 def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
     """Return the length for a quality, and its epochs: those of its minutes on the published machine, as predicted."""
-    from launcher_lab.study.results import read_results  # note: numpy and more
+    from launcher.results.published import known_curves  # note: numpy and more
 
     config = composed.config
     if (primary := config.task.primary).name != "top1":
@@ -135,7 +135,7 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
         message = "sets the length already; omit epochs= or --quality"
         raise UserError(Problem(message, "--quality", arguments.quality))
     runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
-    curves = read_results([str(path) for path in runs], published=True).all_curves
+    curves = known_curves(map(str, runs))
     length = length_for(arguments.quality, str(config.recipe), curves)
     if length.minutes is None:
         return length, max(1, round(length.epochs or 0))

@@ -73,8 +73,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _files_of_run(folder: RunFolder, outputs: Sequence[Path], *, is_json: bool) -> int:
     """Write the model card or MLPerf's log of a run."""
+    from launcher.publish.card import as_text, card
     from launcher_lab.cli.mlperf import log
-    from launcher_lab.study.card import as_text, card
     from launcher_lab.study.report import write_file
 
     for path in outputs:
@@ -89,8 +89,8 @@ def _files_of_run(folder: RunFolder, outputs: Sequence[Path], *, is_json: bool) 
 
 def _pages(arguments: argparse.Namespace) -> int:
     """Write the page of each run."""
-    from launcher_lab.study.run_page import write_page
-    from launcher_lab.study.runs import find_runs
+    from launcher.publish.run_page import write_page
+    from launcher.results.runs import find_runs
 
     runs = find_runs(arguments.runs)
     files = [write_page(RunFolder(path)) for path in runs]

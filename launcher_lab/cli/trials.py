@@ -17,9 +17,9 @@ from launcher.errors import Problem, Problems, UserError
 from launcher.records.metrics import reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
+from launcher.results.runs import quality
 from launcher_lab.cli.training import Cell
 from launcher_lab.study.ablation import alternatives
-from launcher_lab.study.runs import quality
 
 TRIALS = "trials"
 _LOG = "log"

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from launcher.counts import count_of
-from launcher_lab.study.curves import dataset_names
-from launcher_lab.study.published import published
-from launcher_lab.study.runs import RunSummary
+from launcher.results.curves import dataset_names
+from launcher.results.published import published
+from launcher.results.runs import RunSummary
 
 Ruleset = Literal["external", "self"]
 Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds; a missed target is infinite

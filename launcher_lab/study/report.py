@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import atomic
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
-from launcher_lab.study.curves import (
+from launcher.results.curves import (
     ACROSS,
     COSTS,
     Cost,
@@ -26,9 +26,9 @@ from launcher_lab.study.curves import (
     metric_of,
     named_by_metric,
 )
+from launcher.results.runs import Evaluated, RunSummary
+from launcher.results.scales import QualityScale
 from launcher_lab.study.results import Results, fronts
-from launcher_lab.study.runs import Evaluated, RunSummary
-from launcher_lab.study.scales import QualityScale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
-from launcher_lab.study.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
-from launcher_lab.study.published import published_curves
-from launcher_lab.study.runs import RunSummary, find_runs, read_run
-from launcher_lab.study.scales import TOP1
-from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected, pareto_front
+from launcher.results.curve_math import pareto_front
+from launcher.results.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
+from launcher.results.published import published_curves
+from launcher.results.runs import RunSummary, find_runs, read_run
+from launcher.results.scales import TOP1
+from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected
 
 # The default baseline recipe.
 BASELINE = "baseline"

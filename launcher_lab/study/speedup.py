@@ -1,4 +1,4 @@
-"""Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals, Pareto front."""
+"""Compare two curves: speed-up at equal quality, gain at equal cost, confidence intervals."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting
-from launcher_lab.study.scales import QualityScale
+from launcher.results.curve_math import cost_at, quality_at
+from launcher.results.curves import Cost, Curve, CurvePoint, StudySetting
+from launcher.results.scales import QualityScale
 
 Floats = NDArray[np.float64]
 # A point in use, and the change of the compared value for that of its relative cost, and of its quality in percent.
@@ -261,40 +262,3 @@ def _around_cost(points: Sequence[CurvePoint], axis: Cost, cost: float) -> tuple
     return next(
         (low, high) for low, high in pairwise(points) if (low.cost(axis) or 0.0) < cost < (high.cost(axis) or 0.0)
     )
-
-
-def cost_at(costs: Sequence[float], qualities: Sequence[float], quality: float) -> float:
-    """Return the lowest cost of a quality on a curve; 0 if its cheapest point is better, inf if none reaches it."""
-    if qualities[0] >= quality:
-        return costs[0] if qualities[0] == quality else 0.0
-    for (left, low), (right, high) in pairwise(zip(costs, qualities, strict=True)):
-        if low < quality <= high:
-            # note: a measured point keeps its exact cost, without the logarithm's rounding
-            return right if quality == high else left * (right / left) ** ((quality - low) / (high - low))
-    return math.inf
-
-
-def quality_at(costs: Sequence[float], qualities: Sequence[float], cost: float) -> float:
-    """Return a curve's quality at a cost; -inf below its cheapest point, inf above its last."""
-    points = list(zip(costs, qualities, strict=True))
-    if exact := [quality for measured, quality in points if measured == cost]:
-        return max(exact)
-    for (left, low), (right, high) in pairwise(points):
-        if left < cost < right:
-            return low + (high - low) * math.log(cost / left) / math.log(right / left)
-    return -math.inf if cost < costs[0] else math.inf
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Return the indices of the (cost, quality) points on the front, cheapest first.
-
-    A point is dominated if another one has at most its cost and at least its quality; equal points stay on the front.
-    """
-    front: list[int] = []
-    best = float("-inf")
-    for index in sorted(range(len(points)), key=lambda i: (points[i][0], -points[i][1])):
-        quality = points[index][1]
-        if quality > best or (front and points[index] == points[front[-1]]):
-            front.append(index)
-            best = quality
-    return front

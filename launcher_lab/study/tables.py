@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from launcher.console import table
+from launcher.results.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, differing, metric_of
 from launcher_lab.study.algoperf import MAX_RATIO, Scores, profile
-from launcher_lab.study.curves import COSTS, UNITS, Cost, CurvePoint, StudySetting, deviation, differing, metric_of
 from launcher_lab.study.results import Results, notes, on_front
 from launcher_lab.study.speedup import Comparison
 

@@ -17,7 +17,7 @@ from launcher.records.metrics import read_metrics, record_types
 from launcher.records.progress import ProgressView
 from launcher.records.run_folder import RunFolder, create
 from launcher.records.summary import summary_table
-from launcher_lab.study.runs import read_run
+from launcher.results.runs import read_run
 
 CONFIG = compose(["launch=cpu"]).config
 KINDS = {record.kind: [field.name for field in fields(record)] for record in record_types()}

@@ -17,7 +17,7 @@ _SITE = """
 import importlib.metadata, os, sys
 from importlib.metadata import EntryPoint
 _all = importlib.metadata.entry_points
-_groups = ("train.verbs", "train.options", "train.loggers", "train.pages")
+_groups = ("train.verbs", "train.options", "train.loggers")
 _broken = [EntryPoint("plan", os.environ["BROKEN"], group) for group in _groups if os.environ["BROKEN"]]
 def entry_points(**query):
     if query:

@@ -20,7 +20,7 @@ from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import summary_table
-from launcher_lab.study.runs import read_run
+from launcher.results.runs import read_run
 from tests.runs import SMALL, Here
 
 CLASSES = sorted(FIGURES)

@@ -15,12 +15,12 @@ from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
+from launcher.results.curves import Curve, CurvePoint, StudySetting
 from launcher_lab.predict.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
 from launcher_lab.predict.machines import gpu_of, rented
 from launcher_lab.predict.offers import Offer, offers
 from launcher_lab.predict.prediction import Predictor
 from launcher_lab.study import same_images
-from launcher_lab.study.curves import Curve, CurvePoint, StudySetting
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
 from tests.images import write_images

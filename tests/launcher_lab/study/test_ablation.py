@@ -9,6 +9,8 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
 from launcher.records.run_folder import RunFolder, note_dataset
+from launcher.results.curves import Curve, CurvePoint
+from launcher.results.runs import read_run
 from launcher_lab.study.ablation import (
     Row,
     Variant,
@@ -21,8 +23,6 @@ from launcher_lab.study.ablation import (
     tradeoffs,
     variant_result,
 )
-from launcher_lab.study.curves import Curve, CurvePoint
-from launcher_lab.study.runs import read_run
 from tests.curves import SETTING, Values, curve
 from tests.made_runs import MakeRun
 

@@ -10,6 +10,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
+from launcher.results.runs import read_run
 from launcher_lab.study.algoperf import (
     algoperfs_workload,
     median_of_fastest,
@@ -19,7 +20,6 @@ from launcher_lab.study.algoperf import (
     with_variants,
     workloads,
 )
-from launcher_lab.study.runs import read_run
 from tests.made_runs import MakeRun
 
 

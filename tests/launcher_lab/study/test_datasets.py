@@ -7,11 +7,11 @@ import pytest
 
 from launcher.errors import UserError
 from launcher.records.run_folder import RunFolder, note_dataset
+from launcher.results.curves import build_curves
+from launcher.results.runs import read_run
 from launcher_lab.study.algoperf import score_runs
-from launcher_lab.study.curves import build_curves
 from launcher_lab.study.report import page_data
 from launcher_lab.study.results import choose_baselines, comparisons, on_front, read_results
-from launcher_lab.study.runs import read_run
 from launcher_lab.study.tables import as_json, not_counted
 from tests.commands import output_of
 from tests.made_runs import MakeRun

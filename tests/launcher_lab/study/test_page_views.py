@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher_lab.study.curves import Curve, StudySetting
+from launcher.results.curves import Curve, StudySetting
 from launcher_lab.study.results import Results
 from tests.curves import curve, made_results
 from tests.made_runs import MakeRun, machine

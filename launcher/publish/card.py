@@ -17,7 +17,7 @@ from launcher.errors import UserError, one_line
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder
-from launcher_lab.study.runs import RunSummary, read_run
+from launcher.results.runs import RunSummary, read_run
 
 # Hugging Face's names.
 _PIPELINES = {"class": "image-classification", "classes": "image-classification", "pixels": "image-segmentation"}

@@ -20,7 +20,7 @@ from launcher.plan.epochs import dilated_epochs
 from launcher.records.metrics import Row, is_whole, read_rows, without_void
 from launcher.records.progress import wall_seconds
 from launcher.records.run_folder import RunFolder, noted_datasets, run_folders
-from launcher_lab.study.scales import TOP1, QualityScale, scale_of_run
+from launcher.results.scales import TOP1, QualityScale, scale_of_run
 
 State = Literal["finished", "stopped", "running", "unfinished", "damaged"]
 

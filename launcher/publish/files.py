@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from launcher.config.choices import HUB
 from launcher.outputs import with_digest
+from launcher.publish.card import as_text, card
+from launcher.publish.timm_form import add_timm_config
 from launcher.records.run_folder import RunFolder
 from launcher.weights.card import CARD
 from launcher.weights.export import export_run
-from launcher_lab.publish.timm_form import add_timm_config
-from launcher_lab.study.card import as_text, card
 
 README = "README.md"
 _ONNX = "onnx"

@@ -1,37 +1,19 @@
 """index.html of a run folder: written at the end of a run, by `train report RUN` and after `eval --by-class`."""
 
 import json
-import tomllib
 from pathlib import Path
-from pkgutil import resolve_name
 
 import pytest
 
-from launcher import plugins
 from launcher.records.run_folder import RunFolder
-from launcher_lab.study.run_page import write_page
 from tests.commands import output_of, refused
-from tests.docs.pages import ROOT
 from tests.html import Page
 from tests.runs import Here
 
 EVIL = '<script>alert("x")</script>'
 
 
-@pytest.fixture
-def with_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the page, also where an older installation lacks the entry point."""
-    others = plugins.registered
-    pages = {"run": write_page}
-    monkeypatch.setattr(plugins, "registered", lambda group: pages if group == plugins.PAGES else others(group))
-
-
-def test_the_entry_point_is_the_page() -> None:
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert [resolve_name(name) for name in points[plugins.PAGES].values()] == [write_page]
-
-
-def test_a_run_ends_with_its_page_and_eval_adds_the_errors(here: Here, with_page: None) -> None:
+def test_a_run_ends_with_its_page_and_eval_adds_the_errors(here: Here) -> None:
     run = here.small("a", "epochs=2")
     page = Page(run / "index.html")
     text = "\n".join(page.texts)
@@ -51,7 +33,7 @@ def test_a_run_ends_with_its_page_and_eval_adds_the_errors(here: Here, with_page
     assert {source[:22] for source in page.sources} == {"data:image/png;base64,"}
 
 
-def test_a_resume_is_the_origin_of_what_it_changes(here: Here, with_page: None) -> None:
+def test_a_resume_is_the_origin_of_what_it_changes(here: Here) -> None:
     run = here.small("a", "epochs=2")
     here("resume", "runs/a", "epochs=3")
     assert origins(Page(run / "index.html")) >= {("epochs", "train resume"), ("optimizer.lr", "recipe mild")}
@@ -69,15 +51,13 @@ def test_a_page_that_cannot_be_written_is_a_warning(here: Here, monkeypatch: pyt
     def fail(folder: RunFolder) -> None:
         raise ValueError("no colour left")
 
-    others = plugins.registered
-    pages = {"run": fail}
-    monkeypatch.setattr(plugins, "registered", lambda group: pages if group == plugins.PAGES else others(group))
+    monkeypatch.setattr("launcher.publish.run_page.write_page", fail)
     run = here.small("a", "epochs=2")
     assert "warning: cannot write the page of the run: no colour left" in (run / "logs" / "rank-0.log").read_text()
     assert not (run / "index.html").exists()
 
 
-def test_names_are_escaped_and_only_a_page_is_replaced(here: Here, with_page: None) -> None:
+def test_names_are_escaped_and_only_a_page_is_replaced(here: Here) -> None:
     run = here.small("a", "epochs=2")
     facts = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps(facts | {"host": EVIL, "command": ["train", EVIL]}))

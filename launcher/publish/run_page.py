@@ -4,7 +4,7 @@ import base64
 import csv
 import json
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from launcher import page
@@ -14,10 +14,11 @@ from launcher.config.overrides import word_of
 from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
+from launcher.errors import one_line
 from launcher.records.origins import read_origins
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import results
-from launcher_lab.study.runs import RunSummary, read_run
+from launcher.results.runs import RunSummary, read_run
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy")
 _MOST_CLASSES, _MOST_WORST = 20, 12
@@ -44,6 +45,15 @@ def write_page(folder: RunFolder) -> Path:
     )
     page.write(folder.page, folder.path.name, body)
     return folder.page
+
+
+def write_page_or_warn(folder: RunFolder, show: Callable[[str], None]) -> None:
+    """Write the page of a run that has ended; a failure is a warning."""
+    try:
+        write_page(folder)
+    # note: the run has ended well, whatever its page lacks
+    except Exception as error:
+        show(one_line(f"warning: cannot write the page of the run: {str(error) or type(error).__name__}"))
 
 
 def _table(rows: Iterable[tuple[str, object]]) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher_lab.study.speedup import cost_at, pareto_front, quality_at
+from launcher.results.curve_math import cost_at, pareto_front, quality_at
 
 COSTS, QUALITIES = (10.0, 40.0, 160.0), (70.0, 74.0, 75.0)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from launcher.errors import UserError
 from launcher.records.metrics import EndRecord, EvalRecord, ResumeRecord
 from launcher.records.run_folder import RunFolder
-from launcher_lab.study.curves import build_curves
+from launcher.results.curves import build_curves
+from launcher.results.runs import find_runs, read_run
 from launcher_lab.study.results import Results
-from launcher_lab.study.runs import find_runs, read_run
 from launcher_lab.study.tables import not_counted
 from tests.made_runs import MakeRun, append, machine
 

@@ -1,4 +1,4 @@
-"""The published points as curves."""
+"""The published points as curves, and beside those of own runs."""
 
 import re
 from collections import defaultdict
@@ -11,11 +11,21 @@ from launcher import paths
 from launcher.config import recipes
 from launcher.config.groups import machines
 from launcher.config.yaml_file import read_mapping
-from launcher_lab.study.curves import Cost, Curve, CurvePoint, StudySetting, named_by_metric
-from launcher_lab.study.scales import TOP1, QualityScale, scale_named
+from launcher.results.curves import Cost, Curve, CurvePoint, StudySetting, build_curves, named_by_metric
+from launcher.results.runs import find_runs, read_run
+from launcher.results.scales import TOP1, QualityScale, scale_named
 
 _FILE = Path(__file__).with_name("published.yaml")
 _DATASET, _MODEL = "imagenet", "resnet50"
+
+
+def known_curves(paths: Iterable[str]) -> list[Curve]:
+    """Return the curves of the finished runs at or below the paths, and the published ones of their metrics.
+
+    Raises UserError if a path contains no run folder.
+    """
+    curves = build_curves(map(read_run, find_runs(paths)))
+    return [*curves, *published_curves({curve.metric for curve in curves} or {TOP1})]
 
 
 def published_curves(metrics: Collection[QualityScale] = (TOP1,)) -> list[Curve]:

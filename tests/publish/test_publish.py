@@ -14,8 +14,8 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
+from launcher.publish.files import Published, write_files
 from launcher.records.run_folder import RunFolder
-from launcher_lab.publish.files import Published, write_files
 from tests.commands import output_of, refused
 from tests.images import write_images
 from tests.local_hub import TOKEN, Hub, local_hub

@@ -6,36 +6,16 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from launcher.cli.export import check_onnx
 from launcher.config.choices import HUB
 from launcher.console import console, print_json, progress_bars
 from launcher.counts import count_of
 from launcher.disk import reason
 from launcher.errors import UserError
-from launcher.records.run_folder import RunFolder, existing
+from launcher.records.run_folder import RunFolder
 from launcher.weights.hub import repository
 
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    where = f"{HUB}NAME/MODEL, to publish it there, with an ONNX file too if --onnx is set (default: a folder)"
-    parser.add_argument("place", metavar="PLACE", nargs="?", help=where)
-    parser.add_argument("--public", action="store_true", help="a public repository of the Hub (default: private)")
-    parser.add_argument("--dry-run", action="store_true", help="print what would be published, and send nothing")
-
-
-def handle(arguments: argparse.Namespace) -> int | None:
-    """Publish at a place, and return the exit code; None without a place."""
-    if arguments.place is not None:
-        folder = existing(arguments.run, saved=True)
-        check_onnx(arguments)
-        return _publish(folder, arguments)
-    for flag, is_set in (("--public", arguments.public), ("--dry-run", arguments.dry_run)):
-        if is_set:
-            raise UserError(f"{flag} is for {HUB}NAME/MODEL; add it, or remove {flag}")
-    return None
-
-
-def _publish(folder: RunFolder, arguments: argparse.Namespace) -> int:
+def publish(folder: RunFolder, arguments: argparse.Namespace) -> int:
     """Upload the files of a run's model to the Hub, or print them."""
     place = arguments.place
     if not place.startswith(HUB):
@@ -43,8 +23,8 @@ def _publish(folder: RunFolder, arguments: argparse.Namespace) -> int:
     if arguments.output:
         raise UserError(f"--output is for an export to a folder; remove it, or {place}")
     repository(place)
-    from launcher_lab.publish.files import write_files
-    from launcher_lab.publish.upload import check_repository, upload
+    from launcher.publish.files import write_files
+    from launcher.publish.upload import check_repository, upload
 
     if not arguments.dry_run:
         check_repository(place, public=arguments.public)

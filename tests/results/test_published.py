@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from launcher_lab.study.curves import StudySetting
-from launcher_lab.study.published import published, published_curves
+from launcher.results.curves import StudySetting
+from launcher.results.published import published, published_curves
+from launcher.results.scales import scale_named
 from launcher_lab.study.report import beside
 from launcher_lab.study.results import Results
-from launcher_lab.study.scales import scale_named
 from tests.commands import output_of
 from tests.curves import curve
 

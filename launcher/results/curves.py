@@ -18,8 +18,8 @@ from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.errors import UserError, shown
-from launcher_lab.study.runs import RunSummary
-from launcher_lab.study.scales import TOP1, QualityScale
+from launcher.results.runs import RunSummary
+from launcher.results.scales import TOP1, QualityScale
 
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
