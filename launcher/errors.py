@@ -64,9 +64,10 @@ class Problems(list[Problem]):
             self += error.problems
 
     def settle(self) -> None:
-        """Raise a `UserError` if there are any."""
+        """Raise a `UserError` if there are any; the same error of several values of a key is one line."""
         if self:
-            raise UserError(*self)
+            first = {(one.key, one.message): one for one in reversed(self)}
+            raise UserError(*reversed(first.values()))
 
 
 class MachineError(Exception):

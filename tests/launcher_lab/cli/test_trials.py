@@ -71,6 +71,7 @@ def test_an_interval_elsewhere_is_one_line_that_names_what_to_type(verb: list[st
         ([LR], f"{LR} (command line): is an interval; add the number of its values, such as trials=8"),
         (["trials=8"], "trials=8 (command line): needs an interval, such as 'optimizer.lr=interval(0.1,1)'"),
         ([LR, "trials=0"], "trials=0 (command line): must be a whole number, at least 1"),
+        (["lr=interval(0.1,1)", "trials=8"], "lr=0.755064 (command line): no such key; did you mean optimizer.lr?"),
         ([LR, "trials=many"], "trials=many (command line): must be a whole number, at least 1"),
         ([LR, "trials=99999999"], "trials=99999999 (command line): makes more than 1,000 runs; set fewer"),
         ([LR, "trials=600", "seed=0,1"], "seed=0,1 (command line): makes more than 1,000 runs; list fewer values"),
