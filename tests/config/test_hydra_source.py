@@ -78,7 +78,7 @@ def test_a_file_that_is_added_changed_or_removed_later_is_read(
     usual = dilated()[0]
     packaged = (CONF / "schedule" / "cosine.yaml").read_text()
     for value, count in ((0.5, 2), (0.25, 3)):
-        own.write_text(packaged.replace("dilate: 1.0", f"dilate: {value}"))
+        own.write_text(f"{packaged}dilate: {value}\n")
         assert (dilated(), dilated()) == ((value, count), (value, count))
     own.unlink()
     assert dilated() == (usual, 4)
