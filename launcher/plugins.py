@@ -1,4 +1,4 @@
-"""What extends the launcher: entry points of installed packages (verbs, options, loggers), and complete classes."""
+"""What extends the launcher: entry points of installed packages (verbs, loggers, code), and complete classes."""
 
 import os
 import sys
@@ -14,10 +14,6 @@ from typing import Any, Literal, Self, get_origin, get_type_hints
 from launcher.errors import UserError, one_line
 
 VERBS = "train.verbs"
-# By verb; `handle` returns the exit code, or None to continue, and `chooses(arguments)` whether it chooses the recipe
-# instead of `recipe=auto`. That of plan may have `total(plan, is_spot=...)`, which returns a line of a run's predicted
-# time and cost.
-OPTIONS = "train.options"
 # By logger: the dataclass of its values.
 LOGGERS = "train.loggers"
 # The importable packages whose classes and `conf/` are options, as those of the user's code.
@@ -28,10 +24,6 @@ _SHAPES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         lambda verbs: all(
             isinstance(text, str) for verb, (module, about) in verbs.items() for text in (verb, module, about)
         ),
-    ),
-    OPTIONS: (
-        "a module with configure(parser) and handle(arguments)",
-        lambda module: callable(module.configure) and callable(module.handle),
     ),
     LOGGERS: (
         "a dataclass with a name: Literal[...], check() and sink(folder, config)",
@@ -70,16 +62,9 @@ points = cache(entry_points)
 @cache
 def registered(group: str) -> dict[str, Any]:
     """Load the entry points of a group by name; skip broken ones, and those of a wrong shape, with a warning."""
-    loaded = {name: registered_as(group, name) for name in sorted({one.name for one in points().select(group=group)})}
-    return {name: plugin for name, plugin in loaded.items() if plugin is not None}
-
-
-@cache
-def registered_as(group: str, name: str) -> Any:
-    """Load the entry point of a group with a name; None if there is none, or it is skipped as by `registered`."""
     expected, fits = _SHAPES[group]
-    plugin = None
-    for point in points().select(group=group, name=name):
+    loaded = {}
+    for point in sorted(points().select(group=group), key=lambda one: one.name):
         try:
             found = point.load()
         # note: importing another package's code may raise anything
@@ -88,10 +73,10 @@ def registered_as(group: str, name: str) -> Any:
             continue
         with suppress(Exception):
             if fits(found):
-                plugin = found
+                loaded[point.name] = found
                 continue
         warn(point, f"must be {expected}")
-    return plugin
+    return loaded
 
 
 @cache

@@ -28,7 +28,7 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
-from launcher.plugins import registered, registered_as
+from launcher.plugins import registered
 from launcher.stopping import StopRequested, on_stop, raise_stop
 from launcher.version import __version__
 
@@ -48,6 +48,7 @@ VERBS = {
     "submit": "submit a run as a job to Slurm, SkyPilot or Kubernetes",
     "completion": "print the script for tab completion in bash, zsh or fish",
     "doctor": "check this machine: GPUs, driver, data, memory, disk, loaders",
+    "look": "write a page of a data set and of the images that a run trains on",
     "help": "print what a verb does, or what keys take: types, defaults, descriptions",
 }
 _MODULES = {verb: f"launcher.cli.{verb}" for verb in VERBS} | {"eval": "launcher.cli.evaluate"}
@@ -191,9 +192,10 @@ def _run(words: list[str]) -> int:
     arguments = read(verb, with_code(parser_of(verb, module), words), parsers())
     arguments.composed = None
     typed = getattr(arguments, "overrides", ())
-    chooses = getattr(registered_as(plugins.OPTIONS, verb), "chooses", lambda _: False)
+    # note: a budget chooses the recipe
+    is_chosen = getattr(arguments, "budget", None) is not None
     of_files = verb == "prepare" and "recipe=auto" in typed
-    if (verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files) and not chooses(arguments):
+    if (verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files) and not is_chosen:
         from launcher.cli.auto import with_recipe
 
         options = [f"--{arguments.kind}"] if verb == "submit" else []
@@ -253,8 +255,6 @@ def parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     module.configure(parser)
-    if (options := registered_as(plugins.OPTIONS, verb)) is not None:
-        options.configure(parser)
     return parser
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher import plugins
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
 from launcher.config.layers import COMMAND_LINE
@@ -18,7 +17,6 @@ from launcher.counts import count_of
 from launcher.launch.new_run import left_to_the_start, prepare_new
 from launcher.launch.prepare_run import planned_here
 from launcher.plan.plan import Plan
-from launcher.plugins import registered_as
 
 EXAMPLES = [
     "train plan recipe=hot epochs=240",
@@ -33,12 +31,21 @@ _STAGES = 20  # a ramp of image sizes has more
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
+    parser.add_argument("--on", metavar="MACHINE", help="predict time and cost on p5_48xlarge, 8xH100, 16xH100, or all")
+    parser.add_argument(
+        "--quality", type=float, metavar="TOP1", help="with --on: the length that reaches this top-1, percent"
+    )
+    parser.add_argument(
+        "--budget", metavar="25usd|2h", help="choose recipe, epochs and machine: the best quality for it, or --quality"
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    options = registered_as(plugins.OPTIONS, "plan")
-    if options is not None and (code := options.handle(arguments)) is not None:
-        return int(code)
+    if not arguments.on is arguments.budget is arguments.quality is None:
+        from launcher.cli.on_machines import predict  # note: NumPy and the data sources
+
+        if (code := predict(arguments)) is not None:
+            return code
     composed = arguments.composed or compose(arguments.overrides)
     here = composed.origins.get("hardware.name") != COMMAND_LINE
     is_new = here and composed.config.launch.nnodes == 1

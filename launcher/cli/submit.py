@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher import plugins
 from launcher.config.compose import DATA_FOLDER, Composed, compose
 from launcher.console import for_programs, only_json, print_json
 from launcher.data.inspection import inspect_data
@@ -19,8 +18,6 @@ from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared
-from launcher.plan.plan import Plan
-from launcher.plugins import registered_as
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
@@ -56,7 +53,9 @@ def main(arguments: argparse.Namespace) -> int:
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)
     prepared = _check(composed, job, values)
-    job = replace(job, total=_total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
+    from launcher.predict.total import total  # note: NumPy and the prices of machines
+
+    job = replace(job, total=total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
     text = render(job, values)
     if arguments.run:
         secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
@@ -70,12 +69,6 @@ def main(arguments: argparse.Namespace) -> int:
     else:
         print(text, end="")
     return 0
-
-
-def _total(plan: Plan, *, is_spot: bool) -> str | None:
-    """Return the run's time and cost in all, as `train plan` predicts them; None where it cannot."""
-    predict = getattr(registered_as(plugins.OPTIONS, "plan"), "total", None)
-    return None if predict is None else predict(plan, is_spot=is_spot)
 
 
 def _check(composed: Composed, job: Job, values: Any) -> Prepared:

@@ -1,7 +1,6 @@
 """The verbs of this package: name to module and description."""
 
 VERBS = {
-    "look": ("launcher_lab.cli.look", "write a page of a data set and of the images that a run trains on"),
     "ablate": ("launcher_lab.cli.ablate", "measure each algorithm of a recipe: ablation grid, effects, time in a step"),
     "curve": (
         "launcher_lab.cli.curve",

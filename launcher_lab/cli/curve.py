@@ -119,7 +119,7 @@ def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = _NO_POI
 def _print_out_of_fold(cells: Sequence[Cell]) -> None:
     """Write the predictions out of fold of each set of runs that differ in their fold alone."""
     # note: imports torch, so only after all runs
-    from launcher_lab.look.out_of_fold import name_without_fold, write_out_of_fold
+    from launcher.look.out_of_fold import name_without_fold, write_out_of_fold
 
     sets: dict[str, list[Path]] = {}
     for cell in cells:

@@ -12,9 +12,9 @@ from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
+from launcher.predict.prediction import Prediction, efficiencies
 from launcher.results.curve_math import cost_at, pareto_front
 from launcher.results.curves import Cost, Curve
-from launcher_lab.predict.prediction import Prediction, efficiencies
 
 
 @dataclass(frozen=True)

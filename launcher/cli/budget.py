@@ -10,16 +10,16 @@ from typing import Any
 
 from rich.table import Table
 
+from launcher.cli.candidates import Candidates, candidates
+from launcher.cli.machine_offers import offers_on, span_values
 from launcher.config.compose import compose
 from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
+from launcher.predict.budget import Budget, Candidate, Choice, affordable, around, best, spent
+from launcher.predict.offers import Offer
 from launcher.records.progress import duration
-from launcher_lab.cli.candidates import Candidates, candidates
-from launcher_lab.cli.machine_offers import offers_on, span_values
-from launcher_lab.predict.budget import Budget, Candidate, Choice, affordable, around, best, spent
-from launcher_lab.predict.offers import Offer
 
 
 def choose(arguments: argparse.Namespace, machines: Sequence[Hardware]) -> int:

@@ -7,9 +7,9 @@ from rich.table import Table
 from launcher.config.groups import price_age
 from launcher.config.tasks import TaskConfig
 from launcher.console import table, verbatim
+from launcher.predict.offers import Offer
+from launcher.predict.prediction import Prediction, main_bound
 from launcher.records.progress import duration
-from launcher_lab.predict.offers import Offer
-from launcher_lab.predict.prediction import Prediction, main_bound
 
 _MOST_PHASES = 6
 

@@ -26,7 +26,7 @@ from launcher.records.run_folder import existing
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
-    from launcher_lab.look.steps import Example
+    from launcher.look.steps import Example
 
 EXAMPLES = [
     "train look recipe=small dataset.path=/data/flowers",
@@ -63,7 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
         prepared = prepare_run(composed, report=report)
     # note: imports torch, so only after all checks
     from launcher.data.images import ImageReader
-    from launcher_lab.look.steps import examples, loaders_here
+    from launcher.look.steps import examples, loaders_here
 
     plan, seed, numbers = prepared.plan, prepared.plan.config.seed, task.labelled == "numbers"
     by_image = numbers or task.labelled == "pixels"
@@ -104,7 +104,7 @@ def _heat_maps(arguments: argparse.Namespace, path: Path) -> int:
     if config.task.labelled != "class" or config.task.axes != 2:
         raise UserError(f"--cam is for classifications, and {folder.path} is task={config.task.name}; pass another run")
     device = decide(replace(config.launch, nproc=1)).kind
-    from launcher_lab.look.heat_maps import errors_page
+    from launcher.look.heat_maps import errors_page
 
     markup = errors_page(folder, config, device, best=arguments.best)
     page.write(path, f"{folder.path.name}: errors with heat maps", markup)
@@ -128,7 +128,7 @@ def _numbers(train: Reader) -> str:
 
 def _step(plan: Plan, train: Reader, step: int, images: Sequence[Example]) -> str:
     """Return the images at a step: a row each, and a column for each algorithm that changes one of them."""
-    from launcher_lab.look.steps import ALL, LOADED
+    from launcher.look.steps import ALL, LOADED
 
     names = list(images[0].versions) if images else [LOADED]
     same = {name: all(np.array_equal(one.versions[name], one.versions[LOADED]) for one in images) for name in names}

@@ -6,11 +6,11 @@ from pathlib import Path
 from launcher.config.gpus import gpus
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
+from launcher.predict.machines import gpu_of
+from launcher.predict.offers import Offer, memory_problem, network_problem, offers
+from launcher.predict.prediction import Predictor, efficiencies
+from launcher.predict.profiles import correction, read_profiles
 from launcher.records.progress import duration
-from launcher_lab.predict.machines import gpu_of
-from launcher_lab.predict.offers import Offer, memory_problem, network_problem, offers
-from launcher_lab.predict.prediction import Predictor, efficiencies
-from launcher_lab.predict.profiles import correction, read_profiles
 
 
 def total(plan: Plan, *, is_spot: bool) -> str | None:

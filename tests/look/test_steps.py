@@ -12,9 +12,9 @@ from launcher.config.compose import compose
 from launcher.data.batch import Batch
 from launcher.data.census import images_section
 from launcher.launch.prepare_run import prepare_run
+from launcher.look.steps import ALL, LOADED, Example, examples, loaders_here
 from launcher.plan.plan import Plan, plan_for
 from launcher.training.trainer import Trainer
-from launcher_lab.look.steps import ALL, LOADED, Example, examples, loaders_here
 from tests.trainers import SMALL, TASKS, build
 
 MANY = "algorithms=[colout, progressive_resizing, cutout, mixup, cutmix, label_smoothing, channels_last]"

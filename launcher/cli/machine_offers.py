@@ -20,9 +20,8 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan, plan_for
-from launcher.records.progress import duration
-from launcher_lab.predict.machines import gpu_of, machine_named
-from launcher_lab.predict.offers import (
+from launcher.predict.machines import gpu_of, machine_named
+from launcher.predict.offers import (
     Offer,
     best_interval,
     between_checkpoints,
@@ -31,8 +30,9 @@ from launcher_lab.predict.offers import (
     offers,
     with_front,
 )
-from launcher_lab.predict.prediction import Prediction, Predictor, efficiencies
-from launcher_lab.predict.profiles import correction, read_profiles
+from launcher.predict.prediction import Prediction, Predictor, efficiencies
+from launcher.predict.profiles import correction, read_profiles
+from launcher.records.progress import duration
 
 # The loading of the published curves: FFCV, eight workers per GPU.
 _AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")

@@ -9,9 +9,9 @@ import numpy as np
 
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
+from launcher.predict.offers import Offer
 from launcher.results.curve_math import cost_at, pareto_front, quality_at
 from launcher.results.curves import Curve
-from launcher_lab.predict.offers import Offer
 
 _FORM = re.compile(r"(?P<sign>\$)?(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
 _SECONDS = {"s": 1, "min": 60, "h": 3600, "d": 86400}

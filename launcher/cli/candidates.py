@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from launcher.cli.auto import choices_on_gpus
+from launcher.cli.machine_offers import epochs_in
 from launcher.config import recipes
 from launcher.config.compose import compose, dataset_at
 from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
 from launcher.errors import Problem, Problems, UserError
+from launcher.predict.budget import Candidate, Length, rising, worthwhile
 from launcher.results.curves import Curve, build_curves
 from launcher.results.published import known_curves
 from launcher.results.same_images import runs_of, words_of
-from launcher_lab.cli.machine_offers import epochs_in
-from launcher_lab.predict.budget import Candidate, Length, rising, worthwhile
 
 PUBLISHED = "imagenet"
 

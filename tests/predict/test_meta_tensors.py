@@ -12,10 +12,10 @@ from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.plan.plan import plan_for
+from launcher.predict.meta_tensors import Shape, nothing_computed, storage_of
+from launcher.predict.trace import Call, Trace
 from launcher.rank.group import Ranks
 from launcher.training.trainer import build_step
-from launcher_lab.predict.meta_tensors import Shape, nothing_computed, storage_of
-from launcher_lab.predict.trace import Call, Trace
 
 SMALL = ("dataset=imagenet", "batch_size=4", "epochs=2", "schedule.warmup=1ep")
 VIT = ("model=vit", "model.patch_size=16", "model.width=48", "model.heads=3", "model.depth=2")

@@ -21,15 +21,15 @@ from launcher.data.batch import Moment
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
+from launcher.predict.counted import CountedStep, Work
+from launcher.predict.fusion import Kernel, compiled_kernels, eager_kernels
+from launcher.predict.meta_tensors import nothing_computed
+from launcher.predict.trace import DECOMPOSITIONS, Call, Trace
 from launcher.rank.group import Ranks
 from launcher.training.networks import teacher_of
 from launcher.training.precision import Precision
 from launcher.training.trainer import build_step
 from launcher.weights.teacher import find_teacher
-from launcher_lab.predict.counted import CountedStep, Work
-from launcher_lab.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher_lab.predict.meta_tensors import nothing_computed
-from launcher_lab.predict.trace import DECOMPOSITIONS, Call, Trace
 
 # Kind of kernel -> its kind in the counts; all others count as `other`.
 _WORKS = {"matmul": "matrix", "attention": "matrix", **{kind: kind for kind in ("batch norm", "pool", *DECOMPOSITIONS)}}

@@ -13,13 +13,13 @@ from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
+from launcher.predict.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
+from launcher.predict.machines import gpu_of, rented
+from launcher.predict.offers import Offer, offers
+from launcher.predict.prediction import Predictor
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
 from launcher.results.curves import Curve, CurvePoint, StudySetting
-from launcher_lab.predict.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
-from launcher_lab.predict.machines import gpu_of, rented
-from launcher_lab.predict.offers import Offer, offers
-from launcher_lab.predict.prediction import Predictor
 from launcher_lab.study import same_images
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
@@ -135,7 +135,7 @@ def test_recipes_that_another_beats_everywhere_are_left_out() -> None:
 
 @pytest.fixture
 def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("launcher_lab.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
     monkeypatch.chdir(tmp_path)
 
 
@@ -280,7 +280,7 @@ def test_a_budget_takes_its_quality_and_machine_from_words(
     words: list[str], budget: str, quality: float | None, machine: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen: list[Any] = []
-    monkeypatch.setattr("launcher_lab.cli.on_machines.choose", lambda *of: chosen.extend(of) or 0)
+    monkeypatch.setattr("launcher.cli.on_machines.choose", lambda *of: chosen.extend(of) or 0)
     assert execute("plan", "dataset.path=/nowhere", *words) == (0, "", "")
     assert (chosen[0].budget, chosen[0].quality) == (budget, quality)
     assert {one.name for one in chosen[1]} == ({machine} if machine else rented().keys())

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.nn import functional as F
 from torchvision.models import ResNet, resnet18, resnet50
 
-from launcher_lab.look.heat_maps import grad_cam
+from launcher.look.heat_maps import grad_cam
 from tests.commands import output_of, refused
 from tests.html import Page
 from tests.saved_runs import finished

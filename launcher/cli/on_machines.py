@@ -6,6 +6,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from launcher.cli.budget import choose
+from launcher.cli.machine_offers import epochs_in, offers_on, span_values
+from launcher.cli.offer_tables import left_out, list_of, phases_of, table_of
 from launcher.config.compose import Composed, compose
 from launcher.config.fields import target_parts
 from launcher.config.gpus import check_gpu
@@ -15,13 +18,10 @@ from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.installation import page
+from launcher.predict.machines import ALL, machine_named, rented
+from launcher.predict.offers import Length, Offer, length_for, network_problem
+from launcher.predict.prediction import efficiencies
 from launcher.records.progress import duration
-from launcher_lab.cli.budget import choose
-from launcher_lab.cli.machine_offers import epochs_in, offers_on, span_values
-from launcher_lab.cli.offer_tables import left_out, list_of, phases_of, table_of
-from launcher_lab.predict.machines import ALL, machine_named, rented
-from launcher_lab.predict.offers import Length, Offer, length_for, network_problem
-from launcher_lab.predict.prediction import efficiencies
 
 
 def predict(arguments: argparse.Namespace) -> int | None:
