@@ -51,7 +51,7 @@ def decode(data: bytes, *, upright: bool) -> Decoded:
 
     Raises UnreadableImage if the image is damaged, too large, or has an unsupported format.
     """
-    with _opened(data) as image:
+    with opened(data) as image:
         mode, image_format = image.mode, str(image.format)
         is_deep = _is_deep(image)
         if mode in ("I", "F") and not is_deep:
@@ -66,7 +66,7 @@ def samples(data: bytes, *, upright: bool, as_colours: bool = False) -> np.ndarr
 
     as_colours: uint8 [H, W, 3] instead. Raises UnreadableImage as `decode`.
     """
-    with _opened(data) as image:
+    with opened(data) as image:
         _turn(image) if upright else _leave(image)
         return np.asarray(image.convert("RGB") if as_colours else image)
 
@@ -76,7 +76,7 @@ def stored(data: bytes, *, upright: bool) -> np.ndarray:
 
     Raises UnreadableImage as `decode`.
     """
-    with _opened(data) as image:
+    with opened(data) as image:
         _turn(image) if upright else _leave(image)
         if image.mode in ("1", "P"):
             image = image.convert("L" if image.mode == "1" else "RGBA" if "transparency" in image.info else "RGB")
@@ -122,7 +122,7 @@ def size(data: bytes, *, upright: bool = False) -> tuple[int, int]:
 
     Raises UnreadableImage as `decode`, as far as that shows.
     """
-    with _opened(data) as image:
+    with opened(data) as image:
         width, height = image.size
         # note: Pillow has turned the size of a TIFF already
         is_other = upright != (image.format == "TIFF")
@@ -143,7 +143,8 @@ def _unknown(data: bytes) -> str:
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
+def opened(data: bytes) -> Iterator[Image.Image]:
+    """Open an image file's bytes, of which only the head is read; raises UnreadableImage as `decode`, inside too."""
     try:
         with warnings.catch_warnings():
             # note: Pillow warns about broken metadata and unusual transparency, which do not affect pixels

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from PIL import TiffImagePlugin
 
-from launcher.data.decode import MOST_PIXELS, UnreadableImage, decode, size, stored
+from launcher.data.decode import MOST_PIXELS, UnreadableImage, decode, opened, size, stored
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 ARRAYS = (".npy",)
 _NUMPY, _PNG = b"\x93NUMPY", b"\x89PNG\r\n\x1a\n"
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
-_WIDTH, _LENGTH, _BITS, _SAMPLES, _EXTRA = 256, 257, 258, 277, 338  # tags of TIFF
+_MOST_VALUES = 4 * MOST_PIXELS  # of a TIFF that Pillow does not read
+_BITS, _SAMPLES, _EXTRA = 258, 277, 338  # tags of TIFF
 _ALPHA = (2,)  # the extra sample of a TIFF that Pillow reads as it is
 _ORDER = {3: [2, 1, 0], 4: [2, 1, 0, 3]}  # of OpenCV's channels
 
@@ -108,7 +108,7 @@ def _pixels(data: bytes, *, upright: bool) -> np.ndarray:
     """Decode a file to what it stores, [H, W] or [H, W, channels]."""
     if is_array(data):
         return array_of(data)
-    if data[:4] in _TIFF and _needs_tifffile(data):
+    if data[:4] in _TIFF and not _is_plain(data):
         return _of_tiff(data)
     # note: Pillow drops the lower bits of several channels with 16; byte 24 has the bits, byte 25 is 0 for gray
     if data.startswith(_PNG) and data[24:25] == b"\x10" and data[25:26] != b"\0":
@@ -116,26 +116,13 @@ def _pixels(data: bytes, *, upright: bool) -> np.ndarray:
     return stored(data, upright=upright)
 
 
-def _needs_tifffile(data: bytes) -> bool:
-    """Return whether Pillow would drop channels or bits of a TIFF.
-
-    Raises UnreadableImage if the file is damaged, or too large.
-    """
-    try:
-        tags: Any = TiffImagePlugin.ImageFileDirectory_v2(data[: 16 if b"+" in data[2:4] else 8])
-        file = io.BytesIO(data)
-        file.seek(tags.next)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tags.load(file)
-        width, length, channels = tags[_WIDTH], tags[_LENGTH], tags.get(_SAMPLES, 1)
-    # note: any error of a damaged file
-    except Exception as error:
-        raise UnreadableImage(f"no TIFF that can be read ({type(error).__name__} {error})") from None
-    if width * length * channels > 4 * MOST_PIXELS:
-        raise UnreadableImage(f"more than {4 * MOST_PIXELS // 10**6} million values")
-    has_plain_alpha = tags.get(_EXTRA) == _ALPHA
-    return bool(channels > 1 and (max(tags.get(_BITS, (1,))) > 8 or (channels != 3 and not has_plain_alpha)))
+def _is_plain(data: bytes) -> bool:
+    """Return whether Pillow drops nothing of a TIFF: one channel, or 8-bit RGB, or 8 bits with alpha."""
+    with suppress(UnreadableImage), opened(data) as image:
+        tags: Any = getattr(image, "tag_v2", {})
+        channels, bits = tags.get(_SAMPLES, 1), max(tags.get(_BITS, (1,)))
+        return bool(channels == 1 or (bits == 8 and (channels == 3 or tags.get(_EXTRA) == _ALPHA)))
+    return False
 
 
 def _of_tiff(data: bytes) -> np.ndarray:
@@ -143,14 +130,19 @@ def _of_tiff(data: bytes) -> np.ndarray:
     try:
         import tifffile
     except ImportError:
-        message = "a TIFF of several channels that are not 8-bit RGB, which needs the package tifffile"
+        message = "a TIFF that is damaged, or not 8-bit RGB with several channels, which needs the package tifffile"
         raise UnreadableImage(message) from None
     try:
         with tifffile.TiffFile(io.BytesIO(data)) as file:
             series = file.series[0]
+            if series.size > _MOST_VALUES:
+                raise UnreadableImage(f"more than {_MOST_VALUES // 10**6} million values")
             axes, pixels = series.axes, np.asarray(series.asarray())
         # note: channels are samples, or planes in any order
         return pixels if pixels.ndim < 3 else np.moveaxis(pixels, (axes.index("Y"), axes.index("X")), (0, 1))
+    except UnreadableImage:
+        raise
+    # note: any error of a damaged file
     except Exception as error:
         raise UnreadableImage(f"no TIFF that can be read ({error})") from None
 

@@ -110,6 +110,14 @@ def test_planes_alpha_and_other_orders_of_bytes_are_read() -> None:
         assert np.array_equal(PixelType(4, "uint8").read(file.getvalue(), upright=True), eight), kind
 
 
+def test_a_tiff_of_too_many_values_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tifffile")
+    data = tiff_of(pixels_of("uint16", 5))
+    monkeypatch.setattr("launcher.data.pixel_types._MOST_VALUES", 6 * 8 * 5 - 1)
+    with pytest.raises(UnreadableImage, match="more than 0 million values"):
+        PixelType(5, "uint16").read(data, upright=True)
+
+
 @pytest.mark.parametrize(
     ("pixels", "reason"),
     [
