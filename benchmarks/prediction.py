@@ -18,8 +18,8 @@ from scipy.optimize import least_squares
 
 from benchmarks.page import write_between
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
-from launcher.predict.machines import decoding_threads
-from launcher.predict.prediction import efficiencies
+from launcher.prediction.machines import decoding_threads
+from launcher.prediction.prediction import efficiencies
 
 _WORKERS = 8
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"

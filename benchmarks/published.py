@@ -16,11 +16,11 @@ from launcher.config.groups import machines
 from launcher.config.schema import Hardware
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.machines import decoding_threads, thread_rate
-from launcher.predict.prediction import Prediction, Predictor, main_bound
-from launcher.predict.step_counts import traced_samples
-from launcher.predict.step_trace import trace_steps
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.machines import decoding_threads, thread_rate
+from launcher.prediction.prediction import Prediction, Predictor, main_bound
+from launcher.prediction.step_counts import traced_samples
+from launcher.prediction.step_trace import trace_steps
 
 _FILE = Path(__file__).with_name("published_rates.yaml")
 _NETWORKS = Path(__file__).with_name("published_networks.yaml")

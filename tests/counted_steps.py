@@ -2,7 +2,7 @@
 
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
-from launcher.predict.counted import CountedStep, Work
+from launcher.prediction.counted import CountedStep, Work
 
 
 def made_up(plan: Plan) -> list[CountedStep]:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from torch import nn
 
-from launcher.predict.meta_tensors import nothing_computed
-from launcher.predict.trace import Trace
+from launcher.prediction.meta_tensors import nothing_computed
+from launcher.prediction.trace import Trace
 
 
 def traced(step: Callable[[], object], network: nn.Module) -> Trace:

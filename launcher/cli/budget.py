@@ -17,8 +17,8 @@ from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
-from launcher.predict.budget import Budget, Candidate, Choice, affordable, around, best, spent
-from launcher.predict.offers import Offer
+from launcher.prediction.budget import Budget, Candidate, Choice, affordable, around, best, spent
+from launcher.prediction.offers import Offer
 from launcher.records.progress import duration
 
 

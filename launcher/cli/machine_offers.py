@@ -20,8 +20,8 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan, plan_for
-from launcher.predict.machines import gpu_of, machine_named
-from launcher.predict.offers import (
+from launcher.prediction.machines import gpu_of, machine_named
+from launcher.prediction.offers import (
     Offer,
     best_interval,
     between_checkpoints,
@@ -30,8 +30,8 @@ from launcher.predict.offers import (
     offers,
     with_front,
 )
-from launcher.predict.prediction import Prediction, Predictor, efficiencies
-from launcher.predict.profiles import correction, read_profiles
+from launcher.prediction.prediction import Prediction, Predictor, efficiencies
+from launcher.prediction.profiles import correction, read_profiles
 from launcher.records.progress import duration
 
 # The loading of the published curves: FFCV, eight workers per GPU.

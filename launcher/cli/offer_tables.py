@@ -7,8 +7,8 @@ from rich.table import Table
 from launcher.config.groups import price_age
 from launcher.config.tasks import TaskConfig
 from launcher.console import table, verbatim
-from launcher.predict.offers import Offer
-from launcher.predict.prediction import Prediction, main_bound
+from launcher.prediction.offers import Offer
+from launcher.prediction.prediction import Prediction, main_bound
 from launcher.records.progress import duration
 
 _MOST_PHASES = 6

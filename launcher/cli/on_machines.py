@@ -18,9 +18,9 @@ from launcher.console import console, print_json, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.installation import page
-from launcher.predict.machines import ALL, machine_named, rented
-from launcher.predict.offers import Length, Offer, length_for, network_problem
-from launcher.predict.prediction import efficiencies
+from launcher.prediction.machines import ALL, machine_named, rented
+from launcher.prediction.offers import Length, Offer, length_for, network_problem
+from launcher.prediction.prediction import efficiencies
 from launcher.records.progress import duration
 
 

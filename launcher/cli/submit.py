@@ -53,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)
     prepared = _check(composed, job, values)
-    from launcher.predict.total import total  # note: NumPy and the prices of machines
+    from launcher.prediction.total import total  # note: NumPy and the prices of machines
 
     job = replace(job, total=total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
     text = render(job, values)

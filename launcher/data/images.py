@@ -157,11 +157,15 @@ class RandomCrops(Pixels):
         return [Draws(partial(crops.box, place), index, moment) for place, index in enumerate(indices.tolist())]
 
     def decode(self, record: Record, view: int, draws: Draws) -> tuple[np.ndarray, Any]:
-        pixels, box = self.part(record["image"], draws.box_of, view if self.scaled else None)
-        pixels = cut(pixels, box, view, self.image.interpolation, self.resize)
+        pixels = self.crop(record["image"], draws.box_of, view, scaled=self.scaled)
         if self.change_image is not None:
             pixels = self.change_image(pixels, draws.index, draws.moment)
         return pixels, record["label"]
+
+    def crop(self, data: bytes, box_of: BoxOf, view: int, *, scaled: bool = False) -> np.ndarray:
+        """Decode, cut and resize a box of an image: [view, view, C]; raises UnreadableImage."""
+        pixels, box = self.part(data, box_of, view if scaled else None)
+        return cut(pixels, box, view, self.image.interpolation, self.resize)
 
 
 class CentreCrops(Pixels):

@@ -155,11 +155,11 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
     from launcher.measure.launch import measure, measure_steps, prepare_here
 
     prepared = prepare_here(composed)
-    from launcher.predict.step_parts import waiting  # note: imports torch, so only after all checks
+    from launcher.prediction.step_parts import waiting  # note: imports torch, so only after all checks
 
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
-        **measure(prepared, "launcher.predict.step_parts:work", each, dict[str, float]),
+        **measure(prepared, "launcher.prediction.step_parts:work", each, dict[str, float]),
     }
 
 

@@ -22,10 +22,10 @@ _SLOW = {"torch", "torchvision", "hydra", "omegaconf", "numpy", "PIL", "launcher
     ("words", "slow"),
     [
         (["--help"], {*_SLOW, "pydantic", "rich", "yaml", "launcher.config"}),
-        (["ls"], {*_SLOW, "launcher.predict", "launcher.results"}),
-        (["ls", "runs"], {*_SLOW, "launcher.predict", "launcher.results"}),
-        (["show", "recipe=mild"], {"torch", "torchvision", "launcher.predict", "launcher.results"}),
-        (["plan", "recipe=mild", "launch=cpu"], {"torch", "torchvision", "launcher.predict", "launcher.results"}),
+        (["ls"], {*_SLOW, "launcher.prediction", "launcher.results"}),
+        (["ls", "runs"], {*_SLOW, "launcher.prediction", "launcher.results"}),
+        (["show", "recipe=mild"], {"torch", "torchvision", "launcher.prediction", "launcher.results"}),
+        (["plan", "recipe=mild", "launch=cpu"], {"torch", "torchvision", "launcher.prediction", "launcher.results"}),
     ],
 )
 def test_a_verb_imports_no_more_than_it_needs(words: list[str], slow: set[str], tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.config.groups import machines
 from launcher.plan.plan import Plan
-from launcher.predict.counted import CountedStep
-from launcher.predict.machines import rented
+from launcher.prediction.counted import CountedStep
+from launcher.prediction.machines import rented
 from tests.commands import execute, output_of, refused
 from tests.counted_steps import made_up
 
@@ -19,7 +19,7 @@ PLAN = ("plan", "recipe=mild", "epochs=36", "dataset=imagenet")
 
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
     monkeypatch.chdir(tmp_path)
 
 
@@ -160,7 +160,7 @@ def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytes
             replace(step, eager=[replace(one, count=500, operations=0) for one in step.eager]) for step in made_up(plan)
         ]
 
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", many)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", many)
     words = (*PLAN, "--on", "8xB200", "dataloader=synthetic", "batch_size=8")
     _, out, _ = execute(*words)
     assert "launches are the bottleneck up to" in out.replace("\n", " ")

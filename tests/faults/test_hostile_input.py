@@ -87,8 +87,7 @@ def test_a_byte_order_mark_is_accepted(recipes: Path) -> None:
 
 def test_a_recipe_that_is_not_a_file_is_refused_at_once(recipes: Path) -> None:
     (recipes / "folder.yaml").mkdir()
-    code, _, errors = execute("plan", "recipe=folder")
-    assert (code, errors) == (1, f"error: {recipes}/folder.yaml: Is a directory\n")
+    assert refused("plan", "recipe=folder") == f"error: {recipes}/folder.yaml is a folder; set a YAML file\n"
     (recipes / "loop.yaml").symlink_to("loop.yaml")
     assert "symbolic links" in refused("plan", "recipe=loop")
 

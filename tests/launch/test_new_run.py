@@ -19,7 +19,7 @@ from launcher.launch import devices
 from launcher.launch.devices import Devices
 from launcher.launch.new_run import left_to_the_start, prepare_new
 from launcher.launch.prepare_run import few_of, planned_here
-from launcher.predict.meta_tensors import nothing_computed
+from launcher.prediction.meta_tensors import nothing_computed
 from launcher.rank.group import Ranks
 from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import rehearse

@@ -12,7 +12,7 @@ Submit = Callable[..., str]
 @pytest.fixture(autouse=True)
 def _counted_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # note: a trace of each run's steps takes seconds
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 from launcher.config.gpus import gpus
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
-from launcher.predict.machines import gpu_of
-from launcher.predict.offers import Offer, memory_problem, network_problem, offers
-from launcher.predict.prediction import Predictor, efficiencies
-from launcher.predict.profiles import correction, read_profiles
+from launcher.prediction.machines import gpu_of
+from launcher.prediction.offers import Offer, memory_problem, network_problem, offers
+from launcher.prediction.prediction import Predictor, efficiencies
+from launcher.prediction.profiles import correction, read_profiles
 from launcher.records.progress import duration
 
 

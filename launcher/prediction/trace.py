@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from launcher.predict.meta_tensors import Shape, storage_of
+from launcher.prediction.meta_tensors import Shape, storage_of
 
 # Kind of kernel, and the first letters of its calls' names; all others are elementwise.
 _KINDS = {

@@ -8,7 +8,7 @@ import torch
 from launcher.config.compose import compose
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import step_kinds, step_samples
-from launcher.predict.step_parts import Splitter, split, waiting, weights
+from launcher.prediction.step_parts import Splitter, split, waiting, weights
 from launcher.training.trainer import Trainer
 from tests.measurements import measured
 from tests.trainers import alone

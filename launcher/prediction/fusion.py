@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from launcher.predict.trace import Call
+from launcher.prediction.trace import Call
 
 # A kernel with several kinds of calls has the first of these kinds.
 _NAMED_BY = ("batch norm", "reduction", "pool", "gather", "elementwise")

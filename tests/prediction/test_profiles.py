@@ -10,8 +10,8 @@ from launcher.config.gpus import gpus
 from launcher.config.resolved import as_mapping, write
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
-from launcher.predict.prediction import Predictor, Rates, efficiencies
-from launcher.predict.profiles import correction, gpu_named, read_profiles
+from launcher.prediction.prediction import Predictor, Rates, efficiencies
+from launcher.prediction.profiles import correction, gpu_named, read_profiles
 from launcher.records.metrics import Record, StartRecord, TrainRecord
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import save_estimate
@@ -23,8 +23,8 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
-    monkeypatch.setattr("launcher.predict.profiles.cached_steps", lambda _: made_up(plan(Path())))
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.profiles.cached_steps", lambda _: made_up(plan(Path())))
 
 
 def plan(runs: Path, *words: str) -> Plan:

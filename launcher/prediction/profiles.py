@@ -22,8 +22,8 @@ from launcher.installation import page
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
-from launcher.predict.prediction import Rates
-from launcher.predict.step_counts import cached_steps, computed
+from launcher.prediction.prediction import Rates
+from launcher.prediction.step_counts import cached_steps, computed
 from launcher.records.metrics import parse_line, read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates

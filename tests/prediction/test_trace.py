@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from launcher.data.batch import constant
-from launcher.predict.fusion import eager_kernels
+from launcher.prediction.fusion import eager_kernels
 from tests.traces import traced
 
 

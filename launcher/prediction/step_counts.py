@@ -11,13 +11,13 @@ from launcher.cache import cached, source_digest, stored
 from launcher.config.resolved import as_mapping
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
-from launcher.predict.counted import CountedStep
+from launcher.prediction.counted import CountedStep
 
 # The keys that determine what a step computes, besides batch and image sizes; and the packages.
 _KEYS = ("model", "loss", "optimizer", "algorithms", "image", "code_sha256")
 _SOURCES = (
     *(f"launcher/{package}/*.py" for package in ("algorithms", "losses", "models", "optimizers", "tasks", "training")),
-    *(f"launcher/predict/{name}.py" for name in ("counted", "step_trace", "trace", "meta_tensors", "fusion")),
+    *(f"launcher/prediction/{name}.py" for name in ("counted", "step_trace", "trace", "meta_tensors", "fusion")),
 )
 _IMAGE_SIZES = 2
 _CACHE = "steps"
@@ -27,7 +27,7 @@ def counted_steps(plan: Plan) -> list[CountedStep]:
     """Return the kinds of steps of a run, each at its smallest and largest image size; traced once, then cached."""
 
     def trace() -> list[CountedStep]:
-        from launcher.predict.step_trace import trace_steps  # note: imports torch, and takes seconds
+        from launcher.prediction.step_trace import trace_steps  # note: imports torch, and takes seconds
 
         return trace_steps(plan, traced_samples(plan))
 

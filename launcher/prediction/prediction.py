@@ -20,9 +20,9 @@ from launcher.config.yaml_file import read_mapping
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.machines import loading_rate
-from launcher.predict.step_counts import counted_steps
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.machines import loading_rate
+from launcher.prediction.step_counts import counted_steps
 
 
 @cache

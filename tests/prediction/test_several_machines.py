@@ -10,10 +10,10 @@ from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher.config.groups import machines
 from launcher.plan.plan import plan_for
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.machines import gpu_of, loading_rate
-from launcher.predict.offers import between_checkpoints, offers
-from launcher.predict.prediction import Predictor, Rates, efficiencies
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.machines import gpu_of, loading_rate
+from launcher.prediction.offers import between_checkpoints, offers
+from launcher.prediction.prediction import Predictor, Rates, efficiencies
 from tests.counted_steps import made_up
 
 

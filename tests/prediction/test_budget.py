@@ -13,14 +13,14 @@ from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
-from launcher.predict.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
-from launcher.predict.machines import gpu_of, rented
-from launcher.predict.offers import Offer, offers
-from launcher.predict.prediction import Predictor
+from launcher.prediction.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
+from launcher.prediction.machines import gpu_of, rented
+from launcher.prediction.offers import Offer, offers
+from launcher.prediction.prediction import Predictor
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
+from launcher.results import same_images
 from launcher.results.curves import Curve, CurvePoint, StudySetting
-from launcher_lab.study import same_images
 from tests.commands import execute, refused
 from tests.counted_steps import made_up
 from tests.images import write_images
@@ -135,7 +135,7 @@ def test_recipes_that_another_beats_everywhere_are_left_out() -> None:
 
 @pytest.fixture
 def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
     monkeypatch.chdir(tmp_path)
 
 

@@ -12,8 +12,8 @@ from launcher.algorithms.engine import Engine
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.plan.plan import plan_for
-from launcher.predict.meta_tensors import Shape, nothing_computed, storage_of
-from launcher.predict.trace import Call, Trace
+from launcher.prediction.meta_tensors import Shape, nothing_computed, storage_of
+from launcher.prediction.trace import Call, Trace
 from launcher.rank.group import Ranks
 from launcher.training.trainer import build_step
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
-from launcher.predict.offers import Offer
+from launcher.prediction.offers import Offer
 from launcher.results.curve_math import cost_at, pareto_front, quality_at
 from launcher.results.curves import Curve
 

@@ -7,10 +7,10 @@ from torch import nn
 
 from launcher.config.compose import compose
 from launcher.config.gpus import gpus
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.fusion import compiled_kernels, eager_kernels
-from launcher.predict.prediction import Rates, efficiencies
-from launcher.predict.trace import Call
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.fusion import compiled_kernels, eager_kernels
+from launcher.prediction.prediction import Rates, efficiencies
+from launcher.prediction.trace import Call
 from tests.traces import traced
 
 a, b, c, d, e = range(5)

@@ -20,7 +20,7 @@ TOTAL = re.compile(r"^# in all .*? and ([0-9.]+) USD \(([0-9.]+) to ([0-9.]+)\)"
 
 @pytest.fixture(autouse=True)
 def _by_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
     monkeypatch.chdir(tmp_path)
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_predicted_has_no_total(words: list[str]) -> None:
 
 
 def test_a_step_that_cannot_be_counted_stops_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", lambda plan: 1 / 0)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", lambda plan: 1 / 0)
     text = output_of("submit", "--slurm", *RUN)
     assert "in all" not in text
     assert "an hour for 1 x p4d_24xlarge" in text

@@ -12,13 +12,13 @@ from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
 from launcher.config.schema import RunConfig
 from launcher.plan.plan import Plan, plan_for
-from launcher.predict import step_trace
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.machines import decoding_threads, loading_rate, thread_rate
-from launcher.predict.prediction import Parts, Predictor, Rates, efficiencies
-from launcher.predict.step_counts import computed, counted_steps
-from launcher.predict.step_trace import _peak
-from launcher.predict.trace import Call
+from launcher.prediction import step_trace
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.machines import decoding_threads, loading_rate, thread_rate
+from launcher.prediction.prediction import Parts, Predictor, Rates, efficiencies
+from launcher.prediction.step_counts import computed, counted_steps
+from launcher.prediction.step_trace import _peak
+from launcher.prediction.trace import Call
 from tests.counted_steps import made_up
 
 # 1 GB/s of memory, 1 TFLOP/s that products reach, 1 GB/s to each other
@@ -133,7 +133,7 @@ def test_workers_beyond_the_cores_add_the_gain_of_their_loader() -> None:
 
 @pytest.fixture
 def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.predict.prediction.counted_steps", made_up)
+    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
 
 
 def run(*words: str, gpus: int = 8) -> Plan:

@@ -21,10 +21,10 @@ from launcher.data.batch import Moment
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample
-from launcher.predict.counted import CountedStep, Work
-from launcher.predict.fusion import Kernel, compiled_kernels, eager_kernels
-from launcher.predict.meta_tensors import nothing_computed
-from launcher.predict.trace import DECOMPOSITIONS, Call, Trace
+from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.fusion import Kernel, compiled_kernels, eager_kernels
+from launcher.prediction.meta_tensors import nothing_computed
+from launcher.prediction.trace import DECOMPOSITIONS, Call, Trace
 from launcher.rank.group import Ranks
 from launcher.training.networks import teacher_of
 from launcher.training.precision import Precision
