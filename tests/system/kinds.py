@@ -63,9 +63,6 @@ def text(folder: Path, form: str) -> None:
                 (folder / split / f"{number:03d}.txt").write_text(line)
         elif form == "jsonl":
             (folder / f"{split}.jsonl").write_text("".join(f"{json.dumps({'text': line})}\n" for line in lines))
-        elif form == "parquet":
-            table = pytest.importorskip("pyarrow").Table.from_pydict({"text": lines})
-            pytest.importorskip("pyarrow.parquet").write_table(table, folder / f"{split}.parquet")
         else:
             LAYOUTS[form](folder, split, np.array([token for line in lines for token in [*line.encode(), 256]]))
 
@@ -138,7 +135,7 @@ FIGURES = (
 SMP = f"{FIGURES} model=smp model.arguments.encoder_depth=3 model.arguments.decoder_channels=[16,8,8]"
 # Three epochs of four steps, for one, two and three ranks.
 SHARED = "batch_size=12 eval_batch_size=6 epochs=3 checkpoint.every=2ba dataset.path=source"
-TEXTS = ("text", "jsonl", "parquet", "nanogpt", "modded")
+TEXTS = ("text", "jsonl", "nanogpt", "modded")
 KILLED = {
     "lines": Kind(f"{LANGUAGE} {SHARED}", source(text_in), 4),
     **{name: Kind(f"{LANGUAGE} {SHARED}", source(text, name), 4) for name in TEXTS},
@@ -153,7 +150,7 @@ KILLED = {
     "own_code": Kind(f"{' '.join(WORDS_OF_STRANGER)} checkpoint.every=2ba", partial(own_folder, files=STRANGER)),
 }
 # The source of the same samples, whose whole run a kind must equal; shards without a tokenizer have no bits per byte.
-LIKE = {"jsonl": "text", "parquet": "text", "modded": "nanogpt", "colours": "classes", "npy": "classes"}
+LIKE = {"jsonl": "text", "modded": "nanogpt", "colours": "classes", "npy": "classes"}
 
 SCENES = (
     "recipe=none dataset.train_samples=48 dataset.val_samples=20 dataset.native_size=32 model=resnet18 launch=cpu "
