@@ -84,6 +84,10 @@ class Whitening(Algorithm[WhiteningConfig]):
         for images in self.context.images(self.values.images):
             # note: the patches of all images at once would fill the memory
             for image in normalize(images, *dataset.normalization, torch.float32, dataset.largest):
-                patches = nn.functional.unfold(image[None], layer.kernel_size, stride=layer.stride)[0].to(total.dtype)
+                # note: an image smaller than the filters has no patch without the layer's zeros around it
+                is_small = min(image.shape[1:]) < max(layer.kernel_size)
+                padding = layer.padding if is_small and isinstance(layer.padding, tuple) else 0
+                unfolded = nn.functional.unfold(image[None], layer.kernel_size, 1, padding, layer.stride)
+                patches = unfolded[0].to(total.dtype)
                 total, count = total + patches @ patches.T, count + patches.shape[1]
         return (total / count).cpu().double()

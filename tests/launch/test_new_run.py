@@ -212,6 +212,7 @@ def configs(draw: st.DrawFn) -> list[str]:
 @example(words=[*SYNTHETIC, "batch_size=1", "dataset.native_size=16"])
 @example(words=[*SYNTHETIC, "device_batch_size=1", "dataset.native_size=32", "algorithms=[stochastic_depth]"])
 @example(words=[*SYNTHETIC, *MODELS["vit/8"], "dataset.native_size=56", "algorithms=[selective_backprop]"])
+@example(words=[*SYNTHETIC, "dataset=shapes", "dataset.native_size=4", "algorithms=[whitening]"])
 @given(words=configs())
 def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
     try:
