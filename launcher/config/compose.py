@@ -157,6 +157,8 @@ class Composition:
     def _of_target(self, group: str, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values of a group with a `_target_`: those of the layer that sets it, and of higher ones."""
         above = list(itertools.takewhile(lambda layer: not layer.sets(f"{group}.{TARGET}"), self.layers))
+        if len(above) == len(self.layers):  # note: the class of a packaged option has its target
+            return {key: value for key, value in values.items() if key != TARGET}
         own, option = self.layers[len(above)], self.options.get(group)
         kept = {key: value for key, value in values.items() if any(one.sets(f"{group}.{key}") for one in (*above, own))}
         is_option = own.origin == f"{group}={option}"

@@ -13,6 +13,7 @@ from launcher.config.described import MANY, Option, inside, read, remark
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
+from launcher.config.targets import KEY as TARGET
 from launcher.config.targets import Called
 from launcher.paths import CONF
 
@@ -53,7 +54,7 @@ def of_run() -> Iterator[Table]:
             yield Table(name, [*_rows(f"{name}.", types[name], [inside(train, name)])], {})
     for group in GROUPS:
         files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
-        kinds = [kind for kind in options(types[group]) if not issubclass(kind, Called)]
+        kinds = [kind for kind in options(types[group]) if hasattr(kind, TARGET) or not issubclass(kind, Called)]
         for kind in kinds:
             same = [option for option in files if len(kinds) == 1 or option.name in _own_names(kind)]
             words = {f"{group}={option.name}": option.description for option in same}

@@ -1,4 +1,4 @@
-"""Find the options of a group: each is one file of the group's package, with its values and its code."""
+"""Find the options of a group: each is a file with its values and its code, or has a `_target_` of a library."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from launcher import paths
 from launcher.config import code
 from launcher.config.fields import STRICT
-from launcher.config.targets import KEY, Called, checked, is_named, of_files
+from launcher.config.targets import KEY, Called, checked, is_named, of_files, of_packaged
 from launcher.errors import UserError
 from launcher.plugins import check_complete, registered
 
@@ -50,8 +50,7 @@ class Options:
 
     def declarations(self) -> dict[str, type[Any]]:
         """Return the class of the values of each option by name, sorted."""
-        kinds: list[Any] = [kind for module in modules(self.group, self.folder) for kind in classes(module, self.base)]
-        kinds += [*own_kinds(self.base), *self.of_targets()]
+        kinds = [*packaged(self.group, self.folder, self.base), *own_kinds(self.base), *self.of_targets()]
         kinds += registered(self.plugins).values() if self.plugins else ()
         return dict(sorted(((name, kind) for kind in kinds for name in names(kind)), key=itemgetter(0)))
 
@@ -150,11 +149,20 @@ def modules(group: str, folder: str) -> tuple[ModuleType, ...]:
     return tuple(import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}"))
 
 
+def packaged(group: str, folder: str, base: type[Any]) -> list[Any]:
+    """Return the classes of the values of the options in conf/: those of their files' code, others by `_target_`."""
+    kinds: list[Any] = [kind for module in modules(group, folder) for kind in classes(module, base)]
+    target: Any = target_base(folder)
+    coded = {name for kind in kinds for name in names(kind)}
+    others = {path.stem for path in (paths.CONF / group).glob("*.yaml")} - coded if target else ()
+    return kinds + [of_packaged(target.packaged or target, group, name) for name in sorted(others)]
+
+
 @cache
 def target_base(folder: str) -> type[Any] | None:
-    """Return the base of the classes of targets that a package of options defines; None if it has none."""
+    """Return the base of the user's targets, the last that a package of options defines; None if it has none."""
     name = f"launcher.{folder}.target"
-    return classes(import_module(name), Called)[0] if find_spec(name) else None
+    return classes(import_module(name), Called)[-1] if find_spec(name) else None
 
 
 def own_kinds(base: type[Any]) -> list[type[Any]]:

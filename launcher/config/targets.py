@@ -36,6 +36,8 @@ class Called:
     may come from elsewhere, and some functions of libraries load files that run code.
     filled: the keywords that the program fills. leading: the number of arguments that it passes to a function. taken:
     the values of the group that have the defaults of the keywords with their names. passed: all other keywords.
+    stated: the types of keywords in the files of packaged options, where that of the value is not enough. packaged: the
+    base of these options; None: this one.
     """
 
     libraries: ClassVar[tuple[str, ...]] = ()
@@ -43,7 +45,9 @@ class Called:
     leading: ClassVar[int] = 0
     taken: ClassVar[tuple[str, ...]] = ()
     passed: ClassVar[tuple[str, ...]] = ()
-    # the arguments of `typed_target` that make its class
+    stated: ClassVar[Mapping[str, Any]] = {}
+    packaged: ClassVar[Any] = None
+    # the function that makes its class, and its arguments
     made_by: ClassVar[tuple[Any, ...]] = ()
 
     @classmethod
@@ -92,7 +96,7 @@ class Called:
 
     @property
     def _key(self) -> str:
-        return f"{self.made_by[1]}.{KEY}"
+        return f"{self.made_by[2]}.{KEY}"
 
     def __reduce__(self) -> Any:
         return _again, (self.made_by, {one.name: getattr(self, one.name) for one in fields(self)})
@@ -110,7 +114,8 @@ def reason(error: Exception) -> str:
 
 def _again(made_by: tuple[Any, ...], values: dict[str, Any]) -> Any:
     """Return values in another process, where its class does not exist."""
-    return typed_target(*made_by)(**values)
+    make, *arguments = made_by
+    return make(*arguments)(**values)
 
 
 def of_files(group: str, base: type[Called], key: str) -> dict[str, type[Any]]:
@@ -224,10 +229,27 @@ def _typed_target(base: Any, key: str, name: str, target: str, digests: str) -> 
             own[parameter.name] = hint if hint in _PLAIN else Setting
             passed.append(parameter.name)
     own |= {one: inherited[one] for one in defaults if one in of_group}
-    space: dict[str, Any] = {"__annotations__": own, "__module__": base.__module__, "__qualname__": base.__name__}
-    space |= {"passed": (*passed,), "made_by": (base, key, name, target), **defaults}
-    if "name" not in of_group:
-        space["name"] = name
+    made_by = (typed_target, base, key, name, target)
+    space = defaults if "name" in of_group else {**defaults, "name": name}
+    return _class(base, own, {"passed": (*passed,), "made_by": made_by, **space})
+
+
+@cache
+def of_packaged(base: Any, group: str, name: str) -> type[Any]:
+    """Return the class of the values of a packaged option with a target: those in its file, all without a default.
+
+    The target is the class's, not among the values, and is not imported.
+    """
+    values = read_mapping(paths.CONF / group / f"{name}.yaml")
+    of_group = {one.name for one in fields(base)}
+    passed = [key for key in values if key not in {KEY, *of_group}]
+    own = {key: base.stated.get(key, type(values[key])) for key in passed}
+    made_by = (of_packaged, base, group, name)
+    return _class(base, {"name": Literal[name], **own}, {KEY: values[KEY], "passed": (*passed,), "made_by": made_by})
+
+
+def _class(base: Any, own: dict[str, Any], space: dict[str, Any]) -> type[Any]:
+    space |= {"__annotations__": own, "__module__": base.__module__, "__qualname__": base.__name__}
     return dataclass(frozen=True, config=STRICT, kw_only=True)(type(base)(base.__name__, (base,), space))
 
 

@@ -1,13 +1,14 @@
-"""A loss by `_target_`: a function of outputs and targets, or a class whose instance is one, such as of torch.nn."""
+"""Losses by `_target_`: functions of outputs and targets, or classes whose instances are such, as torch.nn's."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
 from launcher.config.choices import LossConfig, LossFunction, Scores
-from launcher.config.fields import STRICT
+from launcher.config.fields import STRICT, Positive
 from launcher.config.targets import Called
 from launcher.config.tasks import TaskConfig
 from launcher.later import torch
@@ -17,25 +18,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, config=STRICT)
-class LossTargetConfig(Called, LossConfig):
-    """Calls the target with outputs, float32 [B, ...], and targets, which algorithms may have mixed; returns the mean.
+class LossOfNumbers(Called, LossConfig):
+    """Calls the target with outputs, float32 [B, ...], and targets, which algorithms may mix; returns the mean."""
 
-    probabilities: of the outputs, for predictions and exports; null: those of the task.
-    """
-
-    labels = ("class", "classes", "numbers")
+    labels: ClassVar[tuple[str, ...]] = ("numbers",)
+    scores: ClassVar[Scores] = "numbers"
     libraries = ("torch.nn", "timm.loss")
     leading = 2
-
-    probabilities: Literal["softmax", "sigmoid"] | None
-
-    @classmethod
-    def defaults(cls, name: str) -> dict[str, Any]:
-        return {"probabilities": None}
-
-    @property
-    def scores(self) -> Scores:  # type: ignore[override]
-        return self.probabilities
+    stated = MappingProxyType({"delta": Positive})
 
     def function(self, task: TaskConfig) -> LossFunction:
         called = self.built()
@@ -48,6 +38,27 @@ class LossTargetConfig(Called, LossConfig):
                 return _mean(called(outputs.float(), targets))
 
         return loss
+
+
+@dataclass(frozen=True, config=STRICT)
+class LossTargetConfig(LossOfNumbers):
+    """A loss of the user's, for any labels.
+
+    probabilities: of the outputs, for predictions and exports; null: those of the task.
+    """
+
+    labels = ("class", "classes", "numbers")
+    packaged = LossOfNumbers
+
+    probabilities: Literal["softmax", "sigmoid"] | None
+
+    @classmethod
+    def defaults(cls, name: str) -> dict[str, Any]:
+        return {"probabilities": None}
+
+    @property
+    def scores(self) -> Scores:  # type: ignore[override]
+        return self.probabilities
 
 
 def _mean(value: Any) -> Tensor:

@@ -1,5 +1,6 @@
 """Optimizers, schedules, losses and transforms by `_target_`, of torch, torchvision and the user's own."""
 
+import inspect
 import io
 import pickle
 from pathlib import Path
@@ -12,6 +13,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from launcher.config.compose import compose
+from launcher.config.keys import kinds
+from launcher.config.options import names
+from launcher.config.targets import Called
 from launcher.data.batch import Moment
 from launcher.errors import UserError
 from launcher.optimizers.base import build_optimizer, set_lr
@@ -104,6 +108,21 @@ def test_a_schedule_follows_its_function_after_the_warmup() -> None:
 def loss_of(*words: str) -> Any:
     config = compose(["code=nets.py", *words]).config
     return config.loss.function(config.task)
+
+
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        (group, name)
+        for group in ("optimizer", "loss")
+        for kind in kinds(group)
+        if issubclass(kind, Called)
+        for name in names(kind)
+    ],
+)
+def test_a_packaged_option_has_keywords_of_its_target(group: str, name: str) -> None:
+    values = getattr(compose([f"{group}={name}"]).config, group)
+    inspect.signature(values.called).bind_partial(**values.keywords())
 
 
 def test_a_loss_gets_outputs_in_float32_and_targets() -> None:
