@@ -46,6 +46,7 @@ print(json.dumps({"torch": torch.__version__, "cuda": torch.version.cuda, "hip":
 
 
 SYSTEM = Path("/sys")
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -123,15 +124,38 @@ def usable_memory() -> tuple[int, int]:
 
     total, available = (int(value) for value in psutil.virtual_memory()[:2])
     try:
-        limit, used = (int((Path("/sys/fs/cgroup") / name).read_text()) for name in ("memory.max", "memory.current"))
+        limit, used = (int((CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
     except (OSError, ValueError):
         return total, available
     return min(total, limit), min(available, max(0, limit - used))
 
 
 def usable_cores() -> int:
+    """Count the cores whose time this process may use: those of its mask, or fewer by its container's quota."""
+    cores, quota = cores_of_mask(), allowed_cores()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def cores_of_mask() -> int:
     """Count the cores of the process's affinity mask, or of the machine if the system has no mask."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def allowed_cores(cgroup: Path = CGROUP) -> float | None:
+    """Return a container's CPU quota in cores, or None without one."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def remedy_of_cuda(error: str) -> str:
+    """Return what to do about an error of CUDA on GPUs that are visible."""
+    if "802" in error:
+        # note: GPUs behind NVSwitch, as on HGX machines, wait for it
+        return "start NVIDIA's Fabric Manager of the driver's version: sudo systemctl start nvidia-fabricmanager"
+    return "check the driver with train doctor, or set launch.device=cpu"
 
 
 def numa_nodes(addresses: Sequence[str | None], system: Path = SYSTEM) -> list[str]:

@@ -21,6 +21,7 @@ from launcher.data.split import Split
 from launcher.data.unreadable import faults
 from launcher.data.workers import Report, quiet
 from launcher.doctor import machine
+from launcher.doctor.connection import all_reduce, judge
 from launcher.doctor.machine import Finding, examine_machine, ok, problem, warning
 from launcher.doctor.near_duplicates import near_duplicate_notes
 from launcher.errors import UserError
@@ -46,6 +47,8 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield machine.judge_torch(torch)
     yield from machine.judge_driver(torch, gpus or [])
     yield from machine.judge_cuda(torch, gpus or [])
+    if ranks > 1 and torch.values and len(torch.values["gpus"]) >= ranks and not torch.values["error"]:
+        yield judge(all_reduce(ranks), ranks)
     yield from machine.judge_nodes(torch)
     if config.compile != "off" and (gpus or others):
         yield machine.judge_compiler(config.compile)

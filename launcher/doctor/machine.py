@@ -21,12 +21,20 @@ from launcher.data.jpeg import DECODERS, installed
 from launcher.data.loaders.base import DecodingLoader
 from launcher.errors import UserError
 from launcher.installation import how_to_add
-from launcher.probe import SYSTEM, ProbeResult, free_shared_memory, numa_nodes, usable_cores, usable_memory
+from launcher.probe import (
+    SYSTEM,
+    ProbeResult,
+    allowed_cores,
+    cores_of_mask,
+    free_shared_memory,
+    numa_nodes,
+    remedy_of_cuda,
+    usable_memory,
+)
 
 _CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers
 _TWO_CHECKPOINTS = 2 * 10**9  # of a ResNet-50 with momentum and averaged weights, and one being written
-_CGROUP = Path("/sys/fs/cgroup")
 _SAFE_PILLOW = (12, 3)
 _QUERY = "index,name,driver_version,memory.total,memory.used,mig.mode.current"
 _IN_USE = 2 * 10**9  # bytes; less is a desktop or an idle context
@@ -97,20 +105,11 @@ def examine_machine(ranks: int, batches: int, runs: Path) -> list[Finding]:
     folder = next(path for path in (runs.absolute(), *runs.absolute().parents) if path.is_dir())
     total, available = usable_memory()
     return [
-        cores(usable_cores(), allowed_cores(_CGROUP), ranks),
+        cores(cores_of_mask(), allowed_cores(), ranks),
         memory(total, available, ranks),
         shared_memory(free_shared_memory(), batches),
         disk(shutil.disk_usage(folder).free, os.access(folder, os.W_OK), runs),
     ]
-
-
-def allowed_cores(cgroup: Path) -> float | None:
-    """Return a container's CPU quota in cores, or None without one."""
-    try:
-        quota, period = (cgroup / "cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
 
 
 def judge_torch(result: ProbeResult) -> Finding:
@@ -226,7 +225,8 @@ def judge_cuda(result: ProbeResult, gpus: list[GpuState]) -> list[Finding]:
             problem("CUDA", "torch was built without it", "install torch from the package index, not the CPU build")
         ]
     if not seen:
-        advice = f"check the driver and CUDA_VISIBLE_DEVICES; CUDA's error: {error or 'none'}"
+        remedy = remedy_of_cuda(error) if "802" in error else "check the driver and CUDA_VISIBLE_DEVICES"
+        advice = f"{remedy}; CUDA's error: {error or 'none'}"
         return [problem("CUDA", f"torch with CUDA {values['cuda']} detects no GPU", advice)]
     if error:
         return [problem("CUDA", f"a GPU fails: {error}", "run nvidia-smi to see which, or set launch.device=cpu")]

@@ -11,7 +11,7 @@ from launcher.config.schema import Launch
 from launcher.counts import count_of
 from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, processor_features, run_probe, visible_gpus
+from launcher.probe import TORCH, cards_on_the_bus, processor_features, remedy_of_cuda, run_probe, visible_gpus
 
 ON_THE_CPU = "set launch.device=cpu to train on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 instead of 283 images/s, ResNet-50 88 instead of 60; below 64 not measured
@@ -20,7 +20,6 @@ _ON_APPLE = (
     "no run was made on an Apple GPU; mps has no CUDA graphs, pinned memory, float64 or second process, the host waits "
     "for it in each step, and precision=auto is fp32 (or set fp16)"
 )
-_ADVICE = "check the driver with train doctor, or set launch.device=cpu"
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def decide(launch: Launch, *, probe_cuda: bool = True) -> Devices:
             raise UserError(Problem(f"no GPU is visible; {ON_THE_CPU}", "launch.device", "cuda"))
         hidden = launch.device == "cpu" or "CUDA_VISIBLE_DEVICES" in os.environ
         cards = 0 if hidden else cards_on_the_bus()
-        unused = f"{count_of(cards, 'NVIDIA card')} on the bus, but torch detects none; {_ADVICE}"
+        unused = f"{count_of(cards, 'NVIDIA card')} on the bus, but torch detects none; {remedy_of_cuda('')}"
         notes = [unused] if cards else [_APPLE] if sys.platform == "darwin" and not hidden else []
         return Devices("cpu", processes_of_node(launch, 0), notes)
     text, notes = _visible(visible), []
@@ -93,11 +92,12 @@ def _usable(visible: int) -> list[dict[str, Any]]:
     """
     probed = run_probe(TORCH)
     if (values := probed.values) is None:
-        raise MachineError(f"torch fails on the visible GPUs ({probed.error}); {_ADVICE}")
+        raise MachineError(f"torch fails on the visible GPUs ({probed.error}); {remedy_of_cuda(probed.error)}")
     if not values["cuda"] and not values["hip"]:
         return []
     if not values["gpus"] or values["error"]:
-        raise MachineError(f"{_visible(visible)}, but CUDA can use none ({values['error']}); {_ADVICE}")
+        error = values["error"]
+        raise MachineError(f"{_visible(visible)}, but CUDA can use none ({error}); {remedy_of_cuda(error)}")
     return list(values["gpus"])
 
 

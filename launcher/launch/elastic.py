@@ -21,11 +21,20 @@ from torch.distributed.elastic.rendezvous import (
 from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
+from launcher.launch.hang import HangWatch, describe_hang
 from launcher.launch.rendezvous import Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
 from launcher.probe import numa_cores, rank_cores
 from launcher.rank.main import log_file
-from launcher.rank.signs import COMMAND, CORES, DEVICE, STORE, remove_semaphores
+from launcher.rank.signs import (
+    COMMAND,
+    CORES,
+    DEVICE,
+    SECONDS_TO_CONNECT,
+    SECONDS_TO_START,
+    STORE,
+    remove_semaphores,
+)
 from launcher.records.progress import LogFollower, TerminalView
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import ALL_STOP_SIGNALS, StopRequest, stop_signals
@@ -133,12 +142,13 @@ class Launcher:
             failure = self._attempt_with_all_nodes()
             if failure is None or self._request.requested or failure.repeats or is_gone(self._run_folder):
                 break
-            # note: an error that a rank raises before the first checkpoint would repeat
+            # note: an error that a rank raises before the first checkpoint would repeat, and so would a hang
             has_saved = RunFolder(self._run_folder).newest_step() is not None
-            if restart > most or not (failure.from_outside or has_saved):
+            if restart > most or not (has_saved or (failure.from_outside and not failure.hangs)):
                 break
+            again = "from the newest checkpoint" if has_saved else "from the start"
             self._follower.skip()
-            self._follower.print(f"{failure.message}\nrestarting from the newest checkpoint ({restart} of {most})")
+            self._follower.print(f"{failure.message}\nrestarting {again} ({restart} of {most})")
         return failure
 
     def _attempt_with_all_nodes(self) -> Failure | None:
@@ -170,15 +180,20 @@ class Launcher:
             os.environ[STORE] = str(scratch / "store") if launch.nnodes == 1 else ""
             self._rendezvous = self._rendezvous or open_rendezvous(launch)
             agent = self._agent(self._rendezvous, folder)
+            numbers: dict[int, int] = {}
 
             def ids() -> list[int]:
                 group = agent.get_worker_group()
                 # note: None until all nodes have connected
                 if group.group_rank is not None:
                     self._view.shown = group.group_rank == 0
-                return [worker.id for worker in group.workers if worker.id is not None]
+                numbers.update({worker.id: worker.global_rank for worker in group.workers if worker.id is not None})
+                return [*numbers]
 
-            self._watch = watch = RankWatch(ids, scratch, self._run_folder, launch.hang_timeout)
+            # note: the ranks of other nodes may start later
+            to_connect = SECONDS_TO_CONNECT if launch.nnodes == 1 else SECONDS_TO_START
+            hangs = HangWatch(scratch, launch.hang_timeout, seconds_to_connect=to_connect)
+            self._watch = watch = RankWatch(ids, scratch, self._run_folder, hangs)
             try:
                 with watch:
                     if self._request.requested:
@@ -195,8 +210,10 @@ class Launcher:
                     self._follower.print("stopped, since a rank or another node has received a stop signal")
                     self._request.note(signal.SIGTERM)
                 return None
-            rank, process = first_failure(result.failures, watch.failed_first)
-            failure = describe(rank, process, self._run_folder, watch.hung.get(process.pid))
+            if watch.hang is not None:
+                message = f"error: {describe_hang(watch.hang, numbers, self._run_folder)}"
+                return Failure(message, from_outside=True, hangs=not watch.hang.passes)
+            failure = describe(*first_failure(result.failures, watch.failed_first), self._run_folder)
             if self._request.requested and failure.exit_code == TERMINATED:
                 self._follower.print("no images arrived, so the ranks have ended without another checkpoint")
                 return None

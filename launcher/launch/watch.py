@@ -19,7 +19,7 @@ import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, MORE_PROCESSES, UserError, is_out_of_memory, is_out_of_processes
-from launcher.launch.hang import HangWatch
+from launcher.launch.hang import Hang, HangWatch
 from launcher.log_lines import of_a_rank
 from launcher.rank.main import is_alive, log_file
 from launcher.rank.signs import STOPPED, WRITE_STACKS, done_file
@@ -34,13 +34,14 @@ _LAST_LINES = 20
 class Failure:
     """A failed attempt: the message, and whether the cause is outside the program, so that a restart may succeed.
 
-    `repeats`: no restart can succeed, as on a full disk.
+    `repeats`: no restart can succeed, as on a full disk. `hangs`: ranks made no progress.
     """
 
     message: str
     from_outside: bool
     exit_code: int | None = None
     repeats: bool = False
+    hangs: bool = False
 
 
 class RankWatch:
@@ -48,18 +49,17 @@ class RankWatch:
 
     A rank that succeeds or was stopped leaves a file in the scratch folder. If one ends without it, the others are
     killed soon after. If the run folder is missing for a second, all ranks are killed, because they can write no
-    records. If one hangs for `hang_timeout` seconds, the others write their stacks before.
+    records. If some hang, by `hangs`, all write their stacks before.
     """
 
     def __init__(
-        self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path, hang_timeout: float | None = None
+        self, ids: Callable[[], Collection[int]], scratch: Path, run_folder: Path, hangs: HangWatch | None = None
     ):
         # process ids of all ranks, and of those that failed first
         self.ranks: frozenset[int] = frozenset()
         self.failed_first: frozenset[int] = frozenset()
-        # why a rank, a process id, was found hanging
-        self.hung: dict[int, str] = {}
-        self._hangs = HangWatch(scratch, hang_timeout)
+        self.hang: Hang | None = None
+        self._hangs = hangs or HangWatch(scratch, None)
         self._ids, self._scratch = ids, scratch
         self._run_folder, self._folder_seen = run_folder, time.monotonic()
         self._sent: signal.Signals | None = None
@@ -115,12 +115,12 @@ class RankWatch:
                 return
 
     def _hanging(self) -> frozenset[int]:
-        """Return a rank that hangs, after a signal to all to write their stacks."""
-        if (hanging := self._hangs.hanging([rank for rank in self.ranks if not _has_ended(rank)])) is None:
+        """Return the ranks that hang, after a signal to all to write their stacks."""
+        self.hang = self._hangs.hanging([rank for rank in self.ranks if not _has_ended(rank)])
+        if self.hang is None:
             return frozenset()
-        rank, self.hung[rank] = hanging
         self._signal(self.ranks, WRITE_STACKS)
-        return frozenset([rank])
+        return frozenset(self.hang.processes)
 
     def _find_ranks(self) -> None:
         new = frozenset(self._ids()) - self.ranks
@@ -168,7 +168,7 @@ def _has_ended(rank: int) -> bool:
 def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collection[int]) -> tuple[int, ProcessFailure]:
     """Find the rank whose failure caused the others, by the process ids that failed first.
 
-    If there are several, a rank that was killed or hung comes first, because it recorded no error, then the earliest
+    If there are several, a rank that was killed comes first, because it recorded no error, then the earliest
     recorded error.
     """
 
@@ -181,8 +181,8 @@ def first_failure(failures: Mapping[int, ProcessFailure], failed_first: Collecti
     return rank, failures[rank]
 
 
-def describe(rank: int, process: ProcessFailure, run_folder: Path, hung: str | None = None) -> Failure:
-    """Describe which rank failed and why; `hung` is why it was ended as hanging.
+def describe(rank: int, process: ProcessFailure, run_folder: Path) -> Failure:
+    """Describe which rank failed and why.
 
     Raises UserError if that rank raised one.
     """
@@ -190,8 +190,6 @@ def describe(rank: int, process: ProcessFailure, run_folder: Path, hung: str | N
     if code == EXIT_USER_ERROR and "problems" in recorded:
         raise UserError(*recorded["problems"])
     log = log_file(run_folder, rank)
-    if hung is not None:
-        return Failure(f"error: rank {rank} {hung} (full log: {log})", from_outside=True, exit_code=code)
     if "from_outside" in recorded:
         message = f"error: rank {rank}: {recorded['from_outside']} (full log: {log})"
         return Failure(message, from_outside=True, exit_code=code, repeats=recorded.get("repeats", False))

@@ -22,7 +22,7 @@ from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
 from launcher.foreach import by_dtype
-from launcher.rank.signs import DEVICE, INTERFACE, STORE
+from launcher.rank.signs import DEVICE, HEARTBEAT, INTERFACE, STORE
 
 _NEVER = timedelta(days=365)  # for collectives: the launcher ends ranks that hang, and ends none that was suspended
 _SECONDS_BETWEEN_BEATS = 0.1
@@ -94,8 +94,13 @@ def join_ranks(config: RunConfig) -> Iterator[Ranks]:
         # note: gloo beside NCCL reduces flags and sums on the CPU without a host-device synchronization
         own = dist.get_default_backend_for_device(device)
         backends = "cpu:gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:{own}"
-        dist.init_process_group(backends, timeout=_NEVER, store=_store(), rank=rank, world_size=world_size)
-    check_agreement(device.type, config)
+        with HEARTBEAT.connecting():
+            if rank == 0:
+                print(f"connecting {world_size} {'processes' if device.type == 'cpu' else 'GPUs'}", flush=True)
+            dist.init_process_group(backends, timeout=_NEVER, store=_store(), rank=rank, world_size=world_size)
+            check_agreement(device.type, config)
+            # note: NCCL connects the GPUs at the first collective
+            max_over_ranks(torch.zeros(1, device=device)).item()
     yield Ranks(rank, world_size, local_rank, local_world_size, device)
     # note: not after a failure: it may block, and peers would fail before the cause is recorded
     if world_size > 1:

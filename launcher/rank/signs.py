@@ -27,6 +27,7 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 WRITE_STACKS = signal.SIGUSR2
 STOPPED = "stopped"  # text of the file of a rank that ended after a stop signal to any rank
 SECONDS_TO_START = 600.0  # minimum until the first step: imports, listing folders, connecting to the other ranks
+SECONDS_TO_CONNECT = 120.0  # to the other ranks of a machine, once all have started to
 _LONGEST_READ = 10.0  # seconds
 _LONGEST_WAIT = 6.0  # seconds after a stop request
 _INTERVAL = 0.5  # seconds
@@ -112,6 +113,17 @@ class Heartbeat:
             with suppress(OSError):
                 self._file.touch()
 
+    @contextmanager
+    def connecting(self) -> Iterator[None]:
+        """Mark that this rank connects to the others, for which the launcher has a limit of its own."""
+        sign = None if self._file is None else connecting_file(self._file)
+        if sign is not None:
+            sign.touch()
+        yield
+        if sign is not None:
+            with suppress(OSError):
+                sign.unlink()
+
     def watch_reading(self, stalled: Stalled) -> None:
         """Warn on the terminal about a file whose read takes too long, before the rank counts as hanging."""
         if self._terminal is not None:
@@ -144,6 +156,11 @@ def done_file(scratch: Path, process: int) -> Path:
 def beat_file(scratch: Path, process: int) -> Path:
     """Return the file that a rank touches at each beat."""
     return scratch / f"beat-{process}"
+
+
+def connecting_file(beats: Path) -> Path:
+    """Return the file that exists while a rank connects to the others, by its file of beats."""
+    return beats.with_suffix(".connecting")
 
 
 def name_after(scratch: Path) -> None:

@@ -168,7 +168,25 @@ def test_pillow_and_the_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("text", "cores"), [("max 100000", None), ("250000 100000", 2.5), ("", None)])
 def test_a_containers_quota_of_cores(tmp_path: Path, text: str, cores: float | None) -> None:
     (tmp_path / "cpu.max").write_text(text)
-    assert machine.allowed_cores(tmp_path) == cores
+    assert probe.allowed_cores(tmp_path) == cores
+
+
+def test_a_containers_quota_bounds_the_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "cores_of_mask", lambda: 192)
+    for quota, cores in ((16.0, 16), (2.5, 2), (0.5, 1), (None, 192), (400.0, 192)):
+        monkeypatch.setattr(probe, "allowed_cores", lambda quota=quota: quota)
+        assert probe.usable_cores() == cores
+    monkeypatch.setattr(probe, "allowed_cores", lambda: 64.0)
+    assert probe.rank_cores(8) == 8
+
+
+def test_a_fabric_manager_that_is_down_has_its_command() -> None:
+    error = "Error 802: system not yet initialized"
+    values = {"gpus": [], "error": error, "cuda": "13.2", "hip": None}
+    gpus = machine.parse_gpus("0, NVIDIA A100-SXM4-80GB, 580.1, 81920, 3, Disabled")
+    (finding,) = machine.judge_cuda(ProbeResult(values), gpus)
+    assert "sudo systemctl start nvidia-fabricmanager" in finding.advice
+    assert error in finding.advice
 
 
 def test_cores_are_counted_per_process() -> None:

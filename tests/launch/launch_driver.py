@@ -18,6 +18,7 @@ if __name__ == "__main__":
         run_folder, target, *overrides = sys.argv[1:]
         settings = compose(["launch=cpu", "launch.max_restarts=0", *overrides]).config.launch
         two = Devices("cuda" if settings.device == "cuda" else "cpu", 2, addresses=["0000:01:00.0", "0000:c1:00.0"])
+        elastic.SECONDS_TO_CONNECT = float(os.environ.get("SECONDS_TO_CONNECT", elastic.SECONDS_TO_CONNECT))
         if system := os.environ.get("SYSTEM"):
             elastic.numa_cores = partial(elastic.numa_cores, system=Path(system))
         sys.exit(

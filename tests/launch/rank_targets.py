@@ -82,6 +82,17 @@ def second_raises_before_a_barrier(run: Path) -> None:
         gather(RANK)
 
 
+def second_never_connects(run: Path) -> None:
+    import torch.distributed as dist
+
+    from launcher.rank.group import join_ranks
+
+    if RANK == "1":
+        dist.init_process_group = lambda *_, **__: time.sleep(600)
+    with join_ranks(compose([]).config):
+        _mark(run, "trained")
+
+
 def second_is_killed(run: Path) -> None:
     _start_child(run)
     print(f"a line of rank {RANK}", flush=True)

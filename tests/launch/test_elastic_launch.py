@@ -199,9 +199,21 @@ def test_an_error_before_the_first_checkpoint_is_not_retried(start: Start, run: 
     assert errors.startswith("error: rank 1 failed: ValueError: broken once")
 
 
+def test_ranks_that_never_connect_end_the_first_attempt_and_are_all_named(
+    start: Start, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECONDS_TO_CONNECT", "4")
+    output, errors = ended(start("second_never_connects", "launch.max_restarts=3"), 1)
+    assert "restarting" not in output
+    assert output.count("connecting 2 processes") == 1
+    assert errors.startswith("error: ranks 0, 1 did not connect within 4 s; "), errors
+    assert re.search(r"; ranks 0, 1 in join_ranks \(group\.py:\d+\); ", errors)
+    assert "try NCCL_P2P_DISABLE=1, or type train doctor" in errors
+
+
 def test_a_gpu_lost_before_a_restart_does_not_move_the_run_to_the_cpu(start: Start, run: Path) -> None:
     output, errors = ended(start("gpu_lost_before_a_restart", "launch.device=cuda", "launch.max_restarts=1"), 1)
-    assert "restarting from the newest checkpoint (1 of 1)" in output
+    assert "restarting from the start (1 of 1)" in output
     assert re.match(r"error: rank \d: GPU \d failed after startup detected it: ", errors), errors
     assert not any((run / f"trained-{rank}").exists() for rank in (0, 1))
 

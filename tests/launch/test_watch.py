@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from launcher.launch.hang import HangWatch
+from launcher.launch.hang import Hang, HangWatch, describe_hang
 from launcher.launch.watch import RankWatch, describe, first_failure
 from launcher.rank import main
-from launcher.rank.signs import WRITE_STACKS, beat_file, done_file
+from launcher.rank.signs import WRITE_STACKS, beat_file, connecting_file, done_file
 from tests.runs import wait_for
 
 KILLED, CLOSED = -signal.SIGKILL, -signal.SIGTERM
@@ -133,8 +133,36 @@ def test_a_rank_hangs_by_the_time_that_the_watch_was_given(
         clock.now += seconds
         results.append(watch.hanging([rank]))
     assert not any(results[:-1])
-    reason = (rank, "made no progress for launch.hang_timeout seconds; see its stacks")
-    assert results[-1] == (reason if hangs else None)
+    assert (results[-1] is not None) == hangs
+    assert results[-1] is None or results[-1].processes == (rank,)
+
+
+def test_ranks_that_connect_have_a_limit_of_their_own_and_all_silent_ones_are_named(tmp_path: Path) -> None:
+    clock, ranks = Clock(), [os.getpid(), os.getppid()]
+    watch = HangWatch(tmp_path, 600.0, clock, seconds_to_connect=5.0)
+
+    def after(seconds: int) -> object:
+        for _ in range(seconds):
+            clock.now += 1
+            found = watch.hanging(ranks)
+        return found
+
+    connecting_file(beat_file(tmp_path, ranks[0])).touch()
+    assert after(100) is None, "the other one has not started to connect"
+    connecting_file(beat_file(tmp_path, ranks[1])).touch()
+    assert after(5) is None
+    found = after(1)
+    assert isinstance(found, Hang)
+    text = describe_hang(found, {process: rank for rank, process in enumerate(ranks)}, tmp_path)
+    assert text.startswith("ranks 0, 1 did not connect within 5 s; set NCCL_DEBUG=INFO"), text
+    for rank in ranks:
+        connecting_file(beat_file(tmp_path, rank)).unlink()
+        beat_file(tmp_path, rank).touch()
+    assert after(100) is None
+    beat_file(tmp_path, ranks[0]).write_text("later")
+    found = after(502)
+    assert isinstance(found, Hang)
+    assert found.processes == (ranks[1], ranks[0]), "the longest silent one first"
 
 
 def test_a_rank_that_hangs_is_ended_after_its_stacks(tmp_path: Path) -> None:
@@ -143,12 +171,17 @@ def test_a_rank_that_hangs_is_ended_after_its_stacks(tmp_path: Path) -> None:
     assert rank.stdout is not None
     rank.stdout.read(1)
     beat_file(tmp_path, rank.pid).touch()
-    with RankWatch(ids(rank), tmp_path, tmp_path, hang_timeout=1.0) as watch:
-        assert b"most recent call first" in rank.communicate(timeout=240)[1]
+    with RankWatch(ids(rank), tmp_path, tmp_path, HangWatch(tmp_path, 1.0)) as watch:
+        stacks = rank.communicate(timeout=240)[1]
     assert watch.failed_first == {rank.pid}
-    failure = describe(0, ProcessFailure(0, rank.pid, KILLED, ""), tmp_path, watch.hung[rank.pid])
-    assert "rank 0 made no progress for launch.hang_timeout" in failure.message
-    assert failure.from_outside
+    log = tmp_path / "logs" / "rank-3.log"
+    log.parent.mkdir()
+    log.write_bytes(stacks)
+    assert watch.hang is not None
+    text = describe_hang(watch.hang, {rank.pid: 3}, tmp_path)
+    assert text == (
+        f"rank 3 made no progress for launch.hang_timeout seconds; rank 3 in <module> (<string>:1) (full log: {log})"
+    )
 
 
 def test_a_rank_without_threads_names_the_limit(tmp_path: Path) -> None:
