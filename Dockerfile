@@ -18,10 +18,10 @@ ARG PACKAGES=
 RUN [ -z "$PACKAGES" ] || .venv/bin/pip install --no-cache-dir $PACKAGES
 
 FROM debian:12-slim
-# gcc and libpython3-dev, 238 MB, are for compile=on
+# gcc and libpython3-dev, 238 MB, are for compile; the libraries of InfiniBand, without which NCCL uses TCP between nodes
 RUN apt-get update -qq \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        ca-certificates python3 gcc libpython3-dev \
+        ca-certificates python3 gcc libpython3-dev libibverbs1 librdmacm1 ibverbs-providers \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 1000 train && mkdir /data /runs && chmod 1777 /data /runs
 COPY --from=build /opt/train /opt/train

@@ -4,6 +4,7 @@ import argparse
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,7 @@ from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.errors import UserError
 from launcher.launch.devices import planned
+from launcher.launch.files_first import gigabytes_first
 from launcher.launch.new_run import prepare_new
 from launcher.launch.prepare_run import Prepared
 from launcher.submit import kubernetes, sky, slurm
@@ -55,20 +57,29 @@ def main(arguments: argparse.Namespace) -> int:
     prepared = _check(composed, job, values)
     from launcher.prediction.total import total  # note: NumPy and the prices of machines
 
-    job = replace(job, total=total(prepared.plan, is_spot=isinstance(values, sky.Sky) and values.spot))
+    is_spot, files = isinstance(values, sky.Sky) and values.spot, gigabytes_first(prepared.plan)
+    job = replace(job, total=total(prepared.plan, is_spot=is_spot), files=files)
     text = render(job, values)
+    note = kubernetes.note_on_image(values.image) if isinstance(values, kubernetes.Kubernetes) else None
     if arguments.run:
         secrets = [f"--secret={name}" for name in values.secrets] if isinstance(values, sky.Sky) else []
         with only_json(arguments.json):
             submitted = _submit(text, [*command, *secrets], file)
         if arguments.json:
             print_json({"kind": arguments.kind, "text": text, **submitted._asdict()})
+        _show(note)
         return submitted.code
     if arguments.json:
         print_json({"kind": arguments.kind, "text": text, "file": file, "command": [*command, file]})
     else:
         print(text, end="")
+    _show(note)
     return 0
+
+
+def _show(note: str | None) -> None:
+    if note:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def _check(composed: Composed, job: Job, values: Any) -> Prepared:

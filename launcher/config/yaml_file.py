@@ -137,7 +137,10 @@ class _PlainLoader(_FASTEST):
 
 
 class _PlainDumper(yaml.SafeDumper):
-    """Quote text that the loader would read as a number; dump several lines as a block."""
+    """Quote text that the loader would read as a number; dump several lines as a block, and equal values in full."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
     def represent_text(self, text: str) -> ScalarNode:
         is_plain = all(map(str.isprintable, lines := text.split("\n")))

@@ -99,6 +99,11 @@ def note_on_files(composed: Composed, plan: Plan) -> list[str]:
     ]
 
 
+def gigabytes_first(plan: Plan) -> float:
+    """Return the size of the FFCV files that a run reads, and writes first where they are missing; 0 without any."""
+    return cost_on(plan, 1).gigabytes if isinstance(plan.config.dataloader, FFCVValues) else 0.0
+
+
 def cost_on(plan: Plan, cores: int) -> Cost:
     """Predict the cost of a plan's FFCV files on so many cores, from the measurements of conf/efficiencies.yaml."""
     values, loaders = _measured()["prepare"], _measured()["loaders"]

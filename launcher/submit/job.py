@@ -7,7 +7,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
@@ -46,7 +46,8 @@ class Job:
     """A run to submit. `words` exclude the keys that the job sets; `named`: the user set the run's name.
 
     identity: of the values of the run and of who submits it; the run folder records it. modules: the paths of `code`.
-    total: the predicted time and cost.
+    total: the predicted time and cost. cores, memory: of its GPUs' share of a machine, in GiB; null: unknown. files:
+    GB that it writes beside the run folder.
     """
 
     identity: str
@@ -60,6 +61,9 @@ class Job:
     price: str
     modules: Sequence[str] = ()
     total: str | None = None
+    cores: int | None = None
+    memory: float | None = None
+    files: float = 0.0
 
 
 def make_job(config: RunConfig, words: Sequence[str]) -> Job:
@@ -75,16 +79,25 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     named = config.run_name is not None
     submitter = f"{os.getuid()}@{socket.gethostname()}"
     identity = hashlib.sha256(f"{digest(config)} {submitter}".encode()).hexdigest()[:16]
-    gpu, price = config.hardware.gpu, price_line(config)
-    return Job(identity, name, named, job_words, nodes, gpus, gpu, config.runs, price, config.code)
+    machine, price = config.hardware, price_line(config)
+    share = gpus / machine.gpus if machine.gpus else 0
+    cores = int(machine.cores * share) if machine.cores and share else None
+    memory = machine.memory * share if machine.memory and share else None
+    job = Job(identity, name, named, job_words, nodes, gpus, machine.gpu, config.runs, price, config.code)
+    return replace(job, cores=cores, memory=memory)
 
 
 def head(job: Job, submit: str, follow: str) -> str:
     """Return the first comments of a job: price, time and cost, how to submit it and follow its log, and its driver."""
     total = f"# {job.total}\n" if job.total else ""
-    torch = locked_torch()
-    driver = f"# its nodes need NVIDIA's driver {torch.drivers[torch.cuda]} or newer\n" if job.gpus else ""
+    driver = f"# its nodes need NVIDIA's driver {oldest_driver()} or newer\n" if job.gpus else ""
     return f"# {job.price}\n{total}# to submit it: {submit}\n{FOLLOW}{follow}\n{driver}"
+
+
+def oldest_driver() -> int:
+    """Return NVIDIA's oldest driver for the locked torch."""
+    torch = locked_torch()
+    return torch.drivers[torch.cuda]
 
 
 def price_line(config: RunConfig) -> str:

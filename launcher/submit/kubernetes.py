@@ -18,6 +18,9 @@ from launcher.errors import EXIT_USER_ERROR, Problem, UserError
 from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, stamped
 from launcher.submit.own_files import FOLDER, own_files
 
+# The share of a machine's cores and memory that a job requests, since its other pods need some.
+_CORES, _MEMORY = 0.9, 0.8
+_GROUP = 1000  # of the image's user, to whom volumes must belong
 _NODE = "node"  # Kubeflow Trainer requires this name of the container, and names the first node's host by it
 
 
@@ -66,12 +69,11 @@ def render(job: Job, values: Kubernetes) -> str:
     files = own_files(job.words, job.modules)
     place = f"cd {FOLDER}\n" if files else ""
     start = {"image": values.image, "command": ["bash", "-c", f"{place}{lines}\n"]}
-    gpus = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
     more = values.container.get("resources", {})
     if not isinstance(more, Mapping):
         message = "must be a mapping such as {limits: {memory: 128Gi}}"
         raise UserError(Problem(message, "submit.container.resources", more))
-    resources = merged(gpus, more)
+    resources = merged(_resources(job), more)
     metadata = _metadata(values, name)
     labelled = {**metadata, "labels": {"kueue.x-k8s.io/queue-name": values.queue}} if values.queue else metadata
     before = [_config_map(metadata, files)] if files else []
@@ -89,6 +91,21 @@ def render(job: Job, values: Kubernetes) -> str:
     version = "batch/v1" if kind == "Job" else "jobset.x-k8s.io/v1alpha2"
     manifest = {"apiVersion": version, "kind": kind, "metadata": labelled, "spec": spec}
     return _rendered(_head(job, values, kind, name), *before, *policy, manifest)
+
+
+def note_on_image(image: str) -> str | None:
+    """Return a note on an image without a registry, which nodes must have already; None if it has one."""
+    if "/" in image:
+        return None
+    return f"submit.image={image} names no registry, so each node must have it already; else set HOST/{image}"
+
+
+def _resources(job: Job) -> dict[str, Any]:
+    """Return the GPUs of a container and most of their share of the machine: without requests it is evicted first."""
+    requests: dict[str, Any] = {"cpu": max(1, int(_CORES * job.cores))} if job.cores else {}
+    requests |= {"memory": f"{int(_MEMORY * job.memory)}Gi"} if job.memory else {}
+    limits = {"limits": {"nvidia.com/gpu": job.gpus}} if job.gpus else {}
+    return {**({"requests": requests} if requests else {}), **limits}
 
 
 def merged(values: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,12 +169,16 @@ def _job_spec(job: Job, values: Kubernetes, pod: dict[str, Any]) -> dict[str, An
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [EXIT_USER_ERROR]}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
     ]
-    policy = {"restartPolicy": "Never", "terminationGracePeriodSeconds": values.grace}
+    policy = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": values.grace,
+        "securityContext": {"fsGroup": _GROUP},
+    }
     return {
         # note: counts the failed pods of all nodes
         "backoffLimit": values.retries * job.nodes,
         "podFailurePolicy": {"rules": rules},
-        "template": {"spec": {**policy, **pod}},
+        "template": {"spec": merged(policy, pod)},
     }
 
 

@@ -1,5 +1,6 @@
 """A SkyPilot managed job: when a spot machine is preempted, the run resumes on another. Fields of SkyPilot 0.14."""
 
+import math
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,24 +13,32 @@ from launcher.config.fields import STRICT, Count, Positive
 from launcher.config.yaml_file import as_yaml
 from launcher.errors import TERMINATED, Problem, UserError
 from launcher.installation import package_of
-from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, stamped
+from launcher.submit.job import PORT, Job, Variables, command, dns_name, head, oldest_driver, stamped
 from launcher.submit.own_files import FOLDER, own_files
 
+_DISK = 512  # GB of a copy of ImageNet, the packages and the run
+# note: SkyPilot's machines have Python 3.10
+_PYTHON = """\
+python3 -m pip install --quiet --target "$HOME/uv" uv
+"$HOME/uv/bin/uv" python install --quiet 3.12
+PYTHON=$("$HOME/uv/bin/uv" python find --managed-python 3.12) make setup
+"""
 _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 
 
 @dataclass(frozen=True, config=STRICT)
 class Sky:
-    """Values of a SkyPilot job: `disk` in GB; `gpus` maps the names of conf/hardware to SkyPilot's.
+    """Values of a SkyPilot job: `disk` in GB, null for `_DISK` and the files that the run writes.
 
-    `env` are variables of the job; `secrets` are names of variables of this machine, whose values SkyPilot passes on.
+    `gpus` maps the names of conf/hardware to SkyPilot's. `env` are variables of the job; `secrets` are names of variables
+    of this machine, whose values SkyPilot passes on.
     """
 
     spot: bool
     restarts: Annotated[int, Field(ge=0)]
     infra: str | list[str] | None
     max_hourly_cost: Positive | None
-    disk: Count
+    disk: Count | None
     data: str | None
     runs: str | None
     image: str | None
@@ -67,7 +76,7 @@ def render(job: Job, values: Sky) -> str:
         **({"file_mounts": mounts} if mounts else {}),
         **({"envs": {name: str(value) for name, value in values.env.items()}} if values.env else {}),
         **({"secrets": dict.fromkeys(values.secrets)} if values.secrets else {}),
-        **({} if values.image else {"setup": f"make setup\n{_package(mirror)}"}),
+        **({} if values.image else {"setup": f"{_setup(job)}{_package(mirror)}"}),
         "run": f"{place}{_FIRST if job.nodes > 1 else ''}{lines}\n",
     }
     spot = "; spot machines cost less" if values.spot else ""
@@ -75,6 +84,18 @@ def render(job: Job, values: Sky) -> str:
     where = "" if values.image else ", in a checkout of train, which the job copies"
     passed = "".join(f" --secret {name}" for name in values.secrets)
     return head(job, f"sky jobs launch{passed} FILE{where}", f"sky jobs logs --name {task['name']}") + as_yaml(task)
+
+
+def _setup(job: Job) -> str:
+    """Return the lines that install `train`, with a Python of their own, once the driver is new enough."""
+    oldest = oldest_driver()
+    driver = (
+        "driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader | head -n 1 | cut -d. -f1)\n"
+        f'if [ "${{driver:-0}}" -lt {oldest} ]; then\n'
+        f'    echo "error: the driver ${{driver:-none}} is older than {oldest}; set submit.image or submit.infra" >&2\n'
+        "    exit 1\nfi\n"
+    )
+    return f"{driver if job.gpus else ''}{_PYTHON}"
 
 
 def _package(url: str) -> str:
@@ -102,7 +123,7 @@ def _resources(job: Job, values: Sky) -> dict[str, Any]:
         # note: the machine's own shutdown, after which a checkpoint was saved
         "recover_on_exit_codes": [TERMINATED],
     }
-    resources["disk_size"] = values.disk
+    resources["disk_size"] = values.disk or _DISK + math.ceil(job.files)
     if values.image:
         resources["image_id"] = f"docker:{values.image}"
     return resources

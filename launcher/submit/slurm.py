@@ -148,6 +148,8 @@ def _own(job: Job, values: Slurm) -> str:
 
 
 def _program(values: Slurm) -> str:
+    if values.program is None and Path(sys.argv[0]).name == "__main__.py":
+        return f"{shlex.quote(sys.executable)} -m launcher"
     return shlex.quote(values.program or str(Path(sys.argv[0]).resolve()))
 
 

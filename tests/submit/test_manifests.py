@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.cli import main as cli
 from tests.commands import refused
 
 from .conftest import Submit, types_accept, validate
@@ -32,10 +33,37 @@ def test_a_sky_task_requests_the_gpus_of_the_hardware(submit: Submit) -> None:
     assert task["resources"]["accelerators"] == "A100:8"
     assert task["resources"]["use_spot"] is True
     assert task["file_mounts"]["/runs"] == {"source": "s3://mine/runs", "mode": "MOUNT_CACHED"}
-    assert (task["workdir"], task["setup"]) == (".", "make setup\n")
+    driver, *_, python, installed, setup = task["setup"].splitlines()
+    assert driver.startswith("driver=$(nvidia-smi ")
+    assert python.endswith("uv"), "of its own, since SkyPilot's machines have Python 3.10"
+    assert installed.endswith("python install --quiet 3.12")
+    assert (task["workdir"], setup.partition(") ")[2]) == (".", "make setup")
     assert 'exec .venv/bin/train "${words[@]}"' in task["run"]
     mirrored = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS, "checkpoint.mirror=gs://mine/runs"))
-    assert mirrored["setup"] == "make setup\n.venv/bin/python -m pip install gcsfs\n"
+    assert mirrored["setup"] == f"{task['setup']}.venv/bin/python -m pip install gcsfs\n"
+    assert task["resources"]["disk_size"] == 512
+    files = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS, "dataloader=ffcv"))
+    assert files["resources"]["disk_size"] == 512 + 392, "the files that the run writes first"
+
+
+@pytest.mark.parametrize(("driver", "code"), [("580.65.06", 0), ("535.1", 1), ("", 1)])
+def test_the_setup_of_a_sky_task_looks_at_the_driver_first(
+    submit: Submit, tmp_path: Path, driver: str, code: int
+) -> None:
+    setup = yaml.safe_load(submit("sky", "recipe=hot", *BUCKETS))["setup"]
+    for name, text in (("nvidia-smi", f"echo {driver}"), ("python3", "exit 0"), ("make", 'echo "$PYTHON"')):
+        program(tmp_path / name, text)
+    (tmp_path / "uv" / "bin").mkdir(parents=True)
+    program(tmp_path / "uv" / "bin" / "uv", 'if [ "$2" = find ]; then echo /own/python; fi')
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", setup], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (code, "" if code else "/own/python\n")
+    assert ("is older than 580" in done.stderr) == bool(code)
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
 
 
 def test_a_sky_task_with_an_image_has_no_setup(submit: Submit) -> None:
@@ -83,7 +111,9 @@ def test_one_node_is_a_kubernetes_job(submit: Submit) -> None:
     assert (manifest["kind"], manifest["spec"]["backoffLimit"]) == ("Job", 5)
     assert manifest["spec"]["podFailurePolicy"]["rules"] == POLICY
     (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    assert (container["image"], container["resources"]["limits"]) == ("me/train:1", {"nvidia.com/gpu": 8})
+    most = {"requests": {"cpu": 86, "memory": "921Gi"}, "limits": {"nvidia.com/gpu": 8}}
+    assert (container["image"], container["resources"]) == ("me/train:1", most)
+    assert manifest["spec"]["template"]["spec"]["securityContext"] == {"fsGroup": 1000}
     validate(manifest)
 
 
@@ -109,7 +139,8 @@ def test_several_nodes_are_a_trainjob_with_its_runtime(submit: Submit) -> None:
         {"rules": POLICY},
     )
     trainer = job["spec"]["trainer"]
-    assert (trainer["numNodes"], trainer["resourcesPerNode"]) == (4, {"limits": {"nvidia.com/gpu": 8}})
+    assert (trainer["numNodes"], trainer["resourcesPerNode"]["limits"]) == (4, {"nvidia.com/gpu": 8})
+    assert "*id" not in shown, "each value is written out"
     assert 'launch.nnodes=4 launch.rdzv="$PET_MASTER_ADDR:$PET_MASTER_PORT"' in trainer["command"][2]
     (patch,) = job["spec"]["runtimePatches"]
     (patched,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
@@ -143,6 +174,12 @@ def test_one_node_can_be_a_trainjob_and_several_cannot_be_a_job(submit: Submit) 
     assert "launch.rdzv" not in job["spec"]["trainer"]["command"][2]
     error = refused("submit", "--kubernetes", "recipe=mild", "launch.nnodes=2", "submit.kind=Job")
     assert "submit.kind=Job: runs one node, not launch.nnodes=2; set submit.kind=TrainJob" in error
+
+
+def test_an_image_without_a_registry_has_a_note(capfd: pytest.CaptureFixture[str]) -> None:
+    for image, noted in (("train:latest", True), ("me/train:1", False), ("ghcr.io/me/train:1", False)):
+        assert cli.main(["submit", "--kubernetes", "recipe=mild", f"submit.image={image}"]) == 0
+        assert ("note: submit.image=train:latest names no registry" in capfd.readouterr().err) == noted
 
 
 def test_a_run_on_the_cpu_requests_no_gpu(submit: Submit) -> None:

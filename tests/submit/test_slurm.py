@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import launcher.__main__
 from tests.runs import SMALL, in_ranks, use_tiny
 
 from .conftest import Submit, options
@@ -21,6 +22,7 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert (sbatch["nodes"], sbatch["ntasks-per-node"], sbatch["gpus-per-node"]) == ("2", "1", "4")
     assert (sbatch["partition"], sbatch["time"], sbatch["signal"]) == ("gpu", "1-02:00:00", "B:USR1@180")
     assert "requeue" in sbatch
+    assert sbatch["mem"] == "0", "all of the node's"
     assert "account" not in sbatch
     more = [
         "submit.mem=256G",
@@ -37,6 +39,11 @@ def test_options_follow_the_config(submit: Submit) -> None:
     assert ' /opt/bin/train "${words[@]}"' in script
     assert "\nexport A='b c'\nmodule load cuda\nset -uo pipefail\n" in script
     assert "gpus-per-node" not in options(submit("slurm", "dataset=imagenet", "launch=cpu"))
+
+
+def test_a_job_of_python_m_launcher_runs_the_same_program(submit: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [launcher.__main__.__file__])
+    assert f' {sys.executable} -m launcher "${{words[@]}}"' in submit("slurm", "recipe=mild")
 
 
 @pytest.mark.parametrize("words", [[], ["launch.nnodes=2", "run_name=a b", "runs=my runs"]])
