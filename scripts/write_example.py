@@ -18,8 +18,8 @@ if str(ROOT) not in sys.path:
     sys.path.append(str(ROOT))
 
 from benchmarks.chromium import screenshot  # noqa: E402
+from launcher.records.scales import TOP1  # noqa: E402
 from launcher.results.published import published_curves  # noqa: E402
-from launcher.results.scales import TOP1  # noqa: E402
 from launcher_lab.study.report import filled, page_data  # noqa: E402
 from launcher_lab.study.results import Results  # noqa: E402
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from launcher.records.run import Evaluated, RunSummary, Times
 from launcher.results.curves import Curve, CurvePoint, StudySetting, build_curves
 from launcher.results.published import published_curves
-from launcher.results.runs import Evaluated, RunSummary, Times
 from launcher_lab.study.results import Results
 
 SETTING = StudySetting("shapes", "resnet18", "1x cpu")
@@ -49,6 +49,5 @@ def _run(number: int, curves: int) -> RunSummary:
     command = ("train", f"recipe={recipe}", f"seed={seed}", f"epochs={length}")
     times = Times(seconds, seconds + 60)
     path = Path(f"runs/recipe {recipe}-{length}-{seed}")
-    return RunSummary(
-        path, "finished", None, config, command, length, 8, "A100", evaluations, times, identities=("x" * 64,)
-    )
+    facts: dict[str, Any] = {"world_sizes": (8,), "identities": ("x" * 64,), "environment": {"command": command}}
+    return RunSummary(path, "finished", None, config, length, "A100", evaluations, times, **facts)

@@ -24,7 +24,8 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
 from launcher.prediction.prediction import Rates
 from launcher.prediction.step_counts import cached_steps, computed
-from launcher.records.metrics import parse_line, read_metrics
+from launcher.records.metrics import read_metrics
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import saved_estimates
 
@@ -103,18 +104,13 @@ def _of_estimate(estimate: _Estimate) -> Profile | None:
 
 def _of_run(path: Path) -> Profile | None:
     """Return a finished run as a profile; None for an unknown GPU or an unreadable run."""
-    folder = RunFolder(path)
+    folder, run = RunFolder(path), read_run(path)
+    gpu = gpu_named(str(run.device))
+    if gpu is None or run.state != "finished":
+        return None
     try:
-        with folder.metrics.open("rb") as file:
-            start = parse_line(file.readline()) or {}
-        gpu = gpu_named(str(start.get("device")))
-        if gpu is None:
-            return None
-        rows = list(read_metrics(folder.metrics))
-        if not any(row["kind"] == "end" and row["finished"] for row in rows):
-            return None
-        plan = plan_for(read(folder.config), int(start["world_size"]))
-        steps = list(_of_records(plan, rows))
+        plan = plan_for(read(folder.config), run.world_sizes[0])
+        steps = list(_of_records(plan, read_metrics(folder.metrics)))
     except (OSError, ValueError, KeyError, AttributeError, AssertionError, UserError):
         return None
     return Profile(gpu, plan, f"run {path.name}", steps) if steps else None

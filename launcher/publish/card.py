@@ -1,6 +1,5 @@
 """The model card of a run in Markdown, with Hugging Face's metadata, from the files of its folder; without paths."""
 
-import json
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -14,10 +13,10 @@ from launcher.config.tasks import TaskConfig
 from launcher.config.yaml_file import as_yaml
 from launcher.counts import count_of
 from launcher.errors import UserError, one_line
-from launcher.records.metrics import Row, read_metrics
+from launcher.records.metrics import Row
 from launcher.records.progress import duration
+from launcher.records.run import RunSummary, read_run
 from launcher.records.run_folder import RunFolder
-from launcher.results.runs import RunSummary, read_run
 
 # Hugging Face's names.
 _PIPELINES = {"class": "image-classification", "classes": "image-classification", "pixels": "image-segmentation"}
@@ -40,18 +39,17 @@ def card(
     Raises UserError if the run has no such evaluation, or its config cannot be read.
     """
     config, run = read(folder.config), read_run(folder.path)
-    rows = read_metrics(folder.metrics)
+    if run.state in ("damaged", "unreadable"):
+        raise UserError(f"{folder.path} is {run.state}: {run.problem}; restore the file")
     evaluations = [
         (split, row)
         for split, kind in (("validation", "eval"), ("test", "test"))
-        for row in [row for row in rows if row["kind"] == kind and step in (None, row["step"])][-1:]
+        for row in [row for row in run.rows if row["kind"] == kind and step in (None, row["step"])][-1:]
     ]
     if step is not None and not evaluations:
         raise UserError(f"{folder.path} has no evaluation of its checkpoint of step {step:,}; add --best")
     if not evaluations:
         raise UserError(f"{folder.path} has no evaluation yet; type train resume {shlex.quote(str(folder.path))}")
-    if run.state == "damaged":
-        raise UserError(f"{folder.path} is damaged: {run.problem}; restore the file")
     name = shlex.quote(folder.path.name)
     parts = [
         f"# {config.model.architecture} on {config.dataset.name}",
@@ -60,7 +58,7 @@ def card(
         ),
         _section("Training", _table(("", ""), [*_training(config, run, evaluations[0][1])])),
         _section("Data", _table(("", ""), [*_data(config, run)])),
-        _section("Versions", _table(("", ""), [*_versions(folder)])),
+        _section("Versions", _table(("", ""), [*_versions(run)])),
         _section("Repeat", _code(_command(run))),
         _section("Use", _code(use or (f"train predict {name} IMAGES", f"train export {name}"))),
     ]
@@ -127,9 +125,9 @@ def _training(config: RunConfig, run: RunSummary, last: Row) -> Iterable[tuple[o
     if config.model.weights is not None:
         yield "pretrained weights", Path(config.model.weights).name
     if run.times:
-        yield "training time", duration(run.times.counted)
-    if run.money is not None:
-        yield "cost", f"{run.money:,.2f} {run.values.get('hardware.currency', 'USD')}"
+        yield "training time", duration(run.times.training)
+    if (money := run.money("training")) is not None:
+        yield "cost of training", f"{money:,.2f} {run.currency}"
 
 
 def _data(config: RunConfig, run: RunSummary) -> Iterable[tuple[object, ...]]:
@@ -144,16 +142,16 @@ def _data(config: RunConfig, run: RunSummary) -> Iterable[tuple[object, ...]]:
         yield "fingerprint", run.identity[:_DIGITS]
 
 
-def _versions(folder: RunFolder) -> Iterable[tuple[object, ...]]:
-    """Yield what environment.json has of versions and devices; nothing of a damaged file."""
-    try:
-        facts = json.loads(folder.environment.read_bytes())
-        yield "train", " ".join(filter(None, [facts["version"], facts["commit"]]))
-        yield "Python", facts["python"]
-        yield from ((name, facts["packages"][name]) for name in _PACKAGES if name in facts["packages"])
-        yield "devices", ", ".join(map(str, facts["gpus"])) or facts["cpu"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+def _versions(run: RunSummary) -> Iterable[tuple[object, ...]]:
+    """Yield the versions and devices of the environment."""
+    facts = run.environment
+    if "packages" not in facts:
         yield "environment", "unknown"
+        return
+    yield "train", " ".join(str(facts[key]) for key in ("version", "commit") if facts.get(key))
+    yield "Python", facts.get("python")
+    yield from ((name, facts["packages"][name]) for name in _PACKAGES if name in facts["packages"])
+    yield "devices", ", ".join(map(str, facts.get("gpus", ()))) or facts.get("cpu")
 
 
 def _command(run: RunSummary) -> list[str]:

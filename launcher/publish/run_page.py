@@ -16,9 +16,9 @@ from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import one_line
 from launcher.records.origins import read_origins
+from launcher.records.run import RunSummary, read_run
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import results
-from launcher.results.runs import RunSummary, read_run
 
 _PACKAGES = ("torch", "torchvision", "timm", "numpy")
 _MOST_CLASSES, _MOST_WORST = 20, 12
@@ -40,7 +40,7 @@ def write_page(folder: RunFolder) -> Path:
             _errors(folder.path),
             page.section("Next", "commands for this run", _commands(folder.path, config)),
             _config(run, config, folder),
-            page.section("Environment", "of the process that started the run", _table(_environment(folder))),
+            page.section("Environment", "of the process that started the run", _table(_environment(run))),
         ]
     )
     page.write(folder.page, folder.path.name, body)
@@ -68,9 +68,9 @@ def _results(folder: RunFolder, config: RunConfig, run: RunSummary) -> list[tupl
 
 
 def _cost(run: RunSummary) -> list[tuple[str, object]]:
-    if run.money is None:
-        return [("cost", "unknown: this machine has no price; set hardware.price_per_hour")]
-    return [("cost", f"{run.money:,.2f} {run.values.get('hardware.currency', 'USD')} of training on {run.hardware}")]
+    if (money := run.money("training")) is None:
+        return [("cost of training", "unknown: this machine has no price; set hardware.price_per_hour")]
+    return [("cost of training", f"{money:,.2f} {run.currency} on {run.hardware}")]
 
 
 def _curve(path: Path) -> str:
@@ -135,13 +135,10 @@ def _config(run: RunSummary, config: RunConfig, folder: RunFolder) -> str:
     return page.section("Config", "what was typed, and what it became", typed + every)
 
 
-def _environment(folder: RunFolder) -> list[tuple[str, object]]:
-    """Return what environment.json has of machine and packages; nothing of a damaged file."""
-    try:
-        facts = json.loads(folder.environment.read_bytes())
-        packages = facts["packages"]
-        machine = [(key, facts[key]) for key in ("host", "system", "python", "cpu", "cores", "version", "commit")]
-        gpus = ", ".join(map(str, facts["gpus"])) or "none"
-        return [*machine, ("GPUs", gpus), *((name, packages[name]) for name in _PACKAGES if name in packages)]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+def _environment(run: RunSummary) -> list[tuple[str, object]]:
+    facts, packages = run.environment, run.environment.get("packages")
+    if packages is None:
         return [("environment", "unknown")]
+    machine = [(key, facts.get(key)) for key in ("host", "system", "python", "cpu", "cores", "version", "commit")]
+    gpus = ", ".join(map(str, facts.get("gpus", ()))) or "none"
+    return [*machine, ("GPUs", gpus), *((name, packages[name]) for name in _PACKAGES if name in packages)]

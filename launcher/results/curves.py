@@ -18,8 +18,8 @@ from launcher.config.resolved import is_free
 from launcher.config.yaml_file import read_mapping
 from launcher.counts import count_of
 from launcher.errors import UserError, shown
-from launcher.results.runs import RunSummary
-from launcher.results.scales import TOP1, QualityScale
+from launcher.records.run import RunSummary, data_path
+from launcher.records.scales import TOP1, QualityScale
 
 Cost = Literal["time", "wall", "money", "epochs"]
 COSTS: tuple[Cost, ...] = ("time", "wall", "money", "epochs")
@@ -119,7 +119,7 @@ def build_curves(runs: Iterable[RunSummary]) -> list[Curve]:
     runs = list(runs)
     datasets = dataset_names(runs)
     groups: dict[tuple[StudySetting, str], list[RunSummary]] = defaultdict(list)
-    for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.mixed]):
+    for run, key in _curve_keys([run for run in runs if run.state == "finished" and not run.unusable]):
         dataset = named_by_metric(datasets[run.identity], run.metric)
         groups[StudySetting(dataset, run.model, run.hardware), key].append(run)
     names = _names(groups)
@@ -180,9 +180,9 @@ def _points(runs: list[RunSummary]) -> tuple[CurvePoint, ...]:
 
 
 def _point(epochs: int, runs: list[RunSummary]) -> CurvePoint:
-    money = [run.money for run in runs]
+    money = [run.money("training") for run in runs]
     costs: dict[Cost, tuple[float, ...]] = {
-        "time": tuple(run.times.counted / 60 for run in runs if run.times),
+        "time": tuple(run.times.training / 60 for run in runs if run.times),
         "wall": tuple(run.times.wall / 60 for run in runs if run.times),
         "epochs": tuple(run.evaluations[-1].epoch if run.ended_by else float(epochs) for run in runs),
     }
@@ -283,7 +283,7 @@ def dataset_names(runs: Iterable[RunSummary]) -> dict[str, str]:
 
 
 def _place(run: RunSummary) -> str:
-    return run.data_path or count_of(run.values["dataset.train_samples"], "training image")
+    return data_path(run.values) or count_of(run.values["dataset.train_samples"], "training image")
 
 
 def _is_subset(run: RunSummary) -> bool:

@@ -11,9 +11,9 @@ from launcher import paths
 from launcher.config import recipes
 from launcher.config.groups import machines
 from launcher.config.yaml_file import read_mapping
+from launcher.records.run import find_runs, read_run
+from launcher.records.scales import TOP1, QualityScale, scale_named
 from launcher.results.curves import Cost, Curve, CurvePoint, StudySetting, build_curves, named_by_metric
-from launcher.results.runs import find_runs, read_run
-from launcher.results.scales import TOP1, QualityScale, scale_named
 
 _FILE = Path(__file__).with_name("published.yaml")
 _DATASET, _MODEL = "imagenet", "resnet50"

@@ -11,9 +11,9 @@ from launcher.config.resolved import is_free
 from launcher.config.schema import RunConfig
 from launcher.data.identity import identity
 from launcher.records.origins import read_origins
+from launcher.records.run import RunSummary, read_run
 from launcher.records.run_folder import RunFolder, run_folders
-from launcher.results.runs import RunSummary, read_run
-from launcher.results.scales import TOP1
+from launcher.records.scales import TOP1
 
 # Keys of a command that another length of the run does not repeat.
 _OF_ONE_RUN = ("epochs", "seed", "run_name", "runs", "stop.minutes", "schedule.dilate")

@@ -15,9 +15,9 @@ from launcher.config.resolved import digest
 from launcher.console import console, only_json, print_json, table, verbatim
 from launcher.data.identity import identity_if_present
 from launcher.errors import Problem, UserError
+from launcher.records.run import read_run
 from launcher.records.run_folder import run_folders
-from launcher.results.runs import read_run
-from launcher.results.scales import scale_of
+from launcher.records.scales import scale_of
 from launcher_lab.cli.curve import as_started, check_all, expand, on_a_recipe
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts

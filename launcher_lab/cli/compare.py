@@ -100,7 +100,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _algoperf(arguments: argparse.Namespace) -> int:
     if arguments.csv:
         raise UserError("--algoperf does not support --csv; use --json")
-    from launcher.results.runs import find_runs, read_run
+    from launcher.records.run import find_runs, read_run
     from launcher_lab.study.algoperf import score_runs
     from launcher_lab.study.tables import algoperf_json, algoperf_table
 

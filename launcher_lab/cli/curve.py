@@ -26,8 +26,8 @@ from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import planned
 from launcher.launch.prepare_run import Prepared, prepare_run
 from launcher.plan.epochs import dilated_epochs
+from launcher.records.run import data_path, read_run
 from launcher.records.run_folder import RunFolder
-from launcher.results.runs import data_path, read_run
 from launcher.submit.job import gpus_of_node
 from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
 from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
@@ -232,8 +232,8 @@ def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
     identity = None
     if run.identities:
         identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
-    if identity not in (None, run.identity) or not (run.identities or run.data_path == data_path(own)):
-        where = run.data_path or "built-in images"
+    if identity not in (None, run.identity) or not (run.identities or data_path(run.values) == data_path(own)):
+        where = data_path(run.values) or "built-in images"
         raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
 
 

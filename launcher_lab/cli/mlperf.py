@@ -6,7 +6,7 @@ differ from those of the closed one. Lines have the form `:::MLLOG {...}` and mi
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
 from launcher.optimizers.lars import LARSConfig
 from launcher.optimizers.sgd import SGDConfig
 from launcher.plan.plan import Plan, plan_for
-from launcher.records.metrics import Row, reached, read_metrics
+from launcher.records.metrics import Row, reached
+from launcher.records.run import quality, read_run
 from launcher.records.run_folder import RunFolder
-from launcher.results.runs import quality
 from launcher.schedules.polynomial import Polynomial
 
 _POINT, _START, _STOP = "POINT_IN_TIME", "INTERVAL_START", "INTERVAL_END"
@@ -52,7 +52,10 @@ def log(folder: RunFolder) -> str:
 
     Raises UserError if it has none, or is not of classification.
     """
-    rows = read_metrics(folder.metrics)
+    run = read_run(folder.path)
+    if run.state in ("damaged", "unreadable"):
+        raise UserError(f"{folder.path} is {run.state}: {run.problem}; restore the file")
+    rows = run.rows
     if not rows or rows[0]["kind"] != "start":
         raise UserError(f"{folder.path} has no records yet; run the command again after the first step")
     config = read(folder.config)
@@ -62,12 +65,12 @@ def log(folder: RunFolder) -> str:
     return as_text(plan_for(config, rows[0]["world_size"]), rows, folder.config.stat().st_mtime)
 
 
-def as_text(plan: Plan, rows: list[Row], started: float) -> str:
+def as_text(plan: Plan, rows: Sequence[Row], started: float) -> str:
     """Return the log of records, of a run whose processes started at `started`."""
     return "".join(f"{event.line()}\n" for event in events(plan, rows, min(started, rows[0]["time"])))
 
 
-def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:
+def events(plan: Plan, rows: Sequence[Row], started: float) -> Iterator[Event]:
     """Yield the events of a run whose processes started at `started`, in order."""
     start = rows[0]["time"]
     yield Event(started, "cache_clear", True)
@@ -84,7 +87,7 @@ def events(plan: Plan, rows: list[Row], started: float) -> Iterator[Event]:
         yield Event(end["time"], "run_stop", kind=_STOP, metadata={"status": "aborted" if missed else "success"})
 
 
-def _training(plan: Plan, rows: list[Row], start: float) -> Iterator[Event]:
+def _training(plan: Plan, rows: Sequence[Row], start: float) -> Iterator[Event]:
     """Yield epochs and evaluations; an epoch starts when the previous event ends."""
     last, opened = start, 0
     for row in rows:

@@ -90,7 +90,7 @@ def _files_of_run(folder: RunFolder, outputs: Sequence[Path], *, is_json: bool) 
 def _pages(arguments: argparse.Namespace) -> int:
     """Write the page of each run."""
     from launcher.publish.run_page import write_page
-    from launcher.results.runs import find_runs
+    from launcher.records.run import find_runs
 
     runs = find_runs(arguments.runs)
     files = [write_page(RunFolder(path)) for path in runs]

@@ -20,7 +20,7 @@ from launcher.errors import INTERRUPTED, TERMINATED, Problem, UserError, first_f
 from launcher.plan.epochs import dilated_epochs
 from launcher.probe import usable_cores, visible_gpus
 from launcher.rank.main import die_with
-from launcher.results.runs import State, read_run
+from launcher.records.run import State, read_run
 from launcher.stopping import StopRequest, stop_signals
 
 PARALLEL = "runs to train at once, each on an equal part of the GPUs, or of the cores without GPUs (default: 1)"

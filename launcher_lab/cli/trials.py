@@ -14,10 +14,9 @@ from launcher.config.overrides import read_override
 from launcher.config.schema import RunConfig
 from launcher.console import console, table, verbatim
 from launcher.errors import Problem, Problems, UserError
-from launcher.records.metrics import reached, read_metrics
+from launcher.records.metrics import reached
 from launcher.records.progress import duration
-from launcher.records.run_folder import RunFolder
-from launcher.results.runs import quality
+from launcher.records.run import read_run
 from launcher_lab.cli.training import Cell
 from launcher_lab.study.ablation import alternatives
 
@@ -124,10 +123,10 @@ def ranked(cells: Sequence[Cell]) -> list[Result]:
 def result(cell: Cell) -> Result:
     """Return the result of a run so far."""
     task, target = cell.composed.config.task, cell.composed.config.target
-    evaluations = [row for row in read_metrics(RunFolder(cell.folder).metrics) if row["kind"] == "eval"]
-    last = evaluations[-1] if evaluations else None
-    at = reached(evaluations, task.goal(target)) if target else last
-    return Result(cell, task.primary.best(map(quality, evaluations)), at["train_seconds"] if at else None)
+    run = read_run(cell.folder)
+    last = next((row for row in reversed(run.rows) if row["kind"] == "eval"), None)
+    at = reached(run.rows, task.goal(target)) if target else last
+    return Result(cell, run.best.value if run.best else None, at["train_seconds"] if at else None)
 
 
 def _interval(word: str) -> list[_Interval]:

@@ -15,8 +15,8 @@ from launcher.config.resolved import as_mapping, is_free
 from launcher.config.schema import RunConfig
 from launcher.errors import Problem, UserError
 from launcher.plan.epochs import dilated_epochs
+from launcher.records.run import RunSummary
 from launcher.results.curves import Curve, CurvePoint, build_curves, changed_with_length
-from launcher.results.runs import RunSummary
 from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected, estimate
 
 # Keys that may differ between runs of one variant, besides those that may change on resume.

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import numpy as np
 
 from launcher.counts import count_of
+from launcher.records.run import RunSummary
 from launcher.results.curves import dataset_names
 from launcher.results.published import published
-from launcher.results.runs import RunSummary
 
 Ruleset = Literal["external", "self"]
 Seconds = Mapping[str, Mapping[str, float]]  # submission to workload to seconds; a missed target is infinite
@@ -92,9 +92,9 @@ def score_runs(runs: Sequence[RunSummary], target: float | None, ruleset: Rulese
             continue
         seconds_needed, test_notes = _needed(run, target, name, ruleset)
         notes += test_notes
-        if run.state == "damaged":
-            notes.append(f"{run.path} is damaged and counts as a miss ({run.problem})")
-        elif run.state in ("running", "unfinished") and math.isinf(seconds_needed):
+        if run.state in ("damaged", "unreadable"):
+            notes.append(f"{run.path} is {run.state} and counts as a miss ({run.problem})")
+        elif run.state in ("running", "failed", "interrupted") and math.isinf(seconds_needed):
             notes.append(f"{run.path} is {run.state} and counts as a miss")
         studies[run.recipe, name][str(run.seed)].append(seconds_needed)
     scored_workloads = sorted({workload for _, workload in studies})

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from launcher import atomic
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.records.run import Evaluated, RunSummary
+from launcher.records.scales import QualityScale
 from launcher.results.curves import (
     ACROSS,
     COSTS,
@@ -26,8 +28,6 @@ from launcher.results.curves import (
     metric_of,
     named_by_metric,
 )
-from launcher.results.runs import Evaluated, RunSummary
-from launcher.results.scales import QualityScale
 from launcher_lab.study.results import Results, fronts
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, 
     configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
     base, keys = _most_common(configs)
     numbers = {key: number for number, key in enumerate(keys)}
-    currencies = Counter(str(run.values.get("hardware.currency", "USD")) for run in results.runs)
+    currencies = Counter(run.currency for run in results.runs)
     datasets = dataset_names(results.runs)
     limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
     return {
@@ -164,9 +164,9 @@ def _run(run: RunSummary, limit: int) -> dict[str, Any]:
         "epochs": run.epochs,
         "seed": run.seed,
         "top1": _short(run.metric.sign * run.evaluations[-1].top1) if run.evaluations else None,
-        "time": _short(times.counted / 60) if times else None,
+        "time": _short(times.training / 60) if times else None,
         "wall": _short(times.wall / 60) if times else None,
-        "money": _short(run.money),
+        "money": _short(run.money("training")),
         "command": shlex.join(run.command),
         "learning": _learning(run.evaluations, limit),
     }

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from launcher.config.similar import nearest
 from launcher.errors import Problem, UserError
+from launcher.records.run import RunSummary, find_runs, read_run
+from launcher.records.scales import TOP1
 from launcher.results.curve_math import pareto_front
 from launcher.results.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher.results.published import published_curves
-from launcher.results.runs import RunSummary, find_runs, read_run
-from launcher.results.scales import TOP1
 from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected
 
 # The default baseline recipe.
@@ -88,7 +88,7 @@ def notes(results: Results, axis: Cost) -> list[str]:
         what = "price" if axis == "money" else axis
         lines.append(f"skipped the curves on {', '.join(unknown)} in the comparisons: they have no {what}")
     if axis == "money":
-        currencies = {str(run.values.get("hardware.currency", "USD")) for run in results.runs if run.money is not None}
+        currencies = {run.currency for run in results.runs if run.money("training") is not None}
         if len(currencies) > 1:
             lines.append(f"prices in {' and '.join(sorted(currencies))} are not converted")
     if "datasets" in results.across:

@@ -9,9 +9,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from launcher.records.scales import QualityScale
 from launcher.results.curve_math import cost_at, quality_at
 from launcher.results.curves import Cost, Curve, CurvePoint, StudySetting
-from launcher.results.scales import QualityScale
 
 Floats = NDArray[np.float64]
 # A point in use, and the change of the compared value for that of its relative cost, and of its quality in percent.

@@ -23,7 +23,12 @@ POINT_COLUMNS = (
 )
 # A comparison of so many single runs starts with the runs, with so many values in which their configs differ.
 _FEW_RUNS, _MOST_SHOWN = 12, 6
-_HEADINGS: dict[Cost, str] = {"time": "minutes", "wall": "wall clock, min", "money": "USD", "epochs": "epochs"}
+_HEADINGS: dict[Cost, str] = {
+    "time": "minutes",
+    "wall": "wall clock, min",
+    "money": "USD of training",
+    "epochs": "epochs",
+}
 
 
 def point_rows(results: Results) -> list[dict[str, Any]]:
@@ -76,17 +81,17 @@ def not_counted(results: Results) -> list[tuple[str, str, str]]:
     reasons = {
         "stopped": "stopped before the end",
         "running": "not finished yet",
-        "unfinished": "ended without an end record",
+        "interrupted": "ended without an end record",
     }
     counted = {path for curve in results.curves for point in curve.points for path in point.paths}
     rows = []
     for run in results.runs:
         if run.state != "finished":
             rows.append((str(run.path), str(run.state), run.problem or reasons[run.state]))
-        elif run.mixed:
-            rows.append((str(run.path), "mixed", run.mixed))
+        elif run.unusable:
+            rows.append((str(run.path), run.state, run.unusable))
         elif run.path not in counted:
-            rows.append((str(run.path), "repeated", "another run has the same seed and length"))
+            rows.append((str(run.path), run.state, "another run has the same seed and length"))
     return rows
 
 
@@ -111,24 +116,25 @@ def _runs(results: Results) -> Table:
     counted = {path for curve in results.curves for point in curve.points for path in point.paths}
     runs = [run for run in results.runs if run.path in counted]
     names = Counter(run.path.name for run in runs)
-    priced = any(run.money is not None for run in runs)
-    numbers = (metric_of(runs).heading, "minutes", *(("USD",) if priced else ()))
+    money = [run.money("training") for run in runs]
+    priced = any(one is not None for one in money)
+    numbers = (metric_of(runs).heading, "minutes", *(("USD of training",) if priced else ()))
     cells = table("run", *numbers, "differs in", numbers=numbers)
-    for run, own in zip(runs, differing(runs), strict=True):
+    for run, cost, own in zip(runs, money, differing(runs), strict=True):
         name = run.path.name if names[run.path.name] == 1 else str(run.path)
         more = len(own) - _MOST_SHOWN
         texts = own if more <= 0 else [*own[:_MOST_SHOWN], f"and {more} more (train diff RUN RUN)"]
-        money = [("-" if run.money is None else f"{run.money:.4g}")] if priced else []
-        minutes = f"{run.times.counted / 60:.4g}" if run.times else "-"
+        price = [("-" if cost is None else f"{cost:.4g}")] if priced else []
+        minutes = f"{run.times.training / 60:.4g}" if run.times else "-"
         cells.add_row(
-            escape(name), f"{run.metric.sign * (run.top1 or 0):.2f}", minutes, *money, escape(" ".join(texts))
+            escape(name), f"{run.metric.sign * (run.top1 or 0):.2f}", minutes, *price, escape(" ".join(texts))
         )
     return cells
 
 
 def _points(results: Results, axis: Cost) -> Table:
     front = on_front(results.all_curves, axis, results.across)
-    numbers = ("epochs", "runs", metric_of(results.all_curves).heading, "minutes", "wall", "USD")
+    numbers = ("epochs", "runs", metric_of(results.all_curves).heading, "minutes", "wall", "USD of training")
     cells = table("curve", "data set, model", "hardware", *numbers, "●", numbers=numbers)
     for curve in results.all_curves:
         for point in curve.points:

@@ -15,9 +15,9 @@ from launcher.config.compose import compose
 from launcher.records.learning_curve import draw_curve
 from launcher.records.metrics import read_metrics, record_types
 from launcher.records.progress import ProgressView
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder, create
 from launcher.records.summary import summary_table
-from launcher.results.runs import read_run
 
 CONFIG = compose(["launch=cpu"]).config
 KINDS = {record.kind: [field.name for field in fields(record)] for record in record_types()}

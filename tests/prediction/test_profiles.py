@@ -16,7 +16,7 @@ from launcher.records.metrics import Record, StartRecord, TrainRecord
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import save_estimate
 from tests.counted_steps import made_up
-from tests.made_runs import append, end
+from tests.made_runs import append, end, evaluation
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-40GB"
 
@@ -123,7 +123,7 @@ def test_a_finished_run_adds_a_profile(tmp_path: Path, device: str) -> None:
     for size in (88, 176):
         times = (9.0, 1.1 * predicted[size].seconds, 1.1 * predicted[size].seconds)
         rows += [TrainRecord(1, 0.0, 0.0, 1.0, 1.0, size, 1.0, time + 0.5, 0.5, None, 0.0) for time in times]
-    append(folder.metrics, *rows, end(1))
+    append(folder.metrics, *rows, evaluation(1), end(1))
     profiles, notes = read_profiles(tmp_path)
     assert not notes
     if device != H100:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from launcher.records.run import read_run
 from launcher.results.curves import build_curves, deviation
-from launcher.results.runs import read_run
 from tests.made_runs import CONFIG, MakeRun
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from launcher.records.scales import scale_named
 from launcher.results.curves import StudySetting
 from launcher.results.published import published, published_curves
-from launcher.results.scales import scale_named
 from launcher_lab.study.report import beside
 from launcher_lab.study.results import Results
 from tests.commands import output_of

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from launcher.records.origins import write_origins
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder
 from launcher.results import same_images
-from launcher.results.runs import read_run
 from launcher.results.same_images import runs_of, words_of
 from tests.configs import composed
 from tests.made_runs import MakeRun

@@ -18,9 +18,9 @@ from launcher.data.workers import quiet
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder
 from launcher.records.summary import summary_table
-from launcher.results.runs import read_run
 from tests.runs import SMALL, Here
 
 CLASSES = sorted(FIGURES)

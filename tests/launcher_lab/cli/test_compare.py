@@ -43,7 +43,7 @@ def test_json_has_comparisons_fronts_and_excluded_runs(grid: Path) -> None:
     assert one["value"]["low"] <= 2.0 <= one["value"]["high"]
     assert one["value"]["p"] == one["value"]["p_corrected"] < 0.05
     assert one["value"]["runs"] == 3
-    assert {entry["state"] for entry in output["not_counted"]} == {"stopped", "damaged", "repeated"}
+    assert {entry["state"] for entry in output["not_counted"]} == {"stopped", "damaged", "finished"}
     fronts = {(p["curve"], p["epochs"]): p["front_time"] for p in output["points"]}
     assert fronts == {(c, e): c == "mild" for c in ("mild", "baseline") for e in (2, 4, 8)}
 
@@ -87,7 +87,7 @@ def test_a_few_single_runs_begin_with_their_values_and_what_differs(make_run: Ma
     make_run("s/a", (0.5, 0.6), (60.0, 60.0), hardware=priced, optimizer={"lr": 0.1})
     make_run("s/b", (0.5, 0.7), (90.0, 90.0), hardware=priced, optimizer={"lr": 0.2}, algorithms={}, seed=1)
     heading, *rows = (line.split() for line in output_of("compare", str(grid.parent / "s")).splitlines()[1:4])
-    assert heading == ["run", "top-1", "%", "minutes", "USD", "differs", "in"]
+    assert heading == ["run", "top-1", "%", "minutes", "USD", "of", "training", "differs", "in"]
     assert rows == [
         ["a", "60.00", "2", "0.2", "ema=on", "optimizer.lr=0.1", "seed=0"],
         ["b", "70.00", "3", "0.3", "ema=off", "optimizer.lr=0.2", "seed=1"],

@@ -8,9 +8,9 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.config.resolved import as_mapping
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder, note_dataset
 from launcher.results.curves import Curve, CurvePoint
-from launcher.results.runs import read_run
 from launcher_lab.study.ablation import (
     Row,
     Variant,

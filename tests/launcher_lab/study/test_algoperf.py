@@ -10,7 +10,7 @@ import pytest
 from launcher.config.compose import compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping
-from launcher.results.runs import read_run
+from launcher.records.run import read_run
 from launcher_lab.study.algoperf import (
     algoperfs_workload,
     median_of_fastest,

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from launcher.errors import UserError
+from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder, note_dataset
 from launcher.results.curves import build_curves
-from launcher.results.runs import read_run
 from launcher_lab.study.algoperf import score_runs
 from launcher_lab.study.report import page_data
 from launcher_lab.study.results import choose_baselines, comparisons, on_front, read_results
@@ -71,7 +71,7 @@ def test_a_run_resumed_on_other_images_is_excluded(make_run: MakeRun, tmp_path: 
     results = read_results([str(tmp_path / "g")], published=False)
     assert results.curves == []
     ((_, state, why),) = not_counted(results)
-    assert (state, why) == ("mixed", "a resume used another data set")
+    assert (state, why) == ("finished", "a resume used another data set")
 
 
 @pytest.mark.parametrize("text", ["", "[", "[1]", "{}", '{"identities": 3}', "null", "\xff"])

@@ -31,6 +31,10 @@ class QualityScale(NamedTuple):
         """Format a quality as the metric's value."""
         return f"{self.sign * quality:.2f}{self.unit}"
 
+    def value_text(self, value: float) -> str:
+        """Format one of the metric's own values."""
+        return f"{value:.2%}" if self.unit else f"{value:.4g}"
+
 
 TOP1 = QualityScale("top-1", " %")
 
