@@ -30,8 +30,8 @@ _FIRST = 'first=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)\n'
 class Sky:
     """Values of a SkyPilot job: `disk` in GB, null for `_DISK` and the files that the run writes.
 
-    `gpus` maps the names of conf/hardware to SkyPilot's. `env` are variables of the job; `secrets` are names of variables
-    of this machine, whose values SkyPilot passes on.
+    `gpus` maps the names of conf/hardware to SkyPilot's. `env` are variables of the job; `secrets` are names of
+    variables of this machine, whose values SkyPilot passes on.
     """
 
     spot: bool
