@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import zlib
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -35,6 +36,17 @@ def image_options(suffix: str = ".png") -> dict[str, Any]:
     metadata = {key: "train"} if suffix in (".png", ".svg", ".pdf") else None
     # note: a temporary name has no suffix for the format
     return {"format": suffix[1:], "metadata": metadata}
+
+
+def marked(drawn: bytes, suffix: str) -> bytes:
+    """Return a drawing of another library than Matplotlib, PNG, SVG or PDF, with the mark of this program."""
+    if suffix == ".png":
+        chunk = b"tEXt" + b"Software\0train"
+        text = (len(chunk) - 4).to_bytes(4, "big") + chunk + zlib.crc32(chunk).to_bytes(4, "big")
+        # note: the signature and the header are 33 bytes
+        return drawn[:33] + text + drawn[33:]
+    # note: what follows the end of a PDF is a comment
+    return drawn + (b"\n%/Creator (train)\n" if suffix == ".pdf" else b"\n<!-- <dc:title>train</dc:title> -->\n")
 
 
 def with_digest(text: str) -> str:

@@ -23,7 +23,6 @@ EXAMPLES = [
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="*", metavar="RUNS", help="run folders, or parents of run folders")
-    parser.add_argument("--published", action="store_true", help="add the published points and speed-ups")
     add_axes(parser)
     parser.add_argument("--price", type=float, metavar="USD", help="price per hour for runs whose config has none")
     parser.add_argument("--baseline", metavar="CURVE", help="a curve, or CURVE on MACHINE (default: recipe baseline)")
@@ -40,7 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def add_axes(parser: argparse.ArgumentParser) -> None:
-    """Add the options --axis, --across and --metric."""
+    """Add the options --published, --axis, --across and --metric."""
+    parser.add_argument("--published", action="store_true", help="add the published points")
     across = "compare across machines, models, datasets: one or more, separated by commas"
     parser.add_argument("--across", metavar="WHAT", help=across)
     parser.add_argument("--metric", metavar="NAME", help="compare by another metric of the runs (see train ls metrics)")

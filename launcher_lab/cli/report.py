@@ -1,7 +1,6 @@
 """`train report RUNS -o FILE`: tradeoff curves as a page or image; of one run its page, model card or MLPerf log."""
 
 import argparse
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from launcher.console import console, print_json
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
-from launcher.outputs import check_file, image_options, with_digest
+from launcher.outputs import check_file, with_digest
 from launcher.records.run_folder import RunFolder, existing
 from launcher_lab.cli.compare import add_axes
 
@@ -21,7 +20,7 @@ EXAMPLES = [
     "train report runs -o report.html -o curves.png",
     "train report runs -o figure.pdf",
     "train report runs -o report.html --across machines",
-    "train report runs/mild-* runs/hot-* -o report.html --no-published --title 'mild and hot'",
+    "train report runs/mild-* runs/hot-* -o report.html --published --title 'mild and hot'",
 ]
 _CARD, _LOG = ".md", ".log"
 _FORMS = (".html", ".png", ".pdf", ".svg", _CARD, _LOG)
@@ -34,7 +33,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", action="append", default=[], metavar="FILE", help=what)
     parser.add_argument("--title", default="Quality against cost", help="title of the page or image")
     add_axes(parser)
-    parser.add_argument("--no-published", action="store_true", help="omit the published points")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
 
 
@@ -50,20 +48,17 @@ def main(arguments: argparse.Namespace) -> int:
         if len(outputs) > len(of_run) or len(arguments.runs) > 1:
             raise UserError(Problem("is of one run; pass that run, and other files without it", "--output", of_run[0]))
         return _files_of_run(existing(arguments.runs[0]), of_run, is_json=arguments.json)
-    from launcher_lab.study.report import page, tradeoff_figure, write_file
+    from launcher_lab.study.report import check_packages, content, write_file
     from launcher_lab.study.results import chosen_across, chosen_axis, read_results
 
+    check_packages(outputs[0])
     across = chosen_across(arguments.across)
     axis = chosen_axis(arguments.axis, across)
-    results = read_results(arguments.runs, published=not arguments.no_published, across=across, metric=arguments.metric)
+    results = read_results(arguments.runs, published=arguments.published, across=across, metric=arguments.metric)
     points = sum(len(curve.points) for curve in results.curves)
     for path in outputs:
-        if path.suffix == ".html":
-            text = page(results, title=arguments.title, written=time.strftime("%Y-%m-%d"), axis=axis)
-            write_file(path, partial(Path.write_text, data=text, encoding="utf-8"))
-        else:
-            figure = tradeoff_figure(results, title=arguments.title, axis=axis)
-            write_file(path, partial(figure.savefig, **image_options(path.suffix)))
+        drawn = content(results, path.suffix, title=arguments.title, axis=axis)
+        write_file(path, partial(Path.write_bytes, data=drawn))
         if not arguments.json:
             console().print(f"{path}: {count_of(len(results.runs), 'run')}, {count_of(points, 'point')}")
     if arguments.json:

@@ -1,55 +1,50 @@
-"""Write results as an image, or as one HTML page that needs no network: the data, and a script that draws them."""
+"""The report: tradeoff and learning curves by Altair, as a page that needs no network, or as an image."""
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
 import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 from launcher import atomic
+from launcher.counts import count_of
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
-from launcher.records.run import Evaluated, RunSummary
-from launcher.records.scales import QualityScale
-from launcher.results.curves import (
-    ACROSS,
-    COSTS,
-    Cost,
-    Curve,
-    CurvePoint,
-    dataset_names,
-    deviation,
-    metric_of,
-    named_by_metric,
-)
-from launcher_lab.study.results import Results, fronts
+from launcher.installation import how_to_add
+from launcher.outputs import marked
+from launcher.page import text
+from launcher.records.run import Evaluated
+from launcher.results.curves import ACROSS, COSTS, Cost, Curve, deviation, metric_of
+from launcher_lab.study.results import Results
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    import altair as alt
 
-_PAGE = Path(__file__).with_name("page")
-_SCRIPTS = ("state.js", "charts.js", "table.js", "controls.js")
+_PAGE = Path(__file__).with_name("report.html")
 # Limits of the page's size: evaluations of all learning curves, and of one curve.
-_EVALUATIONS, _FEWEST, _MOST = 40_000, 12, 400
+_EVALUATIONS, _FEWEST, _MOST = 6_000, 4, 400
 _DIGITS = 5
-# The colours of page/page.html on white, distinct for colour-blind readers; markers differ too.
-COLOURS = ("#0652a7", "#bc6712", "#008d5b", "#cc79a7", "#ac42f0", "#ce003b", "#000000")
-_MARKERS = "osD^vP*"
-GREY = "#767676"
-_LABELS: dict[Cost, str] = {
+# Distinct for colour-blind readers; shapes differ too.
+_COLOURS = ("#0652a7", "#bc6712", "#008d5b", "#cc79a7", "#ac42f0", "#ce003b", "#000000")
+_COSTS: dict[Cost, str] = {
     "time": "training time, minutes",
     "wall": "wall clock, minutes",
-    "money": "USD",
+    "money": "cost of training",
     "epochs": "epochs",
 }
-_ROWS = 32  # of a column of the legend
+_SETTING = ("dataset", "model", "hardware")
+# Keys that the table of runs has as columns.
+_COLUMNS = ("epochs", "seed")
+_CHOSEN = "!isDefined(chosen.point) || indexof(chosen.point, datum.point) >= 0"
+_WIDTH = 700  # px
 
 
 def write_file(path: Path, write: Callable[[Path], object], option: str = "--output") -> None:
@@ -64,208 +59,42 @@ def write_file(path: Path, write: Callable[[Path], object], option: str = "--out
         raise UserError(Problem(f"cannot be written: {reason(error)}", option, path)) from None
 
 
-def drawing(title: str, x: str, y: str) -> tuple[Figure, Axes]:
-    """Return an empty figure and its axes, labelled."""
-    from matplotlib.figure import Figure  # note: the import takes most of a second
-
-    figure = Figure(figsize=(8, 5.5), dpi=130, layout="constrained")
-    axes = figure.subplots()
-    axes.set(xlabel=x, ylabel=y)
-    axes.set_title(title, loc="left", weight="bold", fontsize=11, parse_math=False)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
+def check_packages(path: Path) -> None:
+    """Check that the packages of the extra `report` are installed; raises UserError if not."""
+    try:
+        import altair  # noqa: F401  # note: the import takes two seconds
+        import vl_convert  # noqa: F401
+    except ImportError:
+        message = f"needs the packages of the report; run {how_to_add('altair', 'vl-convert-python')}"
+        raise UserError(Problem(message, "--output", path)) from None
 
 
-def page(results: Results, *, title: str, written: str, axis: Cost = "time") -> str:
-    """Return the page; `written` is its date, `axis` its first cost. Text of a run never becomes markup."""
-    return filled(page_data(results, written, axis), title)
+def content(results: Results, kind: str, *, title: str, axis: Cost = "time") -> bytes:
+    """Return the report as .html, or its tradeoff curves as .png, .svg or .pdf.
 
+    An image of one run without published points beside it is its learning curve.
+    """
+    import altair as alt
+    import vl_convert
 
-def filled(data: Mapping[str, Any], title: str) -> str:
-    """Return the page with the data of `page_data`."""
-    # note: only `<` could end the script element
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return Template((_PAGE / "page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(title),
-        script="\n".join((_PAGE / name).read_text(encoding="utf-8") for name in _SCRIPTS),
-        data=text,
+    alt.data_transformers.disable_max_rows()
+    alone = len(results.runs) == 1 and len(beside(results)) == len(results.curves)
+    if kind != ".html":
+        chart = _learning(results, None).properties(title=title) if alone else _tradeoff(results, axis, title)
+        draw = getattr(vl_convert, f"vegalite_to_{kind[1:]}")
+        drawn = draw(chart.to_dict(), **({"scale": 2} if kind == ".png" else {}))
+        return marked(drawn.encode() if isinstance(drawn, str) else drawn, kind)
+    spec = json.dumps((_tradeoff(results, axis) & _learning(results, _CHOSEN)).to_dict(), separators=(",", ":"))
+    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").encode()
+    page = Template(_PAGE.read_text(encoding="utf-8")).substitute(
+        title=text(title),
+        # note: a third of the size
+        library=base64.b64encode(gzip.compress(library, mtime=0)).decode(),
+        # note: only `<` could end the script element
+        spec=spec.replace("<", "\\u003c"),
+        runs=_runs(results),
     )
-
-
-def page_data(results: Results, written: str, axis: Cost = "time") -> dict[str, Any]:
-    """Return the data for the page's script: pairs of (mean, deviation), and each run's config as changes to `base`.
-
-    Qualities of points and learning curves have the sign of `metric`; that of a run is the metric's own value.
-    """
-    index_of = {run.path: number for number, run in enumerate(results.runs)}
-    curve_of = {path: number for number, c in enumerate(results.curves) for point in c.points for path in point.paths}
-    configs = [{key: _plain(value) for key, value in run.values.items()} for run in results.runs]
-    base, keys = _most_common(configs)
-    numbers = {key: number for number, key in enumerate(keys)}
-    currencies = Counter(run.currency for run in results.runs)
-    datasets = dataset_names(results.runs)
-    limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
-    return {
-        "written": written,
-        "axis": axis,
-        "across": [ACROSS[what] for what in results.across],
-        "currency": currencies.most_common(1)[0][0] if currencies else "USD",
-        "keys": keys,
-        "base": base,
-        "curves": [_curve(curve, index_of) for curve in results.all_curves],
-        "runs": [
-            {
-                **_run(run, limit),
-                "dataset": named_by_metric(datasets[run.identity], run.metric),
-                **_differences(config, base, numbers),
-                "curveIndex": curve_of.get(run.path, -1),
-                "curve": results.curves[curve_of[run.path]].name if run.path in curve_of else run.recipe,
-            }
-            for run, config in zip(results.runs, configs, strict=True)
-        ],
-    }
-
-
-def _curve(curve: Curve, index_of: Mapping[Path, int]) -> dict[str, Any]:
-    return {
-        "name": curve.name,
-        **vars(curve.setting),
-        "metric": curve.metric,
-        "published": curve.source is not None,
-        "source": curve.source,
-        "points": [_point(point, index_of) for point in curve.points],
-    }
-
-
-def _point(point: CurvePoint, index_of: Mapping[Path, int]) -> dict[str, Any]:
-    return {
-        "epochs": point.epochs,
-        "top1": _pair(point.top1),
-        "cost": {axis: _pair(point.costs[axis]) for axis in COSTS if point.costs.get(axis)},
-        "runs": [index_of[path] for path in point.paths],
-        "note": point.note,
-    }
-
-
-def _pair(values: Sequence[float]) -> list[float | None]:
-    return [_short(sum(values) / len(values)), _short(deviation(values))]
-
-
-def _run(run: RunSummary, limit: int) -> dict[str, Any]:
-    times = run.times
-    return {
-        "name": str(run.path),
-        "metric": run.metric,
-        "state": run.state,
-        "problem": run.problem,
-        "model": run.model,
-        "hardware": run.hardware if run.device else "?",
-        "epochs": run.epochs,
-        "seed": run.seed,
-        "top1": _short(run.metric.sign * run.evaluations[-1].top1) if run.evaluations else None,
-        "time": _short(times.training / 60) if times else None,
-        "wall": _short(times.wall / 60) if times else None,
-        "money": _short(run.money("training")),
-        "command": shlex.join(run.command),
-        "learning": _learning(run.evaluations, limit),
-    }
-
-
-def _learning(evaluations: Sequence[Evaluated], limit: int) -> tuple[list[float | None], list[float | None]]:
-    """Return epochs and accuracies; above `limit`, keep the lowest and highest of each interval, first and last.
-
-    The drawn line keeps its envelope (M4, Jugel et al. 2014).
-    """
-    finite = [e for e in evaluations if math.isfinite(e.top1) and math.isfinite(e.epoch)]
-    if len(finite) > limit:
-        count, total = limit // 2 - 1, len(finite)
-        stretches = [range(total * number // count, total * (number + 1) // count) for number in range(count)]
-        extremes = {pick(stretch, key=lambda at: finite[at].top1) for stretch in stretches for pick in (min, max)}
-        finite = [finite[at] for at in sorted(extremes | {0, total - 1})]
-    return [_short(e.epoch) for e in finite], [_short(e.top1) for e in finite]
-
-
-def _most_common(configs: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
-    """Return the most common values of the keys that most configs have, and all keys in order."""
-    keys = list(dict.fromkeys(key for config in configs for key in config))
-    readable = [config for config in configs if config]
-    base = {}
-    for key in keys:
-        values = Counter(json.dumps(config[key]) for config in readable if key in config)
-        if 2 * values.total() > len(readable):
-            base[key] = json.loads(values.most_common(1)[0][0])
-    return base, keys
-
-
-def _differences(config: Mapping[str, Any], base: Mapping[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Return the `changes` to the base by key number, and the numbers of the `missing` keys."""
-    changes = {numbers[key]: value for key, value in config.items() if key not in base or base[key] != value}
-    return {"changes": changes, "missing": [numbers[key] for key in base if key not in config]}
-
-
-def _plain(value: Any) -> Any:
-    """Convert a config's value to JSON; values without a JSON type become text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    known = value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
-    return value if known else str(value)
-
-
-def _short(number: float | None) -> float | None:
-    """Round a number to the page's digits; None if it is not finite."""
-    return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None
-
-
-def tradeoff_figure(results: Results, *, title: str, axis: Cost) -> Figure:
-    """Return a drawing: curves with error bars of one standard deviation, published ones in grey, and Pareto fronts.
-
-    One run without published points beside it is drawn as its learning curve.
-    """
-    curves = beside(results)
-    if len(results.runs) == 1 and len(curves) == len(results.curves):
-        return _learning_figure(results.runs[0], title=title)
-    scale = metric_of(results.all_curves)
-    figure, axes = drawing(title, _LABELS[axis], scale.heading.replace(" %", ", %"))
-    shown = [curve for curve in curves if curve.on(axis)]
-    varying = [what for what, field in ACROSS.items() if len({getattr(c.setting, field) for c in shown}) > 1]
-    for colours, published in ((COLOURS, False), ((GREY,), True)):
-        for number, curve in enumerate(c for c in shown if (c.source is not None) == published):
-            colour, marker = colours[number % len(colours)], _MARKERS[number % len(_MARKERS)]
-            _draw(axes, curve, axis, colour, marker, name=curve.label(varying), sign=scale.sign)
-    label: str | None = "Pareto front"
-    for front in fronts(shown, axis, results.across).values():
-        _, costs, qualities = zip(*front, strict=True)
-        signed = [scale.sign * quality for quality in qualities]
-        axes.plot(costs, signed, color="black", linestyle="--", linewidth=1.2, zorder=1, label=label)
-        label = None
-    _best_above(axes, scale)
-    if shown:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter("{x:g}")
-        columns = 1 + (len(shown) - 1) // _ROWS
-        figure.set_size_inches(8 + (4 if varying else 2.5) * columns, 5.5)
-        figure.legend(fontsize=8 if len(shown) <= _ROWS else 6, frameon=False, loc="outside right upper", ncols=columns)
-    return figure
-
-
-def _learning_figure(run: RunSummary, *, title: str) -> Figure:
-    scale = run.metric
-    figure, axes = drawing(
-        f"{title}\n{run.path.name}: {run.recipe}, {run.model}, {run.dataset}", "epochs", scale.heading
-    )
-    epochs, values = [one.epoch for one in run.evaluations], [scale.sign * one.top1 for one in run.evaluations]
-    axes.plot(epochs, values, color=COLOURS[0], marker="o", markersize=4, label=scale.heading)
-    _best_above(axes, scale)
-    axes.legend(frameon=False)
-    return figure
-
-
-def _best_above(axes: Axes, scale: QualityScale) -> None:
-    if scale.sign < 0:
-        axes.invert_yaxis()
+    return page.encode()
 
 
 def beside(results: Results) -> list[Curve]:
@@ -283,14 +112,178 @@ def beside(results: Results) -> list[Curve]:
     ]
 
 
-def _draw(axes: Axes, curve: Curve, axis: Cost, colour: str, marker: str, *, name: str, sign: int) -> None:
-    points = curve.on(axis)
-    published = curve.source is not None
-    label = f"{name} (published)" if published else name
-    costs, qualities = [point.cost(axis) or 0.0 for point in points], [sign * point.quality for point in points]
-    xerr = [deviation(point.costs[axis]) or 0.0 for point in points]
-    yerr = [deviation(point.top1) or 0.0 for point in points]
-    axes.errorbar(
-        costs, qualities, yerr, xerr, color=colour, marker=marker, markerfacecolor="white" if published else colour,
-        markersize=5, linewidth=1.0 if published else 1.6, capsize=2, label=label,
-    )  # fmt: skip
+def _points(results: Results) -> Iterator[dict[str, Any]]:
+    """Yield a row for each point: its number, curve, quality, costs and source; `good` is higher for a better one."""
+    number = 0
+    for curve in beside(results):
+        for point in curve.points:
+            spread = deviation(point.top1) or 0.0
+            yield {
+                "point": number,
+                "curve": curve.name,
+                **vars(curve.setting),
+                "length": point.epochs,
+                "runs": len(point.paths),
+                "quality": _short(curve.metric.sign * point.quality),
+                "deviation": _short(spread),
+                "good": _short(point.quality),
+                **{one: _short(point.cost(one)) for one in COSTS},
+                "published": curve.source is not None,
+                "source": ". ".join(filter(None, [curve.source, point.note])) or "runs",
+            }
+            number += 1
+
+
+def _point_of(results: Results) -> dict[Path, int]:
+    points = [point for curve in beside(results) for point in curve.points]
+    return {path: number for number, point in enumerate(points) for path in point.paths}
+
+
+def _tradeoff(results: Results, axis: Cost, title: str | None = None) -> alt.LayerChart:
+    """Return curves, bars of one deviation, and the front of the points that the filters leave, one of each setting."""
+    import altair as alt
+
+    points, scale = [*_points(results)], metric_of(results.all_curves)
+    own = [one for one in points if not one["published"]] or points
+    known = [one for one in COSTS if any(point[one] is not None for point in own)] or [axis]
+    names = list(dict.fromkeys(point["curve"] for point in points))
+    cost = alt.param("axis", value=axis, bind=alt.binding_radio(options=known, name="cost "))
+    shown = alt.param("published", value=True, bind=alt.binding_checkbox(name="published points "))
+    named = alt.selection_point("named", fields=["curve"], bind="legend")
+    chosen = alt.selection_point("chosen", fields=["point"])
+    selections = [chosen, named]
+    base = alt.Chart(alt.Data(values=points, name="points")).transform_calculate(x="datum[axis]")
+    base = base.transform_filter("isValid(datum.x) && (published || !datum.published)").transform_filter(named)
+    for field in _SETTING:
+        values = sorted({str(point[field]) for point in points})
+        if len(values) > 1:
+            pick = alt.binding_select(options=[None, *values], labels=["all", *values], name=f"{field} ")
+            selections.append(one := alt.selection_point(field, fields=[field], bind=pick))
+            base = base.transform_filter(one)
+    # note: the title of an axis cannot change, that of a chart can
+    label = alt.Title(alt.expr(f"{json.dumps(_COSTS)}[axis]"), orient="bottom", fontSize=11)
+    logarithmic = alt.Scale(type="log", nice=False, padding=20)
+    x = alt.X("x:Q", scale=logarithmic, axis=alt.Axis(title=title and _COSTS[axis], format="~g"))
+    y = alt.Y("quality:Q", scale=alt.Scale(zero=False, reverse=scale.sign < 0), title=scale.heading)
+    colour = alt.Color(
+        "curve:N",
+        scale=alt.Scale(domain=names, range=_colours(len(names))),
+        legend=alt.Legend(symbolLimit=0, labelLimit=400),
+    )
+    tips = [
+        f"{field}:{'Q' if field in ('quality', 'deviation', *known) else 'N'}"
+        for field in ("curve", *_SETTING, "length", "runs", "quality", "deviation", *known, "source")
+    ]
+    dash = alt.condition("datum.published", alt.value([3, 3]), alt.value([1, 0]))
+    lines = base.mark_line().encode(
+        x, y, colour, detail=[f"{field}:N" for field in _SETTING], strokeDash=dash, order="x:Q"
+    )
+    fades = alt.condition(chosen, alt.value(1), alt.value(0.25))
+    marks = base.mark_point(filled=True, size=70, cursor="pointer").encode(
+        x, y, colour, alt.Shape("curve:N", scale=alt.Scale(domain=names), legend=None), tooltip=tips, opacity=fades
+    )
+    ends = base.transform_calculate(low="datum.quality - datum.deviation", high="datum.quality + datum.deviation")
+    bars = ends.mark_rule().encode(x, alt.Y("low:Q", title=scale.heading), alt.Y2("high:Q"), colour)
+    groups = [field for what, field in ACROSS.items() if what not in results.across]
+    best = [alt.WindowFieldDef(op="max", field="good", **{"as": "best"})]
+    by_cost = [alt.SortField("x"), alt.SortField("good", order="descending")]
+    front = base.transform_window(best, sort=by_cost, frame=[None, 0], groupby=groups)
+    front = front.transform_filter("datum.good == datum.best")
+    front = front.mark_line(color="black", strokeDash=[6, 4], interpolate="step-after").encode(
+        x, y, detail=[f"{field}:N" for field in groups]
+    )
+    layers = lines + bars + front + marks.add_params(*selections)
+    return layers.add_params(cost, shown).properties(width=_WIDTH, height=380, title=title or label)
+
+
+def _learning(results: Results, filtered: str | None) -> alt.Chart:
+    """Return the learning curves of the runs, or of those that pass a filter."""
+    import altair as alt
+
+    scale, point_of = metric_of(results.all_curves), _point_of(results)
+    limit = max(_FEWEST, min(_MOST, _EVALUATIONS // max(1, len(results.runs))))
+    curves = [{"point": point["point"], "curve": point["curve"]} for point in _points(results)]
+    names = list(dict.fromkeys(point["curve"] for point in curves))
+    runs = [{"r": n, "run": str(run.path), "point": point_of.get(run.path)} for n, run in enumerate(results.runs)]
+    rows = [
+        {"r": number, "e": _short(one.epoch), "q": _short(run.metric.sign * one.top1)}
+        for number, run in enumerate(results.runs)
+        for one in thinned(run.evaluations, limit)
+    ]
+    base = alt.Chart(alt.Data(values=rows)).transform_lookup(
+        "r", alt.LookupData(alt.Data(values=runs), "r", ["run", "point"])
+    )
+    base = base.transform_lookup("point", alt.LookupData(alt.Data(values=curves), "point", ["curve"]))
+    if filtered:
+        base = base.transform_filter(filtered)
+    y = alt.Y("q:Q", scale=alt.Scale(zero=False, reverse=scale.sign < 0), title=scale.heading)
+    colour = alt.Color("curve:N", legend=None, scale=alt.Scale(domain=names, range=_colours(len(names))))
+    tips = ["run:N", "curve:N", alt.Tooltip("e:Q", title="epoch"), alt.Tooltip("q:Q", title=scale.heading)]
+    chart = base.mark_line(point=True).encode(alt.X("e:Q", title="epochs"), y, colour, detail="r:N", tooltip=tips)
+    return chart.properties(width=_WIDTH, height=260)
+
+
+def _colours(count: int) -> list[str]:
+    return [_COLOURS[number % len(_COLOURS)] for number in range(max(1, count))]
+
+
+def thinned(evaluations: Sequence[Evaluated], limit: int) -> list[Evaluated]:
+    """Return the finite evaluations; above `limit` the lowest and highest of each interval, first and last.
+
+    The drawn line keeps its envelope (M4, Jugel et al. 2014).
+    """
+    finite = [one for one in evaluations if math.isfinite(one.top1) and math.isfinite(one.epoch)]
+    if len(finite) <= limit:
+        return finite
+    count, total = max(1, limit // 2 - 1), len(finite)
+    stretches = [range(total * number // count, total * (number + 1) // count) for number in range(count)]
+    extremes = {pick(stretch, key=lambda at: finite[at].top1) for stretch in stretches for pick in (min, max)}
+    return [finite[at] for at in sorted(extremes | {0, total - 1})]
+
+
+def _runs(results: Results) -> str:
+    """Return the values that most runs have, and a table of the runs, each with its command and its other values."""
+    point_of = _point_of(results)
+    configs = [{key: json.dumps(value, default=str) for key, value in run.values.items()} for run in results.runs]
+    counts = Counter((key, value) for config in configs for key, value in config.items())
+    common = {key: value for (key, value), count in counts.items() if 2 * count > len(configs)}
+    columns = ("run", "state", "model", "data set", "hardware", "epochs", "seed", metric_of(results.all_curves).heading,
+               "minutes", "cost of training")  # fmt: skip
+    rows = []
+    for run, config in zip(results.runs, configs, strict=True):
+        own = [f"{key}: {value}" for key, value in config.items() if common.get(key) != value and key not in _COLUMNS]
+        own += [f"{key}: -" for key in common if key not in config] if config else []
+        quality = run.metric.sign * run.evaluations[-1].top1 if run.evaluations else None
+        minutes = run.times.training / 60 if run.times else None
+        rows.append([
+            _unfolded(str(run.path), [shlex.join(run.command), *own]),
+            text(f"{run.state}: {run.problem}" if run.problem else run.state),
+            *map(text, (run.model, run.dataset, run.hardware if run.device else "?", run.epochs, run.seed)),
+            *("" if value is None else f"{value:.4g}" for value in (quality, minutes, run.money("training"))),
+        ])  # fmt: skip
+    # note: what all runs share is among the common values
+    kept = [
+        at
+        for at, cells in enumerate(zip(*rows, strict=True))
+        if any(cells) and (at not in (2, 3, 4) or len(set(cells)) > 1)
+    ]
+    lines = [
+        f"<tr data-point={point_of.get(run.path, -1)}><td>{'<td>'.join(row[at] for at in kept)}\n"
+        for run, row in zip(results.runs, rows, strict=True)
+    ]
+    head = "".join(f"<th>{text(columns[at])}" for at in kept)
+    shared = [f"{key}: {value}" for key, value in common.items()]
+    table = f"<table id=runs><thead><tr>{head}</thead>\n<tbody>{''.join(lines)}</tbody></table>"
+    title = f"{count_of(len(common), 'value')} of most runs"
+    return f"{_unfolded(title, shared)}\n{table}"
+
+
+def _unfolded(title: str, lines: Sequence[str]) -> str:
+    return (
+        f"<details><summary>{text(title)}</summary><pre>{html.escape(chr(10).join(lines), quote=False)}</pre></details>"
+    )
+
+
+def _short(number: float | None) -> float | None:
+    """Round a number to the page's digits; None if it is not finite."""
+    return float(f"{number:.{_DIGITS}g}") if number is not None and math.isfinite(number) else None

@@ -50,13 +50,6 @@ def test_the_images_of_the_first_run_are_those_of_the_script() -> None:
     assert words == ["eval", "runs/a", "--by-class"]
 
 
-def test_the_example_of_a_report_has_the_page_and_the_published_points_of_today() -> None:
-    example = runpy.run_path(str(ROOT / "scripts" / "write_example.py"))
-    text = example["PAGE"].read_text()
-    assert example["written"](text) == text, "run: .venv/bin/python scripts/write_example.py"
-    assert f"]({example['IMAGE'].name})" in (ROOT / "docs" / "results.md").read_text()
-
-
 def test_every_table_is_on_a_page() -> None:
     text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
     assert all(table in text for table in FIGURES["tables"]().values())

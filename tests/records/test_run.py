@@ -20,7 +20,7 @@ from launcher.records.metrics import EndRecord, EvalRecord, ResumeRecord, TrainR
 from launcher.records.run import find_runs, read_run
 from launcher.records.run_folder import RunFolder
 from launcher.results.curves import build_curves
-from launcher_lab.study.report import page_data
+from launcher_lab.study.report import content
 from launcher_lab.study.results import Results, read_results
 from launcher_lab.study.tables import not_counted
 from tests.commands import execute, output_of
@@ -114,9 +114,12 @@ def test_state_and_cost_of_each_fault_are_equal_in_every_verb(faulty: Path) -> N
         compared = dict.fromkeys(FAULTS, "finished")
         for row in json.loads(output_of("compare", str(faulty), "--json"))["not_counted"]:
             compared[Path(row["run"]).name] = row["state"]
+        report = content(read_results([str(faulty)], published=False), ".html", title="all").decode()
+        cells = [row.partition("\n</")[0].strip().split("<td>")[1:] for row in report.split("<tr data-point=")[1:]]
+        names = [one[0].partition("</summary>")[0].rpartition("/")[2] for one in cells]
         reported = {
-            Path(row["name"]).name: (row["state"], row["money"])
-            for row in page_data(read_results([str(faulty)], published=False), "")["runs"]
+            name: (one[1].partition(":")[0], float(one[-1]) if one[-1] else None)
+            for name, one in zip(names, cells, strict=True)
         }
         carded = {}
         for name in FAULTS:

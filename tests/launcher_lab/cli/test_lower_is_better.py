@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher_lab.study.report import page_data
-from launcher_lab.study.results import read_results
 from tests.commands import output_of, refused
 from tests.made_runs import MakeRun
-from tests.pages import in_browser
 
 # Perplexities of an epoch each, by recipe, and seconds an epoch.
 RUNS = {"mild": ((12.0, 8.0, 6.0), 60.0), "hot": ((9.0, 5.0, 4.0), 90.0)}
@@ -71,40 +68,3 @@ def test_algoperfs_score_takes_a_perplexity(folder: Path) -> None:
     assert refused("compare", str(folder), "--algoperf", "self", "--target=-6") == (
         "error: --target=-6.0: must be above 0\n"
     )
-
-
-@pytest.mark.slow
-def test_the_page_has_the_metrics_own_values(folder: Path, tmp_path: Path) -> None:
-    data = page_data(read_results([str(folder)], published=True), "today")
-    assert {run["top1"] for run in data["runs"] if run["epochs"] == 3} == {6.0, 6.1, 6.2, 4.0, 4.1, 4.2}
-    result = in_browser(folder, """
-        const texts = (id) => [...document.querySelectorAll(id + " text")].map((text) => text.textContent);
-        openPoint(shown.points.find((point) => point.curve.name === "hot" && point.epochs === 3));
-        return {axes: texts("#tradeoff").concat(texts("#learning")), words: find("words").textContent,
-                detail: find("details-body").textContent};
-    """)  # fmt: skip
-    assert not any(text.startswith("-") for text in result["axes"])
-    assert "perplexity" in result["axes"]
-    assert "Only hot was measured below 6.1, down to 4.1." in result["words"]
-    assert "%" not in result["words"]
-    assert result["detail"].startswith("perplexity: 4.1 ± 0.1")
-    output_of("report", str(folder), "-o", str(tmp_path / "curves.png"))
-    assert (tmp_path / "curves.png").stat().st_size > 10_000
-
-
-@pytest.mark.slow
-def test_the_page_switches_between_data_sets_of_different_metrics(folder: Path, make_run: MakeRun) -> None:
-    make_run("g/images", [0.4, 0.5], [60.0, 60.0])
-    result = in_browser(folder, """
-        const seen = {};
-        for (const [number, value] of choices.dataset.entries()) {
-            choose("dataset", value);
-            redraw();
-            const points = shown.points.map((point) => qualities(point.top1));
-            seen[value.includes("perplexity") ? "text" : "images"] = [METRIC + UNIT, points.length, points.at(-1),
-                document.querySelector("#runs th:nth-child(8)").textContent];
-        }
-        return seen;
-    """)  # fmt: skip
-    assert result["text"] == ["perplexity", 6, "6.1 ± 0.1", "perplexity"]
-    assert result["images"] == ["top-1 %", 1, "50 %", "top-1 %"]

@@ -10,9 +10,8 @@ from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder, note_dataset
 from launcher.results.curves import build_curves
 from launcher_lab.study.algoperf import score_runs
-from launcher_lab.study.report import page_data
 from launcher_lab.study.results import choose_baselines, comparisons, on_front, read_results
-from launcher_lab.study.tables import as_json, not_counted
+from launcher_lab.study.tables import not_counted
 from tests.commands import output_of
 from tests.made_runs import MakeRun
 
@@ -96,9 +95,6 @@ def test_comparisons_fronts_and_scores_stay_within_one_data_set(make_run: MakeRu
         ("image_folder (/data/cars)", pytest.approx(2.0)),
         ("image_folder (/data/flowers)", pytest.approx(2.0)),
     ]
-    assert {row["setting"]["dataset"] for row in as_json(results, compared, "time")["comparisons"]} == {
-        row["dataset"] for row in page_data(results, "today")["runs"]
-    }
     assert len(score_runs(results.runs, 0.6, "self").seconds["mild"]) == 2
 
 
