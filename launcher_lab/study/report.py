@@ -9,7 +9,7 @@ import json
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -184,16 +184,20 @@ def _tradeoff(results: Results, axis: Cost, title: str | None = None) -> alt.Lay
     )
     ends = base.transform_calculate(low="datum.quality - datum.deviation", high="datum.quality + datum.deviation")
     bars = ends.mark_rule().encode(x, alt.Y("low:Q", title=scale.heading), alt.Y2("high:Q"), colour)
-    groups = [field for what, field in ACROSS.items() if what not in results.across]
+    layers = lines + bars + _front(base, results.across).encode(x, y) + marks.add_params(*selections)
+    return layers.add_params(cost, shown).properties(width=_WIDTH, height=380, title=title or label)
+
+
+def _front(base: alt.Chart, across: Collection[str]) -> alt.Chart:
+    """Return the front of the points that a chart leaves, one of each setting but for the fields compared across."""
+    import altair as alt
+
+    groups = [field for what, field in ACROSS.items() if what not in across]
     best = [alt.WindowFieldDef(op="max", field="good", **{"as": "best"})]
     by_cost = [alt.SortField("x"), alt.SortField("good", order="descending")]
     front = base.transform_window(best, sort=by_cost, frame=[None, 0], groupby=groups)
-    front = front.transform_filter("datum.good == datum.best")
-    front = front.mark_line(color="black", strokeDash=[6, 4], interpolate="step-after").encode(
-        x, y, detail=[f"{field}:N" for field in groups]
-    )
-    layers = lines + bars + front + marks.add_params(*selections)
-    return layers.add_params(cost, shown).properties(width=_WIDTH, height=380, title=title or label)
+    front = front.transform_filter("datum.good == datum.best").encode(detail=[f"{field}:N" for field in groups])
+    return front.mark_line(color="black", strokeDash=[6, 4], interpolate="step-after")
 
 
 def _learning(results: Results, filtered: str | None) -> alt.Chart:
