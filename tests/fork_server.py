@@ -27,7 +27,7 @@ from tests.forked_ranks import MOST_BYTES
 
 _IMPORTED = (
     *("launcher.cli.run", "launcher.cli.resume", "launcher_lab.cli.curve", "launcher.launch.start"),
-    *("launcher.launch.elastic", "launcher.training.worker", "launcher.config.hydra_source"),
+    *("launcher.launch.elastic", "launcher.training.worker", "launcher.config.hydra_files"),
     *("launcher.data.worker_processes", "launcher.records.learning_curve", "multiprocessing.sharedctypes"),
     *("PIL.JpegImagePlugin", "pytest", "tests.runs", "tests.trainers"),
 )
@@ -123,8 +123,6 @@ def _run_code(code: str, *words: str) -> None:
     sys.argv, sys.path[0] = ["-c", *words], ""
     for name in [name for name in sys.modules if name.partition(".")[0] in ("launcher", "launcher_lab", "tests")]:
         del sys.modules[name]
-    # note: Hydra keeps the first class of a scheme, which is this project's
-    importlib.import_module("hydra._internal.sources_registry").SourcesRegistry.instance().types.pop("train", None)
     sys.modules["__main__"] = ModuleType("__main__")
     exec(code, vars(sys.modules["__main__"]))
 
@@ -133,12 +131,8 @@ def _compose() -> None:
     """Compose a config, whose files, types and keys the forks then know, and forget what a fork's packages may add."""
     from launcher import plugins
     from launcher.config import code, compose, keys
-    from tests import kept_compositions
     from tests.runs import SMALL
 
-    # note: a test of failing calls counts them
-    if "LD_PRELOAD" not in os.environ:
-        kept_compositions.keep()
     compose.compose(SMALL)
     keys.all_keys()
     for known in (plugins.points, plugins.registered, plugins.packages, code.installed):

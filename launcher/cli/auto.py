@@ -14,7 +14,7 @@ import numpy as np
 from launcher import paths, randomness
 from launcher.cli.recipe_choice import Facts, alternatives, choose
 from launcher.config import recipes
-from launcher.config.compose import Composed, Composition, compose, dataset_at, path_of
+from launcher.config.compose import Composed, compose, dataset_at, path_of
 from launcher.config.overrides import parse
 from launcher.config.resolved import with_absolute_paths
 from launcher.config.schema import RunConfig
@@ -84,21 +84,13 @@ class _Choice:
 
 
 def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choice:
-    """Choose for the words of a verb, besides those `typed`.
-
-    Composes the recipe that suits few images, and adds to its config, unless it composes another recipe.
-    """
+    """Choose for the words of a verb, besides those `typed`, by the images of the recipe that suits few."""
     guess, known = _guess(typed)
-    composition = Composition([f"recipe={guess}", *_words(known), *words])
-    first = composition.composed()
+    first = compose([f"recipe={guess}", *_words(known), *words])
     inspection, facts = _look(verb, first, typed)
     name, values = choose(facts)
     values = {**known, **_untyped(values, typed)}
-    if name == guess and values.keys() - known.keys() <= {*_OF_IMAGES} and not recipes.load(guess).lengths:
-        composition.set({key: values[key] for key in values.keys() - known.keys()})
-        composed = composition.composed()
-    else:
-        composed = compose([f"recipe={name}", *_words(values), *words])
+    composed = compose([f"recipe={name}", *_words(values), *words])
     # note: nothing is listed if images are missing or built in
     is_listed = inspection and inspection.splits and _images_of(composed.config) == _images_of(first.config)
     return _Choice(name, values, facts, replace(composed, inspected=inspection if is_listed else None))

@@ -2,6 +2,7 @@
 
 import argparse
 
+from launcher import paths
 from launcher.config.compose import Composition, compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
@@ -47,17 +48,16 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print_composed(words: list[str], *, tree: bool) -> None:
-    """Print Hydra's overrides, then the composed config or the tree of config files."""
-    from launcher.config.hydra_source import composed, print_defaults_tree
+    """Print the composed config, or the tree of config files."""
+    from launcher.config.hydra_files import composed, print_defaults_tree
 
     composition = Composition(words)
     composition.problems.settle()
-    command = composition.command
-    print(one_line(f"# {command.config_name} {' '.join(command.overrides)}"))
-    if tree:
-        print_defaults_tree(command)
-    else:
-        print(as_yaml(composed(command), flow=None), end="")
+    with paths.searching(composition.folders):
+        if tree:
+            print_defaults_tree(composition.primary)
+        else:
+            print(as_yaml(composed(composition.primary), flow=None), end="")
 
 
 def _text(value: object) -> str:

@@ -16,8 +16,8 @@ from launcher.config.fields import expanded
 from launcher.config.groups import files
 from launcher.config.groups import values as group_values
 from launcher.config.keys import takes_target
-from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer, get, leaves, put, resolve, without
-from launcher.config.overrides import SEARCH_PATH, Assignment, parse, quoted, sort_words
+from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer, get, leaves, merged, put, resolve, without
+from launcher.config.overrides import SEARCH_PATH, Assignment, parse, sort_words
 from launcher.config.recipes import Recipe
 from launcher.config.schema import GROUPS, SWITCHED, RunConfig
 from launcher.config.secrets import secret_values
@@ -65,7 +65,7 @@ def _with_installed(config: RunConfig) -> RunConfig:
 
 
 class Composition:
-    """Hydra's `command` for the words of a command line, and the `layers` of values, highest priority first.
+    """Hydra's `primary` config for the words of a command line, and the `layers` of values, highest priority first.
 
     `problems` are the errors of the words, `notes` are for the user, `switched` are the words' keys of algorithms.
     """
@@ -78,7 +78,8 @@ class Composition:
         assignments = parse(words, self.problems)
         self.switched = [one.key for one in assignments if one.key.partition(".")[0] in SWITCHED]
         name = next((one.value for one in reversed(assignments) if one.key == "recipe"), None)
-        with paths.searching(self._folders(assignments)):
+        self.folders = self._folders_of(assignments)
+        with paths.searching(self.folders):
             with self.problems.collected():
                 self.recipe = None if name in (None, recipes.NONE) else recipes.load(str(name))
                 self.code = code.use(_names_of_code(assignments, self.recipe))
@@ -91,7 +92,7 @@ class Composition:
     def composed(self) -> Composed:
         """Return the config; raises as `compose`."""
         problems = self.problems
-        with problems.collected():
+        with paths.searching(self.folders), problems.collected():
             values = resolve(self._values, self.origin, problems)
             problems += secret_values(values, self.origin)
             values, config, origins = self._with_loader(values, validate(values, self.origin))
@@ -126,20 +127,12 @@ class Composition:
         self.notes += [note] if note else []
         return values_with(option), config_with(option), {f"{group}.name": AUTO}
 
-    def set(self, values: Mapping[str, Any]) -> None:
-        """Set values by dotted key as if they were typed, after a config was composed without them."""
-        typed: dict[str, Any] = {}
-        for key, value in values.items():
-            put(typed, key, value)
-            put(self._values, key, value)
-        self.layers.insert(0, Layer(COMMAND_LINE, typed))
-
     @cached_property
     def _values(self) -> dict[str, Any]:
         """Return the composed values with references, and with what the files do not have."""
-        from launcher.config.hydra_source import composed
+        from launcher.config.hydra_files import composed
 
-        values = composed(self.command)
+        values = composed(self.primary)
         for group in GROUPS:
             if TARGET in (own := values.get(group) or {}):
                 values[group] = self._of_target(group, own)
@@ -164,7 +157,7 @@ class Composition:
         is_option = own.origin == f"{group}={option}"
         return kept | {"name": option if is_option else str(values[TARGET]).rpartition(".")[2]}
 
-    def _folders(self, assignments: Sequence[Assignment]) -> list[Path]:
+    def _folders_of(self, assignments: Sequence[Assignment]) -> list[Path]:
         """Return the folders of `--config-dir`."""
         values = [one.value for one in assignments if one.key == SEARCH_PATH]
         names = [str(name) for value in values for name in (value if isinstance(value, list) else [value])]
@@ -174,7 +167,7 @@ class Composition:
         return list(folders.values())
 
     def _compose(self, assignments: Sequence[Assignment], top: Recipe) -> None:
-        from launcher.config.hydra_source import Command
+        from launcher.config.hydra_files import QUIET, Primary
 
         chosen, setting = sort_words(assignments, self.problems)
         typed: dict[str, Any] = {one.key: one.value for one in setting}
@@ -184,21 +177,23 @@ class Composition:
         self._note_replaced(chosen, top)
         # note: a published variant changes values, also those of what a recipe on its recipe turns off
         switched = [Switches(group, [one for one in files if one.kind != recipes.PUBLISHED]) for group in SWITCHED]
+        values: dict[str, Any] = {"recipe": top.name if self.recipe else None} if "recipe" in typed else {}
         for switches in switched:
             switches.apply(assignments, self.problems)
-        values: dict[str, Any] = {}
-        for one in (*setting, *(value for switches in switched for value in switches.values())):
+            setting += switches.values()
+        for one in (one for one in setting if one.key != "recipe"):
             put(values, one.key, one.value)
-        files = [layer.used_with(self.options) for layer in files]
-        self.layers = [Layer(COMMAND_LINE, values, chosen), *files, *_own_options(self.options)]
-        words = [f"{group}={quoted(option)}" for group, option in chosen.items()]
-        words += recipes.words_of(files)
-        words += [word for switches in switched for word in switches.words()]
-        if self.recipe is not None:
-            words.append(f"++recipe={quoted(top.name)}")
-        words += [one.word for one in setting if one.key != "recipe"]
-        by_path = {layer.path: layer.values for layer in files}
-        self.command = Command(top.name, words, paths.search_path(), top.path, by_path)
+        used = [layer.used_with(self.options) for layer in files]
+        self.layers = [Layer(COMMAND_LINE, values, chosen), *used, *_own_options(self.options)]
+        changed = {new.path: new.values for new, old in zip(used, files, strict=True) if new.values != old.values}
+        others = recipes.options_of(files)
+        lists = {one.group: options for one in switched if (options := one.options()) is not None}
+        values = merged(values, {one.group: dict.fromkeys(one.off()) for one in switched})
+        # note: Hydra reads overrides of the defaults list last
+        entries = [{group: options} for group, options in others.items()]
+        entries += [{f"override {group}": option} for group, option in {**chosen, **lists}.items()]
+        values["defaults"] = [top.name, *entries, *QUIET, "_self_"]
+        self.primary = Primary(values, {**self.options, **lists, **others}, top.name, top.path, changed)
 
     def _choose_dataset(self, chosen: dict[str, str], path: Any, top: Recipe) -> None:
         """Choose the option of `dataset` that reads a path, unless one is typed, and note it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 ON, OFF = ON_OFF
 NULL = "null"
 # Keys of a composed config that are not values of the run.
-_NOT_OF_A_RUN = ("about", "hydra")
+_NOT_OF_A_RUN = ("about", "defaults", "hydra")
 # Hydra's key of folders with more recipes and options.
 SEARCH_PATH = "hydra.searchpath"
 
@@ -34,16 +33,10 @@ _KEY = re.compile(r"([A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True)
 class Assignment:
-    """A parsed `key=value`, and the value in Hydra's grammar; `~algorithms.X` is `algorithms.X=off`."""
+    """A parsed `key=value`; `~algorithms.X` is `algorithms.X=off`."""
 
     key: str
     value: Any
-    text: str
-
-    @property
-    def word(self) -> str:
-        """Return the override that sets or adds the key; unknown keys fail after composition."""
-        return f"++{self.key}={self.text}"
 
 
 def parse(words: Sequence[str], problems: Problems, schema: type = RunConfig, prefix: str = "") -> list[Assignment]:
@@ -78,7 +71,7 @@ def _assignment(word: str, schema: type, prefix: str) -> Assignment:
     name, equals, text = word.partition("=")
     key = name.lstrip("+").replace("/", ".")
     if key.startswith("~") and key[1:].partition(".")[0] in SWITCHED:
-        return Assignment(key[1:], OFF, OFF)
+        return Assignment(key[1:], OFF)
     if name.startswith("~"):
         raise UserError(f"{shown(word)}: ~ only turns off an algorithm, such as ~algorithms.mixup")
     if not equals:
@@ -92,13 +85,10 @@ def _assignment(word: str, schema: type, prefix: str) -> Assignment:
     if (key not in GROUPS and not is_text(schema, known)) or (key in GROUPS and text.startswith(("{", "["))):
         return _by_grammar(key, text)
     if lists_text(schema, known) and (items := _items(text)) is not None:
-        return Assignment(key, items, f"[{','.join(map(quoted, items))}]")
+        return Assignment(key, items)
     if not text:
         raise UserError(Problem("is empty; set a value, or omit the key", key, text, COMMAND_LINE))
-    if text == NULL:
-        return Assignment(key, None, NULL)
-    value = _literal(text)
-    return Assignment(key, value, quoted(value))
+    return Assignment(key, None if text == NULL else _literal(text))
 
 
 def _literal(text: str) -> str:
@@ -116,13 +106,13 @@ def _items(text: str) -> list[str] | None:
 def _by_grammar(key: str, text: str) -> Assignment:
     override = read_override(f"key={text}")
     if override is None:
-        return Assignment(key, text, quoted(text))
+        return Assignment(key, text)
     if override.is_sweep_override():
         message = "takes one value; write a list as [a,b], or use `train curve` to run several values"
         if override.is_interval_sweep():
             message = f"is an interval; type train curve {shlex.quote(f'{key}={text}')} trials=8"
         raise UserError(Problem(message, key, text, COMMAND_LINE))
-    return Assignment(key, override.value(), text)
+    return Assignment(key, override.value())
 
 
 def unquoted(text: str) -> str | None:
@@ -196,17 +186,9 @@ def _several(group: str, listed: Sequence[Any]) -> tuple[str, list[Assignment]]:
             message = f"{name} cannot be combined; type {group}={name}, or a list of {others} and those of files"
             raise UserError(Problem(message, group, shown_list, COMMAND_LINE))
         changed = {key: value for key, value in options_own.items() if key in usual and value != usual[key]}
-        added += [_of_value(f"{group}.{key}", value) for key, value in changed.items() if key != "name"]
-        added += [_of_value(f"{group}.{name}", own)] if own else []
+        added += [Assignment(f"{group}.{key}", value) for key, value in changed.items() if key != "name"]
+        added += [Assignment(f"{group}.{name}", own)] if own else []
     return combining, added
-
-
-def _of_value(key: str, value: Any) -> Assignment:
-    """Return the assignment of a plain value."""
-    if isinstance(value, Mapping):
-        inner = ",".join(f"{name}:{_of_value(name, one).text}" for name, one in value.items())
-        return Assignment(key, value, f"{{{inner}}}")
-    return Assignment(key, value, quoted(value) if isinstance(value, str) else json.dumps(value))
 
 
 def _no_option(group: str, value: Any) -> str | None:

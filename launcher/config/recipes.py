@@ -17,7 +17,6 @@ from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive, expanded
 from launcher.config.keys import line_instead
 from launcher.config.layers import COMMAND_LINE, DEFAULTS, Layer
-from launcher.config.overrides import quoted
 from launcher.config.similar import nearest
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
@@ -148,12 +147,15 @@ def load(name: str) -> Recipe:
     return _load(_find(name, COMMAND_LINE))
 
 
-def words_of(layers: Sequence[Layer]) -> list[str]:
-    """Return Hydra's words for the files of a recipe's lengths and published variants."""
-    lengths, published = ([one.path for one in reversed(layers) if one.kind == kind] for kind in (LENGTHS, PUBLISHED))
-    words = [f"+{LENGTHS}/{file.parent.name}={quoted(file.stem)}" for file in lengths]
-    names = ",".join(quoted(file.stem) for file in published)
-    return [*words, f"+{PUBLISHED}=[{names}]"] if published else words
+def options_of(layers: Sequence[Layer]) -> dict[str, Any]:
+    """Return the options by group that are the files of a recipe's lengths and published variants."""
+    options: dict[str, Any] = {}
+    for kind in (LENGTHS, PUBLISHED):
+        for file in (layer.path for layer in reversed(layers) if layer.kind == kind):
+            options.setdefault(file.parent.name if kind == PUBLISHED else f"{LENGTHS}/{file.parent.name}", []).append(
+                file.stem
+            )
+    return options
 
 
 def names() -> list[str]:

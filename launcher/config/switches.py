@@ -27,7 +27,7 @@ class Switches:
 
     def __init__(self, group: str, layers: Sequence[Layer]):
         self.active: dict[str, str] = {}
-        self._group, self._files = group, files(group)
+        self.group, self._files = group, files(group)
         self._inline: set[str] = set()
         self._of_recipe: list[str] = []
         self._stated: set[str] = set()
@@ -43,7 +43,7 @@ class Switches:
 
     def apply(self, assignments: Sequence[Assignment], problems: Problems) -> None:
         """Apply assignments in order; add a problem for each unknown one or invalid value."""
-        own = [one for one in assignments if one.key.partition(".")[0] == self._group]
+        own = [one for one in assignments if one.key.partition(".")[0] == self.group]
         for _, name, *rest in (one.key.split(".") for one in own if "." in one.key):
             self._inline |= {name} if rest == [TARGET] else set()
         for assignment in own:
@@ -54,13 +54,15 @@ class Switches:
         """Return the assignments of values of active ones."""
         return [one for one in self._values if self._algorithm(one.key.split(".")[1]) in self.active]
 
-    def words(self) -> list[str]:
-        """Return Hydra's overrides: the list of options if the recipe's lacks some, nulls to turn off, and values."""
+    def options(self) -> list[str] | None:
+        """Return the options that have files; None if they are among those of the recipe, whose list remains."""
         options = [option for option in self.active.values() if option in self._files]
-        choice = [] if {*options} <= {*self._of_recipe} else [f"{self._group}=[{','.join(options)}]"]
+        return None if {*options} <= {*self._of_recipe} else options
+
+    def off(self) -> list[str]:
+        """Return those that a file has, and that are off."""
         stated = self._stated | {self._algorithm(option) for option in self._of_recipe}
-        off = [f"++{self._group}.{name}=null" for name in sorted(stated - self.active.keys())]
-        return [*choice, *off, *(one.word for one in self.values())]
+        return sorted(stated - self.active.keys())
 
     def _follow(self, one: Assignment) -> None:
         """Apply a list of options, a switch of one, or one of its values."""
@@ -83,21 +85,19 @@ class Switches:
 
     def _check(self, options: Sequence[str], value: Any) -> None:
         """Raise a UserError with each option that does not exist."""
-        what, known = self._group.removesuffix("s"), {*self._files, *self._inline}
+        what, known = self.group.removesuffix("s"), {*self._files, *self._inline}
         if unknown := [option for option in options if option not in known]:
-            meant = {one: synonyms("keys").get(one, one).removeprefix(f"{self._group}.") for one in unknown}
+            meant = {one: synonyms("keys").get(one, one).removeprefix(f"{self.group}.") for one in unknown}
             instead = {one: line_instead(one, value) or self._instead(word, known) for one, word in meant.items()}
             texts = {one: f"no such {what}; {line}" for one, line in instead.items()}
-            raise UserError(
-                *(Problem(text, f"{self._group}.{one}", value, COMMAND_LINE) for one, text in texts.items())
-            )
+            raise UserError(*(Problem(text, f"{self.group}.{one}", value, COMMAND_LINE) for one, text in texts.items()))
 
     def _instead(self, word: str, known: Collection[str]) -> str:
         """Return what to type for a word that is no option."""
-        if self._group == "metrics" and word in metrics_of_tasks():
+        if self.group == "metrics" and word in metrics_of_tasks():
             _, tasks = metrics_of_tasks()[word]
             return f"task={tasks[0]} has it without; set metric={word} to choose the best checkpoint by it"
-        return did_you_mean(word, known) if known else f"set {self._group}.{word}.{TARGET} to a class or function"
+        return did_you_mean(word, known) if known else f"set {self.group}.{word}.{TARGET} to a class or function"
 
     def _choose(self, options: Sequence[str]) -> None:
         """Turn on exactly these options."""
@@ -115,7 +115,7 @@ class Switches:
         """Return the algorithm of an option: the package of its `# @package` line, or its file name."""
         path = self._files.get(option)
         at = package(path) if path is not None else None
-        return (at or option).removeprefix(f"{self._group}.")
+        return (at or option).removeprefix(f"{self.group}.")
 
 
 def _listed(one: Assignment) -> list[str]:

@@ -32,20 +32,6 @@ def count_listings() -> None:
     find.open_source = open_source
 
 
-def count_compositions() -> None:
-    """Append each composition of a config to the same file."""
-    from launcher.config import hydra_source
-
-    made = hydra_source.compose
-
-    def compose(*arguments, **keywords):
-        with Path(os.environ["LISTINGS"]).open("a") as file:
-            print("composed", file=file)
-        return made(*arguments, **keywords)
-
-    hydra_source.compose, hydra_source._KEPT = compose, {}
-
-
 @pytest.fixture
 def counted(tmp_path: Path) -> Train:
     rows = ["image,label,split"]
@@ -84,17 +70,14 @@ def test_images_are_listed_once_for_two_ranks_and_for_a_resume(counted: Train, p
 
 @pytest.mark.parametrize("path", ["images", "images.csv"])
 @pytest.mark.parametrize("verb", ["plan", "run"])
-def test_a_chosen_recipe_is_composed_once_and_its_images_are_listed_once(
-    counted: Train, verb: str, path: str, tmp_path: Path
-) -> None:
-    counted.before = (*counted.before, count_compositions)
+def test_the_images_that_choose_a_recipe_are_listed_once(counted: Train, verb: str, path: str, tmp_path: Path) -> None:
     words = ["recipe=auto", f"dataset.path={path}", "epochs=1", "launch=cpu", "model=resnet18", "dataloader.workers=0"]
     shown = counted(verb, *words).stderr
     assert (
         "auto: recipe=small dataset=image_folder batch_size=8 dataset.native_size=32: 24 training images of 2 classes"
         in shown
     )
-    assert sorted(listings(tmp_path)) == ["composed", "launcher train", "launcher val"]
+    assert sorted(listings(tmp_path)) == ["launcher train", "launcher val"]
 
 
 def count_texts() -> None:
