@@ -5,7 +5,7 @@ from launcher.cli.auto import with_recipe
 from launcher.cli.words import read
 from launcher.config.compose import compose
 from launcher.submit.job import PREFIX
-from launcher_lab.cli.curve import MOST_RUNS, expand
+from launcher_lab.cli.grid import MOST_RUNS, expand
 from launcher_lab.cli.trials import points, without_trials
 from launcher_lab.study.ablation import alternatives, grid
 

@@ -29,7 +29,7 @@ _READ = 0.5
 _GEOMETRY = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
 
 
-class Form(NamedTuple):
+class TensorForm(NamedTuple):
     """The properties of a tensor without its values."""
 
     size: tuple[int, ...]
@@ -44,7 +44,7 @@ class Shape(Tensor):
     home: int
 
     @staticmethod
-    def __new__(cls, form: Form, home: int) -> Shape:
+    def __new__(cls, form: TensorForm, home: int) -> Shape:
         shape: Shape = Tensor._make_wrapper_subclass(
             cls, form.size, strides=form.stride, storage_offset=form.offset, dtype=form.dtype
         )
@@ -69,7 +69,7 @@ def storage_of(tensor: Tensor) -> int:
 class _Result(NamedTuple):
     """A tensor that a call returns; `of` is the index of the input tensor with the same storage, if any."""
 
-    form: Form
+    form: TensorForm
     of: int | None
 
 
@@ -132,8 +132,8 @@ def _key(value: Any, tensors: list[Tensor]) -> Any:
     return None if isinstance(value, torch.Generator) else (type(value), value)
 
 
-def _form(tensor: Tensor) -> Form:
-    return Form(tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
+def _form(tensor: Tensor) -> TensorForm:
+    return TensorForm(tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
 
 
 def _derived(func: Any, args: Any, kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ README = "README.md"
 _ONNX = "onnx"
 
 
-class Published(NamedTuple):
+class ModelFiles(NamedTuple):
     """What a folder has to publish: its files with their bytes, by name, and whether timm loads it."""
 
     files: dict[str, int]
@@ -33,7 +33,7 @@ def write_files(
     best: bool,
     onnx: bool,
     report: Callable[[int, int], None],
-) -> Published:
+) -> ModelFiles:
     """Write the files of a run's newest or best checkpoint into a new folder.
 
     place: hub:NAME/MODEL. report: as in `export_run`.
@@ -56,7 +56,7 @@ def write_files(
     parts = [body, *_pictures(images), *([described["note"]] if described["note"] else [])]
     text = as_text(metadata, "\n".join(parts).rstrip("\n") + "\n")
     (output / README).write_text(with_digest(text), encoding="utf-8")
-    return Published(sizes(output), has_timm)
+    return ModelFiles(sizes(output), has_timm)
 
 
 def _pictures(images: dict[str, Path]) -> Sequence[str]:

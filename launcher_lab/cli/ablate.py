@@ -18,12 +18,13 @@ from launcher.errors import Problem, UserError
 from launcher.records.run import read_run
 from launcher.records.run_folder import run_folders
 from launcher.records.scales import scale_of
-from launcher_lab.cli.curve import as_started, check_all, expand, on_a_recipe
-from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
-from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
+from launcher_lab.cli.grid import add_options, as_started, expand, on_a_recipe, train
+from launcher_lab.cli.grid_job import take_job_words
+from launcher_lab.cli.training import Cell
+from launcher_lab.cli.trials import without_trials
 from launcher_lab.study import ablation
-from launcher_lab.study.ablation import Effect, Row, Tradeoff, Variant, alternatives, variant_result
-from launcher_lab.study.speedup import Estimate
+from launcher_lab.study.ablation import Effect, GridRow, Tradeoff, Variant, alternatives, variant_result
+from launcher_lab.study.speedup import Interval
 
 EXAMPLES = [
     "train ablate recipe=hot dataset.path=/data/imagenet",
@@ -41,18 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     more = "add a row: all algorithms and this one, or this key=value; several values make several rows"
     parser.add_argument("--with", dest="more", action="append", default=[], metavar="WORDS", help=more)
     parser.add_argument("--run", action="store_true", help="first train the missing runs, like `train curve`")
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=f"with --run: {PARALLEL}")
+    add_options(parser, "with --run: ")
     parser.add_argument("--grid", action="store_true", help="print only the grid and its runs; measure nothing")
     parser.add_argument(
         "--seconds", type=seconds, default=1.0, metavar="S", help="seconds per kind of step (default: 1)"
     )
-    instead = parser.add_mutually_exclusive_group()
-    instead.add_argument("--slurm", action="store_true", help=f"with --run: {SLURM}")
-    instead.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def main(arguments: argparse.Namespace) -> int:
     job_words = take_job_words(arguments)
+    words, _ = without_trials(arguments.overrides)
+    # note: an interval is refused with both words
+    arguments.overrides = words if any("interval(" in word for word in words) else arguments.overrides
     _check_several(arguments.overrides)
     arguments.overrides = on_a_recipe("ablate", arguments)
     composed = expand(arguments.overrides)[0].composed
@@ -61,12 +62,14 @@ def main(arguments: argparse.Namespace) -> int:
     ordered = _distinct([cell for row in cells.values() for cell in row])
     if arguments.slurm and not arguments.run:
         raise UserError("--slurm submits the missing runs; add --run")
+    if arguments.slurm and arguments.json:
+        raise UserError("--slurm prints no result yet; omit --json")
     if arguments.parallel != 1 and not arguments.run:
         raise UserError(Problem("needs --run, which trains the missing runs", "--parallel", arguments.parallel))
-    if arguments.slurm:
-        return _submit(ordered, arguments, job_words)
-    if arguments.run and (code := _train_missing(ordered, arguments.parallel, is_json=arguments.json)) != 0:
-        return code
+    if arguments.run:
+        code = _train_missing(ordered, arguments, job_words)
+        if code != 0 or arguments.slurm:
+            return code
     rows = _rows(cells, must_exist=not arguments.grid)
     effect_list, tradeoff_list = ablation.effects(rows), ablation.tradeoffs(rows)
     parts = {} if arguments.grid else _parts(composed, arguments.seconds)
@@ -114,24 +117,17 @@ def _by_seed(cells: Sequence[Cell]) -> list[Cell]:
     return sorted(cells, key=lambda cell: seeds.index(cell.composed.config.seed))
 
 
-def _submit(cells: Sequence[Cell], arguments: argparse.Namespace, job_words: Sequence[str]) -> int:
-    """Submit the unfinished runs, and this command after them."""
-    ordered = _by_seed(cells)
+def _train_missing(cells: Sequence[Cell], arguments: argparse.Namespace, job_words: Sequence[str]) -> int:
+    """Train or submit the unfinished runs, the first seed of every row first; return the exit code."""
     flags = [f"--with={words}" for words in arguments.more] + [f"--seconds={arguments.seconds}"]
     command = ["ablate", "--run", *(["--grid"] if arguments.grid else []), *flags, *arguments.overrides]
-    return submit_array(ordered, check_all(ordered, here=False), [command], job_words, {})
+    outcomes: dict[Path, str] = {}
+    with only_json(arguments.json):
+        code = train(_by_seed(cells), arguments, [command], job_words, outcomes)
+    return code or int("failed" in outcomes.values())
 
 
-def _train_missing(cells: Sequence[Cell], parallel: int, *, is_json: bool) -> int:
-    """Train the unfinished runs, so many at once, the first seed of every row first; return the exit code."""
-    ordered = _by_seed(cells)
-    training = Training(ordered, parts(parallel, cells[0].composed.config.launch.device))
-    check_all(ordered, here=True, gpus=training.machine[0].count)
-    with only_json(is_json):
-        return training.run() or int("failed" in training.outcomes.values())
-
-
-def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[Row]:
+def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[GridRow]:
     """Return each variant at each length, with its finished runs below `runs`.
 
     Raises UserError if a run cannot start; `must_exist`: its images must be on this machine.
@@ -141,13 +137,13 @@ def _rows(cells: Mapping[Variant, Sequence[Cell]], *, must_exist: bool) -> list[
     runs_of = Path(next(iter(lengths.values())).composed.config.runs)
     summaries = [read_run(path) for path in sorted(folder.path for folder in run_folders(runs_of))]
     if not summaries:
-        return [Row(variant, epochs, None) for variant, epochs in lengths]
+        return [GridRow(variant, epochs, None) for variant, epochs in lengths]
     prepared = {one: as_started(cell, here=True, must_exist=must_exist) for one, cell in lengths.items()}
     first = next(iter(prepared.values()))
     identity = identity_if_present(first.plan.config, first.skipped, first.images)
     configs = {one: run.plan.config for one, run in prepared.items()}
     runs = ablation.comparable([*configs.values()], summaries, identity)
-    return [Row(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in configs.items()]
+    return [GridRow(variant, epochs, ablation.curve_of(config, runs)) for (variant, epochs), config in configs.items()]
 
 
 def _parts(composed: Composed, each: float) -> dict[str, float]:
@@ -164,7 +160,7 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
 
 
 def _as_json(
-    rows: Sequence[Row],
+    rows: Sequence[GridRow],
     commands: Mapping[Variant, list[str]],
     effect_list: Sequence[Effect],
     tradeoff_list: Sequence[Tradeoff],
@@ -187,7 +183,7 @@ def _as_json(
     }
 
 
-def _grid(rows: Sequence[Row], commands: Mapping[Variant, list[str]], title: str) -> Table:
+def _grid(rows: Sequence[GridRow], commands: Mapping[Variant, list[str]], title: str) -> Table:
     cells = table("variant", "epochs", "runs", title, "minutes", "command")
     for row in rows:
         result = variant_result(row.result) if row.result else None
@@ -216,7 +212,7 @@ def _tradeoffs(tradeoff_list: Sequence[Tradeoff], gained: str) -> Table:
     return cells
 
 
-def _number(value: Estimate | None, form: str) -> str:
+def _number(value: Interval | None, form: str) -> str:
     """Format a value, with its 95 % interval and its corrected p-value if it has them."""
     if value is None:
         return ""

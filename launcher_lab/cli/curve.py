@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
-from launcher.cli.auto import with_recipe
-from launcher.config.compose import compose
-from launcher.config.layers import COMMAND_LINE, leaves
-from launcher.config.recipes import AUTO
-from launcher.config.resolved import as_mapping, changed, is_free, read
-from launcher.config.schema import RunConfig
 from launcher.console import console, only_json, print_json, verbatim
-from launcher.data.identity import COUNTS, identity_if_present
-from launcher.data.jpeg import with_decoder
-from launcher.data.unreadable import read_skipped
-from launcher.errors import Problem, Problems, UserError
-from launcher.launch.devices import planned
-from launcher.launch.prepare_run import Prepared, prepare_run
-from launcher.plan.epochs import dilated_epochs
-from launcher.records.run import data_path, read_run
-from launcher.records.run_folder import RunFolder
-from launcher.submit.job import gpus_of_node
-from launcher_lab.cli.grid_job import SLURM, submit_array, take_job_words
-from launcher_lab.cli.training import PARALLEL, Cell, Training, parts
-from launcher_lab.cli.trials import TRIALS, Point, points, ranked, result, show_results, without_trials
-from launcher_lab.study.ablation import alternatives
+from launcher_lab.cli.grid import ALL_FOLDS, MOST_RUNS, add_options, expand, on_a_recipe, train
+from launcher_lab.cli.grid_job import take_job_words
+from launcher_lab.cli.training import Cell
+from launcher_lab.cli.trials import TRIALS, points, ranked, result, show_results, without_trials
 
 EXAMPLES = [
     "train curve recipe=baseline,mild,medium epochs=18,36,72 seed=0,1,2 dataset.path=/data/imagenet",
@@ -42,18 +22,10 @@ EXAMPLES = [
     "train curve 'optimizer.lr=tag(log,interval(0.5,4))' trials=8 recipe=mild dataset.path=/data/imagenet",
     "train curve --slurm recipe=mild,hot epochs=36,72 seed=0,1 dataset.path=/data/imagenet submit.time=08:00:00",
 ]
-# All runs are composed and checked before the first one starts.
-MOST_RUNS = 1000
-_ALL_FOLDS = "dataset.fold=all"
-_NO_POINT: Point = {}
-# Keys that a start finds out, unless they are set.
-_FOUND = (*COUNTS, "model.weights_sha256")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--slurm", action="store_true", help=SLURM)
-    parser.add_argument("--parallel", type=int, default=1, metavar="N", help=PARALLEL)
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_options(parser)
     values = "values of the runs, several separated by commas; epochs dilate the recipe's schedule unless "
     values += "schedule.dilate is set; finished runs are skipped, interrupted runs resume; trials=8 takes as many "
     values += "values of key=interval(0.1,1), and prints the best first"
@@ -66,24 +38,18 @@ def main(arguments: argparse.Namespace) -> int:
     drawn = points(arguments.overrides, trials, MOST_RUNS)
     arguments.overrides = on_a_recipe("curve", arguments, drawn[0])
     cells = expand(arguments.overrides, points=drawn)
-    machine = parts(arguments.parallel, cells[0].composed.config.launch.device)
-    prepared = check_all(cells, here=not arguments.slurm, gpus=machine[0].count)
     outcomes: dict[Path, str] = {}
+    number = [] if trials is None else [f"{TRIALS}={trials}"]
+    commands = (["curve", *arguments.overrides, *number], ["compare", cells[0].composed.config.runs])
     with only_json(arguments.json):
-        code: int | None
-        if arguments.slurm:
-            number = [] if trials is None else [f"{TRIALS}={trials}"]
-            commands = (["curve", *arguments.overrides, *number], ["compare", cells[0].composed.config.runs])
-            code = submit_array(cells, prepared, commands, job_words, outcomes)
-        else:
-            code = Training(cells, machine, outcomes).run()
+        code = train(cells, arguments, commands, job_words, outcomes)
         if code is None:
             out = console()
             counts = Counter(outcomes.values())
             out.print(", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
             if trials is not None and not arguments.slurm:
                 show_results(cells, [*drawn[0]])
-            if _ALL_FOLDS in arguments.overrides and not counts["failed"]:
+            if ALL_FOLDS in arguments.overrides and not counts["failed"]:
                 _print_out_of_fold(cells)
             out.print(verbatim(f"to compare the runs: train compare {quote(str(cells[0].composed.config.runs))}"))
             code = 1 if counts["failed"] else 0
@@ -102,20 +68,6 @@ def main(arguments: argparse.Namespace) -> int:
     return code
 
 
-def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = _NO_POINT) -> list[str]:
-    """Return the words of a grid with the recipe that is chosen if they have none.
-
-    Of several values the first counts, of intervals those of `point`.
-
-    Raises UserError as `with_recipe`.
-    """
-    words = arguments.overrides
-    first = [point.get(word.partition("=")[0]) or (alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
-    explicit, composed = with_recipe("submit" if arguments.slurm else verb, first)
-    rest = [word for word in words if word.lstrip("+") != f"recipe={AUTO}"]
-    return [*explicit[: len(explicit) - len(rest)], *rest] if composed else words
-
-
 def _print_out_of_fold(cells: Sequence[Cell]) -> None:
     """Write the predictions out of fold of each set of runs that differ in their fold alone."""
     # note: imports torch, so only after all runs
@@ -127,128 +79,3 @@ def _print_out_of_fold(cells: Sequence[Cell]) -> None:
     out = console()
     for folders in sets.values():
         out.print(verbatim(f"{write_out_of_fold(folders)}"))
-
-
-def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> list[Prepared]:
-    """Prepare every run before the first one starts; the data must exist only if it starts `here`, on so many GPUs.
-
-    Raises UserError with each distinct error of the runs, once.
-    """
-    prepared, problems = [], Problems()
-    for cell in cells:
-        with problems.collected():
-            run = as_started(cell, here=here, must_exist=here, gpus=gpus)
-            check_existing(cell.folder, run.plan.config, here=here)
-            if here:
-                run.plan.config.logger.check()
-            prepared.append(run)
-    problems.settle()
-    return prepared
-
-
-def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = None) -> Prepared:
-    """Prepare a run as its start does, so that its config equals the one in its folder.
-
-    It has `gpus` of this machine, or all if None. Not `here`, on a node of a cluster, `auto` stays. Without
-    `must_exist` images, and weights of libraries, may be missing.
-
-    Raises UserError if a value cannot work.
-    """
-    config = cell.composed.config
-    devices = planned(config.launch, gpus if here else gpus_of_node(config))
-    run = prepare_run(cell.composed, devices=devices, must_exist=must_exist, with_weights=True)
-    if here and not must_exist:
-        run = replace(run, plan=replace(run.plan, config=with_decoder(run.plan.config)))
-    return run
-
-
-def expand(words: Sequence[str], name: str | None = None, points: Sequence[Point] = (_NO_POINT,)) -> list[Cell]:
-    """Return the runs of all combinations of values, as in `recipe=mild,hot epochs=8,16 seed=0,1`; seeds vary slowest.
-
-    Keys with intervals have the values of each of the `points`.
-
-    Lengths dilate the recipe's schedule (MosaicML methodology), unless the words set `schedule.dilate`. The names of
-    the folders contain `name`.
-
-    Raises UserError with each distinct error of the combinations, once.
-    """
-    words = _with_folds(words)
-    # note: `compose` checks the words with one value
-    choices = {
-        key: alternatives(word, MOST_RUNS + 1) or [word]
-        for word in words
-        if (key := word.partition("=")[0]) not in points[0]
-    }
-    if math.prod(map(len, choices.values())) * len(points) > MOST_RUNS:
-        most = max(choices, key=lambda key: len(choices[key]))
-        value = next(word for word in words if word.startswith(f"{most}=")).partition("=")[2]
-        raise UserError(Problem(f"makes more than {MOST_RUNS:,} runs; list fewer values", most, value, COMMAND_LINE))
-    if "run_name" in choices:
-        value = choices["run_name"][0].partition("=")[2]
-        message = "cannot be set for a grid; set the parent folder with runs=FOLDER"
-        raise UserError(Problem(message, "run_name", value))
-    several = [*points[0], *(key for key, values in choices.items() if len(values) > 1)]
-    # note: every length gets a first result before any gets a second
-    order = sorted(choices, key=lambda key: key != "seed")
-    cells, problems = [], Problems()
-    for values, point in itertools.product(itertools.product(*(choices[key] for key in order)), points):
-        chosen = dict(zip(order, values, strict=True))
-        with problems.collected():
-            cells.append(_cell({**{key: chosen[key] for key in choices}, **point}, several, name))
-    problems.settle()
-    return cells
-
-
-def _with_folds(words: Sequence[str]) -> list[str]:
-    """Return the words with all folds in place of `dataset.fold=all`.
-
-    Raises UserError if no word sets their number.
-    """
-    if _ALL_FOLDS not in words:
-        return [*words]
-    folds = [value for key, _, value in (word.partition("=") for word in words) if key == "dataset.folds"]
-    if not folds or not folds[-1].isdecimal():
-        raise UserError(Problem("needs their number; add dataset.folds=5", "dataset.fold", "all", COMMAND_LINE))
-    every = ",".join(map(str, range(1, int(folds[-1]) + 1)))
-    return [f"dataset.fold={every}" if word == _ALL_FOLDS else word for word in words]
-
-
-def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
-    """Check that an existing folder is a run of this config, on the current images.
-
-    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value.
-
-    Raises UserError if the folder has another run, or no run.
-    """
-    if not folder.exists():
-        return
-    own, run = dict(leaves(as_mapping(config))), read_run(folder)
-    unknown = [key for key, value in own.items() if (value is None and key in _FOUND) or (value == AUTO and not here)]
-    differ = [key for key in changed(read(RunFolder(folder).config), config) if not is_free(key) and key not in unknown]
-    if differ:
-        raise UserError(
-            f"{folder} is a run with other values of {', '.join(differ)}; set another folder with runs=FOLDER"
-        )
-    identity = None
-    if run.identities:
-        identity = identity_if_present(config, read_skipped(RunFolder(folder).skipped, config.dataset))
-    if identity not in (None, run.identity) or not (run.identities or data_path(run.values) == data_path(own)):
-        where = data_path(run.values) or "built-in images"
-        raise UserError(f"{folder} is a run on other images ({where}); set another folder with runs=FOLDER")
-
-
-def _cell(chosen: dict[str, str], several: Sequence[str], name: str | None) -> Cell:
-    words = list(chosen.values())
-    composed = compose(words)
-    if "epochs" in chosen and "schedule.dilate" not in chosen:
-        del chosen["epochs"]
-        own = compose(list(chosen.values())).config.epochs
-        words = [*chosen.values(), f"schedule.dilate={composed.config.epochs / own!r}"]
-        composed = compose(words)
-    config = composed.config
-    epochs = dilated_epochs(config.epochs, config.schedule.dilate)
-    other = [key for key in several if key not in ("recipe", "seed", "epochs", "schedule.dilate")]
-    first = [config.recipe or config.model.architecture, config.dataset.name, *([name] if name else [])]
-    parts = [*first, *(chosen[key] for key in other), f"{epochs}ep", f"seed{config.seed}"]
-    folder = "-".join(re.sub(r"[^\w.=+]+", "_", part) for part in parts)
-    return Cell((*words, f"run_name={folder}"), composed, Path(config.runs) / folder)

@@ -23,7 +23,6 @@ from launcher.rank.main import die_with
 from launcher.records.run import State, read_run
 from launcher.stopping import StopRequest, stop_signals
 
-PARALLEL = "runs to train at once, each on an equal part of the GPUs, or of the cores without GPUs (default: 1)"
 _INTERVAL = 0.05  # seconds
 _LAST_LINES = 20
 
@@ -50,7 +49,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Part:
+class MachinePart:
     """A part of this machine: the names of its GPUs in CUDA_VISIBLE_DEVICES, and its cores; None: the whole machine."""
 
     gpus: tuple[str, ...] | None = None
@@ -72,13 +71,13 @@ class Part:
             os.sched_setaffinity(0, self.cores)
 
 
-def parts(count: int, device: str) -> list[Part]:
+def parts(count: int, device: str) -> list[MachinePart]:
     """Divide this machine into equal parts, by its GPUs unless the device is the CPU, else by its cores.
 
     Raises UserError if that is not possible.
     """
     if count == 1:
-        return [Part()]
+        return [MachinePart()]
     names = [] if device == "cpu" else _gpus()
     most = len(names) or usable_cores()
     fit = [str(one) for one in range(1, most + 1) if not len(names) % one]
@@ -91,7 +90,7 @@ def parts(count: int, device: str) -> list[Part]:
         # note: neighbours share links and memory
         return of[len(of) * number // count : len(of) * (number + 1) // count]
 
-    return [Part(tuple(nth(one, names)) or None, frozenset(nth(one, cores)) or None) for one in range(count)]
+    return [MachinePart(tuple(nth(one, names)) or None, frozenset(nth(one, cores)) or None) for one in range(count)]
 
 
 def _gpus() -> list[str]:
@@ -106,7 +105,7 @@ class _Started:
     """A run that trains, and where."""
 
     cell: Cell
-    part: Part
+    part: MachinePart
     process: subprocess.Popen[bytes]
     errors: IO[bytes] | None
 
@@ -116,7 +115,7 @@ class Training:
     """Train runs, in order, on parts of the machine; `outcomes` are those of their folders."""
 
     cells: Sequence[Cell]
-    machine: Sequence[Part] = (Part(),)
+    machine: Sequence[MachinePart] = (MachinePart(),)
     outcomes: dict[Path, str] = field(default_factory=dict)
 
     def run(self) -> int | None:
@@ -177,7 +176,7 @@ class Training:
         return code
 
 
-def _started(cell: Cell, part: Part, words: Sequence[str], *, is_alone: bool) -> _Started:
+def _started(cell: Cell, part: MachinePart, words: Sequence[str], *, is_alone: bool) -> _Started:
     """Start a run in a process of its own; one that is not alone prints nothing, as its logs have it."""
     parent = os.getpid()
 

@@ -17,7 +17,7 @@ from launcher.errors import Problem, UserError
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.run import RunSummary
 from launcher.results.curves import Curve, CurvePoint, build_curves, changed_with_length
-from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected, estimate
+from launcher_lab.study.speedup import Interval, at_equal_cost, at_equal_quality, corrected, estimate
 
 # Keys that may differ between runs of one variant, besides those that may change on resume.
 _IGNORED = (
@@ -47,7 +47,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Row:
+class GridRow:
     """A variant at one length: the curve of its finished runs and the point of this length, or None without runs."""
 
     variant: Variant
@@ -74,7 +74,7 @@ class Effect:
     algorithm: str
     kind: str
     epochs: int
-    top1: Estimate
+    top1: Interval
     time: float
 
 
@@ -88,8 +88,8 @@ class Tradeoff:
     algorithm: str
     base: str  # the curve to compare with: all or none
     epochs: int  # of the variant
-    speedup: Estimate | None
-    gain: Estimate | None
+    speedup: Interval | None
+    gain: Interval | None
     why_no_speedup: str
     why_no_gain: str
     at_least: float | None = None
@@ -176,7 +176,7 @@ def variant_result(result: CurveAndPoint) -> VariantResult:
     return VariantResult(len(point.top1), curve.metric.sign * point.quality, point.cost("time") or 0.0)
 
 
-def effects(rows: Sequence[Row]) -> list[Effect]:
+def effects(rows: Sequence[GridRow]) -> list[Effect]:
     """Return the effect of each algorithm at each length that has runs of both variants; p-values are corrected."""
     listed = []
     for row, (_, point), base in _beside_base(rows):
@@ -196,7 +196,7 @@ def effects(rows: Sequence[Row]) -> list[Effect]:
     return [replace(one, top1=test) for one, test in zip(listed, tests, strict=True) if test is not None]
 
 
-def tradeoffs(rows: Sequence[Row]) -> list[Tradeoff]:
+def tradeoffs(rows: Sequence[GridRow]) -> list[Tradeoff]:
     """Return the tradeoff of each measured algorithm: the variant's point against the curve of all or none.
 
     P-values are corrected.
@@ -225,7 +225,7 @@ def limits(parts: Mapping[str, float]) -> list[tuple[str, float, float]]:
     return [(name, share, 1 / (1 - share)) for name, share in sorted(shares.items(), key=lambda item: -item[1])]
 
 
-def _beside_base(rows: Sequence[Row]) -> Iterator[tuple[Row, CurveAndPoint, Curve]]:
+def _beside_base(rows: Sequence[GridRow]) -> Iterator[tuple[GridRow, CurveAndPoint, Curve]]:
     """Yield each measured row of an algorithm, its result, and the curve to compare with."""
     curves = {row.variant.name: row.result[0] for row in rows if row.result}
     for row in rows:
@@ -245,7 +245,7 @@ def _of_adding(one: Tradeoff) -> Tradeoff:
     return replace(one, speedup=speedup, gain=gain, at_least=None, at_most=one.at_least and 1 / one.at_least)
 
 
-def _inverted(value: Estimate | None, invert: Callable[[float], float]) -> Estimate | None:
+def _inverted(value: Interval | None, invert: Callable[[float], float]) -> Interval | None:
     """Invert a value and its interval, whose ends swap."""
     if value is None:
         return None

@@ -23,7 +23,7 @@ FEWEST_RUNS = 3
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Interval:
     """A value with its confidence interval and p-value; an end outside the measured range is None.
 
     `runs` are the fewest runs of a point in use, `p_corrected` is corrected for all comparisons of a table
@@ -64,7 +64,7 @@ class Comparison:
     baseline: str
     at: float  # the quality, or the cost in its unit
     unit: str  # of qualities
-    value: Estimate | None = None
+    value: Interval | None = None
     baseline_cost: float | None = None
     cost: float | None = None
     baseline_quality: float | None = None
@@ -128,7 +128,7 @@ def at_equal_cost(curve: Curve, baseline: Curve, axis: Cost, cost: float | Curve
     return replace(blank, value=value, baseline_quality=baseline_quality, quality=quality)
 
 
-def estimate(value: float, used: Sequence[Term], axis: Cost) -> Estimate:
+def estimate(value: float, used: Sequence[Term], axis: Cost) -> Interval:
     """Return the confidence interval of a value, and its two-sided p-value against 0.
 
     The value is linearised in the means of the points in use. Its interval is Student's t with the degrees of freedom
@@ -137,20 +137,20 @@ def estimate(value: float, used: Sequence[Term], axis: Cost) -> Estimate:
     used = [term for term in used if term[1:] != (0.0, 0.0)]
     runs = min(len(point.top1) for point, *_ in used)
     if runs < FEWEST_RUNS:
-        return Estimate(value, runs, note=f"an interval needs at least {FEWEST_RUNS} runs per point")
+        return Interval(value, runs, note=f"an interval needs at least {FEWEST_RUNS} runs per point")
     variances = np.array([_changes(*term, axis).var(ddof=1) / len(term[0].top1) for term in used])
     free = np.array([len(point.top1) - 1 for point, *_ in used])
     if not variances.any():
-        return Estimate(value, runs, note="no interval: the runs of each point are equal")
+        return Interval(value, runs, note="no interval: the runs of each point are equal")
     from scipy.special import stdtr, stdtrit  # note: a slow import
 
     error, degrees = math.sqrt(variances.sum()), variances.sum() ** 2 / (variances**2 / free).sum()
     margin = error * float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
     p = float(2 * stdtr(degrees, -abs(value) / error))
-    return Estimate(value, runs, value - margin, value + margin, p)
+    return Interval(value, runs, value - margin, value + margin, p)
 
 
-def corrected(values: Sequence[Estimate | None]) -> list[Estimate | None]:
+def corrected(values: Sequence[Interval | None]) -> list[Interval | None]:
     """Return the estimates of a table with p-values corrected for their number (Holm 1979)."""
     tested = sorted((one.p, number) for number, one in enumerate(values) if one is not None and one.p is not None)
     corrections, largest = dict[int, float](), 0.0
@@ -166,7 +166,7 @@ def _changes(point: CurvePoint, of_cost: float, of_quality: float, axis: Cost) -
     return changes
 
 
-def _as_ratio(log_ratio: Estimate, measured: Sequence[tuple[float, list[CurvePoint], int]], axis: Cost) -> Estimate:
+def _as_ratio(log_ratio: Interval, measured: Sequence[tuple[float, list[CurvePoint], int]], axis: Cost) -> Interval:
     """Return the ratio of a logarithm; an end is None where a curve would have to leave its measured costs.
 
     measured: the cost of each curve, its points, and 1 if a larger cost makes the ratio smaller, else -1.

@@ -17,7 +17,7 @@ from launcher.errors import Problems, UserError
 from launcher.submit.job import PREFIX, read_values
 from launcher.submit.sky import Sky
 from launcher.submit.slurm import Slurm
-from launcher_lab.cli.curve import expand
+from launcher_lab.cli.grid import expand
 
 NAMES = [
     *("日本", "é", "two words", "it's", 'the "best"', "(new)", "a&b", "a#b", "[x", "[x]", "{x}", "a;b", "wow!", "a=b"),

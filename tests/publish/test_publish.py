@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file
 from torchvision.models import resnet18
 
-from launcher.publish.files import Published, write_files
+from launcher.publish.files import ModelFiles, write_files
 from launcher.records.run_folder import RunFolder
 from tests.commands import output_of, refused
 from tests.images import write_images
@@ -139,7 +139,7 @@ def test_images_and_an_onnx_file_on_request_are_published_too(folder: Path, hub:
     assert "| top-1 |" in text
 
 
-def published(run: RunFolder, output: Path) -> Published:
+def published(run: RunFolder, output: Path) -> ModelFiles:
     return write_files(run, output, "hub:me/out", best=False, onnx=False, report=lambda *_: None)
 
 

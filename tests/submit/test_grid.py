@@ -14,7 +14,7 @@ from launcher.cli import main as cli
 from launcher.config.resolved import as_mapping
 from launcher.records.metrics import EndRecord, EvalRecord, StartRecord
 from launcher.records.sinks import MetricsWriter
-from launcher_lab.cli.curve import expand
+from launcher_lab.cli.grid import expand
 from tests.commands import refused
 
 from .conftest import options

@@ -17,7 +17,7 @@ from launcher.launch import devices
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import create, note_dataset
 from launcher_lab.cli import training
-from launcher_lab.cli.curve import check_all, check_existing, expand
+from launcher_lab.cli.grid import check_all, check_existing, expand
 from tests.commands import execute, refused
 from tests.grids import train_by
 from tests.images import write_images
@@ -221,7 +221,7 @@ def allowed_cores() -> str:
 def test_a_part_restricts_the_process_to_its_cores() -> None:
     core = int(re.match(r"\d+", allowed_cores())[0])  # type: ignore[index]
     if (child := os.fork()) == 0:
-        training.Part(cores=frozenset([core])).enter()
+        training.MachinePart(cores=frozenset([core])).enter()
         os._exit(allowed_cores() != str(core))
     assert os.waitpid(child, 0)[1] == 0
 
@@ -231,7 +231,7 @@ def test_a_run_sees_the_gpus_of_its_part_alone(monkeypatch: pytest.MonkeyPatch) 
     fake = SimpleNamespace(Popen=lambda command, **values: seen.update(values), DEVNULL=-3)
     monkeypatch.setattr(training, "subprocess", fake)
     cell = expand(["recipe=mild", *SHAPES])[0]
-    training._started(cell, training.Part(("3", "GPU-1a")), ["run"], is_alone=False)
+    training._started(cell, training.MachinePart(("3", "GPU-1a")), ["run"], is_alone=False)
     assert seen["env"]["CUDA_VISIBLE_DEVICES"] == "3,GPU-1a"
-    training._started(cell, training.Part(), ["run"], is_alone=True)
+    training._started(cell, training.MachinePart(), ["run"], is_alone=True)
     assert seen["env"] == dict(os.environ)

@@ -9,9 +9,10 @@ from scipy.stats.qmc import Halton, discrepancy
 
 from launcher.cli import main as cli
 from launcher.config.compose import compose
-from launcher.records.metrics import EvalRecord
+from launcher.config.resolved import write
+from launcher.records.metrics import EvalRecord, Record, StartRecord
 from launcher.records.run_folder import RunFolder
-from launcher_lab.cli.curve import MOST_RUNS, expand
+from launcher_lab.cli.grid import MOST_RUNS, expand
 from launcher_lab.cli.training import Cell
 from launcher_lab.cli.trials import points, ranked
 from tests.commands import refused
@@ -58,7 +59,10 @@ def test_each_point_has_all_choices_and_seeds() -> None:
     assert [value[3] for value in values] == [0] * 6 + [1] * 6
 
 
-@pytest.mark.parametrize("verb", [[], ["plan"], ["estimate"], ["submit", "--slurm"], ["ablate"], ["ablate", "--with"]])
+@pytest.mark.parametrize(
+    "verb",
+    [[], ["plan"], ["estimate"], ["submit", "--slurm"], ["ablate"], ["ablate", "--with"], ["ablate", "trials=8"]],
+)
 def test_an_interval_elsewhere_is_one_line_that_names_what_to_type(verb: list[str]) -> None:
     line = refused(*verb, LR, *SHAPES)
     assert line.count("error:") == 1
@@ -98,7 +102,9 @@ def test_results_are_ordered_by_quality_or_by_time_to_target(tmp_path: Path) -> 
     for cell, evaluations in zip(plain, ([(10.0, 0.5), (20.0, 0.9)], [(10.0, 0.6), (20.0, 0.7)]), strict=False):
         folder = RunFolder(cell.folder)
         folder.path.mkdir()
-        rows = [
+        write(cell.composed.config, folder.config)
+        rows: list[Record] = [StartRecord(0, 0.0, 1, 2, 2, "cpu", "float32", "top1", "higher")]
+        rows += [
             EvalRecord(step, 0.0, step, {"top1": top1, "top5": 1.0}, 1.0, 10, 1.0, seconds)
             for step, (seconds, top1) in enumerate(evaluations, 1)
         ]

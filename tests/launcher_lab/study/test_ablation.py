@@ -12,7 +12,7 @@ from launcher.records.run import read_run
 from launcher.records.run_folder import RunFolder, note_dataset
 from launcher.results.curves import Curve, CurvePoint
 from launcher_lab.study.ablation import (
-    Row,
+    GridRow,
     Variant,
     VariantResult,
     comparable,
@@ -74,9 +74,9 @@ def test_effects_of_runs_that_end_early_are_those_at_their_length() -> None:
     for name, epochs, top1 in (("all", 3.0, 70.0), ("without ema", 2.0, 40.0), ("only ema", 4.0, 75.0)):
         point = CurvePoint(5, (top1,), {"time": (epochs,), "epochs": (epochs,)})
         own = Curve(name, "mild", SETTING, (point,))
-        listed.append(Row(Variant(name, name.partition(" ")[2] or None, ()), 5, (own, point)))
+        listed.append(GridRow(Variant(name, name.partition(" ")[2] or None, ()), 5, (own, point)))
         if name == "all":
-            listed.append(Row(Variant("none", None, ()), 5, (own, point)))
+            listed.append(GridRow(Variant("none", None, ()), 5, (own, point)))
     measured = [(effect.epochs, effect.top1.value, effect.time) for effect in effects(listed)]
     assert measured == [(5, 30.0, pytest.approx(0.5)), (5, 5.0, pytest.approx(1 / 3))]
 
@@ -132,13 +132,13 @@ def test_runs_on_another_machine_or_other_images_are_excluded(
     assert comparable(configs, [], None) == []
 
 
-def rows(**measured: tuple[tuple[Values, Values], ...]) -> list[Row]:
+def rows(**measured: tuple[tuple[Values, Values], ...]) -> list[GridRow]:
     """Return rows of the (minutes, top-1) of variants by name; a variant without points was not measured."""
     listed = []
     for name, points in measured.items():
         variant, own = Variant(name, name.partition(" ")[2] or None, ()), curve(f"the runs of {name}", *points)
-        listed += [Row(variant, epochs, (own, point)) for epochs, point in enumerate(own.points, 1)]
-        listed += [Row(variant, 1, None)] * (not points)
+        listed += [GridRow(variant, epochs, (own, point)) for epochs, point in enumerate(own.points, 1)]
+        listed += [GridRow(variant, 1, None)] * (not points)
     return listed
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from launcher_lab.study.speedup import Estimate, at_equal_cost, at_equal_quality, corrected
+from launcher_lab.study.speedup import Interval, at_equal_cost, at_equal_quality, corrected
 from tests.curves import curve
 
 pytestmark = pytest.mark.slow
@@ -117,8 +117,8 @@ def test_against_a_point_of_the_baseline_its_quality_is_uncertain_too() -> None:
 
 def test_p_values_are_corrected_by_holms_method() -> None:
     """The example of R's p.adjust(c(0.01, 0.04, 0.03, 0.005), "holm")."""
-    values = [Estimate(1.0, 3, p=p) for p in (0.01, 0.04, 0.03, 0.005)]
-    without = Estimate(1.0, 1)
+    values = [Interval(1.0, 3, p=p) for p in (0.01, 0.04, 0.03, 0.005)]
+    without = Interval(1.0, 1)
     changed = corrected([values[0], None, *values[1:], without])
     assert changed[1] is None
     assert changed[-1] == without
