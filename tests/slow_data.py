@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from launcher.data.sources.pieces import Piece
+from launcher.data.index import Piece
 
 
 def shorter_intervals() -> None:

@@ -22,11 +22,11 @@ from launcher.config.yaml_file import read_mapping
 from launcher.console import console, progress_bars
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images
 from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import Devices, planned
 from launcher.launch.prepare_run import planned_here
@@ -197,13 +197,13 @@ def _look(
     return data, replace(facts, size=_median_size(data.splits[0], config) if data.splits and scales else None)
 
 
-def _median_size(images: Split, config: RunConfig) -> int | None:
+def _median_size(images: Images, config: RunConfig) -> int | None:
     """Return the median shorter edge of some images in pixels, drawn by the seed; None for images of a bucket."""
     if is_remote(str(config.dataset.path)):
         return None
     count = read_mapping(paths.CONF / "auto.yaml")["sampled"]
     edges = []
-    for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images.files))[:count].tolist():
+    for number in randomness.generator(config.seed, recipes.AUTO).permutation(len(images))[:count].tolist():
         with suppress(UnreadableImage):
             edges.append(min(PixelType.of(config.dataset).edges(read(images.piece(number)))))
     return int(np.median(edges)) if edges else None

@@ -88,7 +88,7 @@ class TaskConfig(Complete, Declaration, ABC):
 
     @abstractmethod
     def records(self, folder: Any, decoder: Any) -> Any:
-        """Return the `data.records.Records` of a `data.split.Split`, which have what the task `needs`."""
+        """Return the `data.records.Records` of the `data.index.Images` of a split, which have what the task `needs`."""
 
     def set_metrics(self, own: Mapping[str, OwnMetric], primary: str | None) -> None:
         """Add the user's metrics to those of the task, and put the primary one first.

@@ -8,9 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
-from launcher.data.sources.pieces import Piece
+from launcher.data.index import Images, Piece
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads, quiet
 
 # Limits of a quick search: images, pairs of equal names where there are more images, and bytes.
@@ -37,13 +36,13 @@ class _File(NamedTuple):
     place: tuple[int, int] | tuple[str, int]
 
 
-def duplicate_notes(splits: Sequence[Split], report: Report = quiet, *, quick: bool = False) -> list[str]:
+def duplicate_notes(splits: Sequence[Images], report: Report = quiet, *, quick: bool = False) -> list[str]:
     """Return notes on images of equal bytes: training images in other splits, copies in a split, and other labels.
 
     splits: the training images first; all have the same classes.
     quick: read few bytes and, of many images, compare only those with equal names; the counts are lower bounds then.
     """
-    if quick and any(split.stored is not None and split.stored.is_fetched for split in splits):
+    if quick and any(split.are_copied or split.are_in_bucket for split in splits):
         return []
     images = [
         _Image(split.split, split.labels[number].tobytes(), split.piece(number))
@@ -58,21 +57,21 @@ def duplicate_notes(splits: Sequence[Split], report: Report = quiet, *, quick: b
     digests = _each(lambda file: _digest(pieces[file]), _flat(candidates), report, "comparing contents")
     same = _alike((image for image in images if image in files), lambda image: digests.get(files[image], files[image]))
     compared = len(images) - sum(map(len, alike)) + sum(map(len, candidates))
-    total = sum(len(split.files) for split in splits)
+    total = sum(len(split) for split in splits)
     notes = _notes(same, splits, "at least " if compared < total else "")
     partly = f"looked for duplicates among {compared:,} of {count_of(total, 'image')}; train doctor compares all"
     return [*notes, partly] if compared < total else notes
 
 
-def _listed(splits: Sequence[Split], quick: bool) -> Iterator[tuple[Split, int]]:
+def _listed(splits: Sequence[Images], quick: bool) -> Iterator[tuple[Images, int]]:
     names: set[str] | None = None
-    if quick and sum(len(split.files) for split in splits) > _MOST_IMAGES:
+    if quick and sum(len(split) for split in splits) > _MOST_IMAGES:
         names = set()
         for other in splits[1:]:
-            common = sorted({*splits[0].files}.intersection(other.files))
+            common = sorted({*splits[0].names}.intersection(other.names))
             names.update(common[:: -(-len(common) // _MOST_NAMES) or 1])
     for split in splits:
-        for number, file in enumerate(split.files):
+        for number, file in enumerate(split.names):
             if names is None or file in names:
                 yield split, number
 
@@ -126,13 +125,13 @@ def _digest(piece: Piece, start: int = 0) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Split], at_least: str) -> list[str]:
+def _notes(groups: Sequence[Sequence[_Image]], splits: Sequence[Images], at_least: str) -> list[str]:
     """Return a note per kind; the training images come first in each group."""
     notes = []
     for split in splits[1:]:
         shared = [(image, group[0]) for group in groups for image in group if image.split == split.split]
         shared = [(image, other) for image, other in shared if other.split == "train"]
-        of_all = f"of {count_of(len(split.files), f'{_TITLES[split.split]} image')}"
+        of_all = f"of {count_of(len(split), f'{_TITLES[split.split]} image')}"
         are = "is a training image too" if len(shared) == 1 else "are training images too"
         notes += _line(shared, at_least, f"{len(shared):,} {of_all} {are}, so accuracy is too high")
     for split in splits:

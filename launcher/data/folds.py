@@ -9,11 +9,12 @@ import numpy as np
 
 from launcher import randomness
 from launcher.config.schema import Dataset
-from launcher.data.split import Split, sides
+from launcher.data.index import Images
+from launcher.data.split import sides
 from launcher.errors import Problem, UserError
 
 
-def held_out_fold(whole: Split, dataset: Dataset, seed: int, *, by_class: bool) -> tuple[Split, Split]:
+def held_out_fold(whole: Images, dataset: Dataset, seed: int, *, by_class: bool) -> tuple[Images, Images]:
     """Split off `dataset.fold` of the `dataset.folds` for validation.
 
     A fold has an equal part of each class, of all images without `by_class`. With `dataset.groups` the images of a
@@ -22,9 +23,9 @@ def held_out_fold(whole: Split, dataset: Dataset, seed: int, *, by_class: bool) 
     Raises UserError if there is no such group, or the fold or what remains has no image.
     """
     assert dataset.folds is not None
-    labels = np.asarray(whole.labels) if by_class else np.zeros(len(whole.files), np.int64)
+    labels = np.asarray(whole.labels) if by_class else np.zeros(len(whole), np.int64)
     if dataset.groups is None:
-        folds = _by_class(labels, _chances(whole.files, seed), dataset.folds)
+        folds = _by_class(labels, _chances(whole.names, seed), dataset.folds)
     else:
         folds = _by_group(labels, _groups(whole, dataset.groups), seed, dataset.folds)
     in_val = folds == (dataset.fold or 0) - 1
@@ -78,16 +79,16 @@ def _by_group(labels: np.ndarray, groups: Sequence[str], seed: int, folds: int) 
     return of_group[of_image]
 
 
-def _groups(whole: Split, groups: int | str) -> Sequence[str]:
+def _groups(whole: Images, groups: int | str) -> Sequence[str]:
     """Return the group of each image: its value in a column of the table, or its folder at a level below the class."""
     if isinstance(groups, str):
         if whole.groups is None:
             message = "only tables (.csv .tsv .jsonl) have columns; set a level of folders, such as dataset.groups=1"
             raise UserError(Problem(message, "dataset.groups", groups))
         return whole.groups
-    folders = [os.fsdecode(file).split("/")[1:-1] for file in whole.files]
+    folders = [os.fsdecode(file).split("/")[1:-1] for file in whole.names]
     if lacking := [number for number, parts in enumerate(folders) if len(parts) < groups]:
         message = f"{whole.root} has images without such a folder below their class, such as "
-        message += f"{whole.files[lacking[0]]}; move them, set another level, or a column of a table"
+        message += f"{whole.names[lacking[0]]}; move them, set another level, or a column of a table"
         raise UserError(Problem(message, "dataset.groups", groups))
     return [parts[groups - 1] for parts in folders]

@@ -2,24 +2,24 @@
 
 import hashlib
 import itertools
-import os
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.data.builtin import drawn_as
+from launcher.data.index import Images
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.sources.find import find_skipped, splits
-from launcher.data.split import Split, sizes
+from launcher.data.split import sizes
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
 
 
-def identity(config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Split] = ()) -> str:
+def identity(config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Images] = ()) -> str:
     """Return a hash of a data set, equal for equal images on any machine, in any folder, and for FFCV files of them.
 
     Covers only the images that a run reads, without those `skipped`; None searches for unreadable ones. images: those
@@ -30,7 +30,7 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
     return loader_of(config).identity(config, skipped, images)
 
 
-def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
     """Return the identity of images that are read where they are; raises as `identity`."""
     dataset = config.dataset
     if dataset.is_built_in and dataset.path is None:
@@ -47,7 +47,7 @@ def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequen
 
 
 def identity_if_present(
-    config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Split] = ()
+    config: RunConfig, skipped: Collection[str] | None = None, images: Sequence[Images] = ()
 ) -> str | None:
     """Return `identity`, or None if the data set is not on this machine or not set; does not draw the built-in one."""
     path = config.dataset.path
@@ -67,12 +67,12 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
     return digest.hexdigest()
 
 
-def listed(images: Split) -> list[tuple[str, int | None]]:
+def listed(images: Images) -> list[tuple[str, int | None]]:
     """Return CLASS/NAME and bytes of each image; names in Unicode's composed form, as macOS's may not be."""
-    return [(composed(os.fsdecode(file)), size) for file, size in zip(images.files, sizes(images), strict=True)]
+    return [(composed(file), size) for file, size in zip(images.names, sizes(images), strict=True)]
 
 
-def divided(splits: Iterable[Split], how: str) -> str:
+def divided(splits: Iterable[Images], how: str) -> str:
     """Return the fingerprint of both splits: that of all files, and `how` they are divided.
 
     It is independent of seed and fold, so runs with several of them have the same data set.

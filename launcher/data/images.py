@@ -15,12 +15,12 @@ from launcher.config.schema import RunConfig
 from launcher.data.batch import Loaded, Moment
 from launcher.data.crops import Box, Crops, Resize, centre_cut, cut, resize_by_torch, resize_of
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Piece
 from launcher.data.jpeg import decode_part, decoder_of, fewest_eighths, plain_frame
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.pixel_types import RGB, PixelType
 from launcher.data.records import Decoder, Record, Records, Sample
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Piece
 from launcher.errors import UserError
 from launcher.plugins import Complete
 

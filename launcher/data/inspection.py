@@ -14,6 +14,7 @@ from launcher.data.classes import are_places, check_labels, class_counts, moved,
 from launcher.data.decode import lacking
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.duplicates import duplicate_notes
+from launcher.data.index import Images
 from launcher.data.listing import is_file, is_folder
 from launcher.data.loaders.base import loader_of
 from launcher.data.masks.pairs import check_reads_masks, check_without_masks
@@ -22,10 +23,9 @@ from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.path_tables import tables_in
-from launcher.data.sources.pieces import Listed
 from launcher.data.sources.shards import archives_in
 from launcher.data.sources.source import Files, lacks_package
-from launcher.data.split import Split, missing_files, part, without
+from launcher.data.split import missing_files, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -45,7 +45,7 @@ class Inspection:
     notes: list[str]
     skipped: dict[str, str] = field(default_factory=dict)
     classes: list[str] | None = None
-    splits: Sequence[Split] = ()
+    splits: Sequence[Images] = ()
     seen: bool = True
 
     def of(self, config: RunConfig) -> Self:
@@ -95,7 +95,7 @@ def inspect_data(
     return inspection
 
 
-def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Split, list[str]]:
+def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = quiet) -> tuple[Images, list[str]]:
     """Return the images of `dataset.test_path`, and notes.
 
     Raises UserError if they are missing, or have no class of the run.
@@ -111,7 +111,7 @@ def held_out(config: RunConfig, classes: Sequence[str] | None, report: Report = 
 
 def match_images(
     path: str, config: RunConfig, classes: Sequence[str], report: Report = quiet
-) -> tuple[Split, list[str], dict[str, str]]:
+) -> tuple[Images, list[str], dict[str, str]]:
     """Label other images by a run's classes or numbers, matched by name; `dataset.skip_bad` applies here too.
 
     Folders named by numbers alone, as ImageNet-v2's, are the run's classes by zero-based position if all of these have
@@ -138,8 +138,8 @@ def match_images(
             raise UserError(Problem(message, "dataset.path", path))
         return matched, notes, bad
     by_class, others = config.task.labelled == "class", np.flatnonzero(places < 0).tolist()
-    matched = part(matched, matched.labels >= 0) if by_class else matched
-    if len(others) == len(names) or not matched.files:
+    matched = matched.part(matched.labels >= 0) if by_class else matched
+    if len(others) == len(names) or not matched.names:
         message = f"contains no class of the run; its classes are {first_few(names)}"
         message += f", the run's {first_few(classes)}; set other images"
         raise UserError(Problem(message, "dataset.path", path))
@@ -169,7 +169,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     _check_files(config, (train, val))
     skipped_files = _skip_notes(bad, (train, val))
     for split in (train, val):
-        if not split.files:
+        if not split.names:
             message = "; ".join([f"has no {split.split} image that can be read", *skipped_files])
             raise problem(dataset.path, f"{message}; repair some, or set other images")
     try:
@@ -181,20 +181,20 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     if is_in_class_folders(dataset.path):
         notes += _layout(Path(dataset.path), dataset, train, val)
     notes += skipped_files
-    counts = len(train.classes), len(train.files), len(val.files)
+    counts = len(train.classes), len(train), len(val)
     inspection = counted(config, dataset.path, counts, notes)
     return replace(inspection, skipped=bad, classes=train.classes, splits=(train, val))
 
 
-def _check_files(config: RunConfig, splits: Sequence[Split]) -> None:
+def _check_files(config: RunConfig, splits: Sequence[Images]) -> None:
     """Check that the files of a table exist, and that packages can decode all images; `skip_bad` skips the others.
 
     Raises UserError with their number and the first ones.
     """
     if config.dataset.skip_bad:
         return
-    total = sum(len(split.files) for split in splits)
-    listed = [split for split in splits if isinstance(split.stored, Listed)]
+    total = sum(len(split) for split in splits)
+    listed = [split for split in splits if split.paths is not None]
     if missing := [file for split in listed for file in missing_files(split)]:
         message = (
             f"{len(missing):,} of the {count_of(total, 'image')} that it lists do not exist: {first_few(missing, 10)}; "
@@ -202,7 +202,7 @@ def _check_files(config: RunConfig, splits: Sequence[Split]) -> None:
         remedy = "restore them, remove their rows, or set dataset.skip_bad=true"
         raise problem(listed[0].root, f"{message}{remedy}")
     for suffixes, package in lacking().items():
-        if files := [file for split in splits for file in split.files if file.lower().endswith(suffixes)]:
+        if files := [file for split in splits for file in split.names if file.lower().endswith(suffixes)]:
             message = f"{len(files):,} of the {count_of(total, 'image')}, such as {files[0]}, need {package}; "
             raise problem(splits[0].root, f"{message}install it, convert them, or set dataset.skip_bad=true")
 
@@ -242,7 +242,7 @@ def check_counts(plan: Plan, classes: int, samples: int, where: Path | str) -> N
         raise UserError(*problems)
 
 
-def _layout(path: Path, dataset: Dataset, train: Split, val: Split) -> list[str]:
+def _layout(path: Path, dataset: Dataset, train: Images, val: Images) -> list[str]:
     """Return notes on the folders that are read if a user may expect others."""
     used = "" if dataset.is_divided else Path(val.root).name
     notes = [f"no {path / 'val'}: validating on the images of {val.root}"] if used not in ("", "val") else []
@@ -254,14 +254,14 @@ def _layout(path: Path, dataset: Dataset, train: Split, val: Split) -> list[str]
         notes.append(f"ignoring {first_few([str(path / one) for one in others])}, which lie beside the splits")
     if beside := [*archives_in(Files(str(path)), str(path))[0], *tables_in(str(path))]:
         notes.append(f"ignoring {first_few(beside)}, since class folders lie beside")
-    deep = [f"{split.place}{file}" for split in (train, val) for file in split.files if file.count("/") > 1]
+    deep = [f"{split.place}{file}" for split in (train, val) for file in split.names if file.count("/") > 1]
     if deep and dataset.class_level == "first":
         below = f"{count_of(len(deep), 'image')} in folders below their class folder, such as {deep[0]}"
         notes.append(f"{below}; dataset.class_level=last, or path, makes classes of these folders")
     return notes
 
 
-def _skip_notes(bad: dict[str, str], splits: Sequence[Split]) -> list[str]:
+def _skip_notes(bad: dict[str, str], splits: Sequence[Images]) -> list[str]:
     """Return notes on what is not read; with reasons for images that `dataset.skip_bad` has found unreadable."""
     shown = first_few([f"{file} ({reason})" for file, reason in bad.items()])
     found = f"dataset.skip_bad=true: skipping {count_of(len(bad), 'image')} that cannot be decoded: {shown}"

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from launcher.data.batch import START, Loaded, Moment, Overlap
 from launcher.data.images import ChangeImage, Reader
-from launcher.data.index import read_index
+from launcher.data.index import Images, read_index
 from launcher.data.loaders.base import Opening, loader_of
 from launcher.data.sampling import ChangeOrder, Request, Shard, eval_indices, train_requests
-from launcher.data.split import Split
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
@@ -74,7 +73,7 @@ class Loaders:
 
     train: TrainLoader
     evaluate: EvaluationLoader
-    test: Split | None = None
+    test: Images | None = None
 
     def facts(self) -> dict[str, list[str] | None]:
         """Return what a checkpoint stores about the data: the class names, if available."""
@@ -111,10 +110,10 @@ def build_loaders(
     return Loaders(TrainLoader(plan, train, shard, change_order), _evaluation(plan, shard, val), listed.get("test"))
 
 
-def build_evaluation(plan: Plan, images: Split | Reader, ranks: Ranks) -> EvaluationLoader:
+def build_evaluation(plan: Plan, images: Images | Reader, ranks: Ranks) -> EvaluationLoader:
     """Build the loader of a rank's part of other images or records, prepared as the run's validation images."""
     shard = _shard(plan, ranks)
-    if isinstance(images, Split):
+    if isinstance(images, Images):
         task = plan.config.task
         images = WorkerProcesses(task.records(images, task.evaluation_decoder(plan.config)), shard)
     return _evaluation(plan, shard, images)

@@ -14,10 +14,9 @@ import numpy as np
 from launcher.cache import cached
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import OtherType, PixelType
-from launcher.data.sources.pieces import Piece, Remote
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
@@ -60,14 +59,14 @@ def normalization_problems(dataset: Dataset) -> Iterator[Problem]:
             yield Problem(f"{message}, {computed}", key, values)
 
 
-def check_types(config: RunConfig, splits: Sequence[Split]) -> None:
+def check_types(config: RunConfig, splits: Sequence[Images]) -> None:
     """Check the channels of the first image of each split, unless all are converted to 8-bit RGB.
 
     Raises UserError if it has others.
     """
     pixel_type = PixelType.of(config.dataset)
     for split in () if pixel_type.is_rgb else splits:
-        if not len(split.files):
+        if not len(split):
             continue
         try:
             pixel_type.read(read(split.piece(0)), upright=False)
@@ -79,7 +78,7 @@ def check_types(config: RunConfig, splits: Sequence[Split]) -> None:
             continue
 
 
-def with_normalization(config: RunConfig, splits: Sequence[Split], report: Report) -> RunConfig:
+def with_normalization(config: RunConfig, splits: Sequence[Images], report: Report) -> RunConfig:
     """Return the config with mean and deviation of the images of the first split, training, where it has none.
 
     Raises UserError if an image cannot be read, or no images are listed.
@@ -98,9 +97,9 @@ def with_normalization(config: RunConfig, splits: Sequence[Split], report: Repor
     return replace(config, dataset=replace(dataset, mean=mean, std=std))
 
 
-def _moments(dataset: Dataset, train: Split, report: Report) -> Moments:
+def _moments(dataset: Dataset, train: Images, report: Report) -> Moments:
     """Return those of all pixels, once for equal files on this machine."""
-    pieces = [train.piece(number) for number in range(len(train.files))]
+    pieces = train.pieces()
 
     def compute() -> Moments:
         work = partial(_sums, pixel_type=PixelType.of(dataset))
@@ -112,7 +111,7 @@ def _moments(dataset: Dataset, train: Split, report: Report) -> Moments:
             report("computing mean and deviation", len(sums), len(pieces))
         return _of_sums(sums, pieces, dataset)
 
-    if isinstance(train.stored, Remote):
+    if train.are_in_bucket:
         return compute()
     files = {piece.file: os.stat(piece.file) for piece in pieces if "://" not in piece.file}  # noqa: PTH116
     stamps = [[name, one.st_size, one.st_mtime_ns] for name, one in files.items()]

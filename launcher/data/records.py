@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -12,11 +11,10 @@ from torch.utils.data import Dataset, get_worker_info
 
 from launcher.data.batch import Moment
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images, Piece
 from launcher.data.sampling import Request
-from launcher.data.sources.pieces import Paths, Piece, Remote
 from launcher.data.sources.reading import read, read_all
 from launcher.data.sources.source import RETRY, Files
-from launcher.data.split import Split
 from launcher.data.workers import Reading
 from launcher.disk import DiskError
 from launcher.errors import UserError
@@ -57,19 +55,22 @@ def unreadable(piece: Piece, reason: UnreadableImage) -> UserError:
 class Records(Dataset[Sample]):
     """Samples of a split of a `Request`; a sample index modulo the number of files is its file."""
 
-    def __init__(self, folder: Split, decoder: Decoder):
-        # note: worker processes get an array of bytes, or map it, instead of a list of texts
-        files = folder.files if isinstance(folder.files, Paths) else Paths(folder.files)
-        self.folder, self.labels, self.decoder = replace(folder, files=files), folder.labels, decoder
+    def __init__(self, folder: Images, decoder: Decoder):
+        self.folder, self.decoder = folder, decoder
         self.reading = Reading(1)
         self._fetched: dict[int, bytes | UnreadableImage] = {}
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The label of each record."""
+        return self.folder.labels
 
     def __getitems__(self, requests: Sequence[Request]) -> list[Sample] | UserError | DiskError:
         """Return the samples of the only request, or the error, to which DataLoader adds a traceback."""
         (request,) = requests
         indices = request.indices.tolist()
         try:
-            if isinstance(self.folder.stored, Remote):
+            if self.folder.are_in_bucket:
                 self._fetch([index % len(self.labels) for index in indices])
             draws = self.decoder.draws(request.moment, request.indices)
             return [self.sample(index, request.view, own) for index, own in zip(indices, draws, strict=True)]

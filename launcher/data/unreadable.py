@@ -9,10 +9,9 @@ from typing import NamedTuple
 from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import PixelType
-from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_workers
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
@@ -29,13 +28,13 @@ class Fault(NamedTuple):
     reason: str
 
 
-def faults(splits: Sequence[Split], pixel_type: PixelType, report: Report) -> list[Fault]:
+def faults(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> list[Fault]:
     """Return the images that cannot be decoded; uses all cores.
 
     Raises UserError if a worker process was killed.
     """
-    names = [f"{split.place}{file}" for split in splits for file in split.files]
-    pieces = [split.piece(number) for split in splits for number in range(len(split.files))]
+    names = [f"{split.place}{file}" for split in splits for file in split.names]
+    pieces = [piece for split in splits for piece in split.pieces()]
     # note: starting processes takes longer than reading a few files
     few = len(names) <= _IMAGES_A_TASK
     work = partial(_reasons, pixel_type=pixel_type)
@@ -49,7 +48,7 @@ def faults(splits: Sequence[Split], pixel_type: PixelType, report: Report) -> li
     return bad
 
 
-def unreadable(splits: Sequence[Split], pixel_type: PixelType, report: Report) -> dict[str, str]:
+def unreadable(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> dict[str, str]:
     """Return the names of `faults`, with reasons."""
     return {fault.name: fault.reason for fault in faults(splits, pixel_type, report)}
 

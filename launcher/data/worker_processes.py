@@ -19,9 +19,9 @@ from torch.utils.data import DataLoader, get_worker_info
 from launcher.accelerator import has_streams
 from launcher.data.batch import Loaded
 from launcher.data.images import ImageReader, Pixels
+from launcher.data.index import Piece
 from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
-from launcher.data.sources.pieces import Packed, Piece
 from launcher.data.sources.reading import read
 from launcher.data.workers import Reading, clean_processes, follow_parent
 from launcher.disk import DiskError
@@ -41,9 +41,9 @@ class WorkerProcesses(ImageReader):
         """buffer: the images that are shuffled of archives which are read through copies."""
         self.labels, self.classes, self.place = images.labels, images.folder.classes, images.folder.place
         self._images = images
-        stored = images.folder.stored
-        if isinstance(stored, Packed) and stored.is_fetched:
-            self.archives = stored.places[:, 0], buffer
+        if images.folder.are_copied:
+            assert images.folder.places is not None
+            self.archives = images.folder.places[:, 0], buffer
         images.reading = Reading(max(1, shard.workers))
         self._requests = _Requests()
         self._loader: DataLoader[Any] = DataLoader(

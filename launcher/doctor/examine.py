@@ -11,13 +11,12 @@ import PIL
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
+from launcher.data.index import Images, Piece
 from launcher.data.inspection import inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import evaluation_images, splits
-from launcher.data.sources.pieces import Piece
-from launcher.data.split import Split
 from launcher.data.unreadable import faults
 from launcher.data.workers import Report, quiet
 from launcher.doctor import machine
@@ -99,7 +98,7 @@ def examine_data(config: RunConfig, report: Report = quiet) -> Iterator[Finding]
         yield from _examine_images(config, "test images", [test], report)
 
 
-def _examine_looks(splits: Sequence[Split], report: Report) -> Iterator[Finding]:
+def _examine_looks(splits: Sequence[Images], report: Report) -> Iterator[Finding]:
     alike = near_duplicate_notes(splits, report)
     advice = "look at them, and remove the images of one scene from a split"
     yield from (warning("near-duplicates", note, advice) for note in alike)
@@ -121,9 +120,9 @@ def bad_images(config: RunConfig, report: Report = quiet) -> list[Piece]:
     return [fault.piece for fault in faults(images, PixelType.of(dataset), report)]
 
 
-def _examine_images(config: RunConfig, what: str, splits: Sequence[Split], report: Report) -> Iterator[Finding]:
+def _examine_images(config: RunConfig, what: str, splits: Sequence[Images], report: Report) -> Iterator[Finding]:
     bad = faults(splits, PixelType.of(config.dataset), report)
-    total = sum(len(split.files) for split in splits)
+    total = sum(len(split) for split in splits)
     if not bad:
         yield ok(what, f"all {total:,} can be decoded")
         return

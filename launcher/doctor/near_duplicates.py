@@ -12,9 +12,8 @@ from PIL import Image
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage, decode
-from launcher.data.sources.pieces import Piece
+from launcher.data.index import Images, Piece
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads, quiet
 
 # Edge of the gray image in pixels, and of its lowest frequencies.
@@ -28,12 +27,12 @@ _FILES_A_TASK = 16
 _TITLES = {"val": "validation", "test": "test"}
 
 
-def near_duplicate_notes(splits: Sequence[Split], report: Report = quiet) -> list[str]:
+def near_duplicate_notes(splits: Sequence[Images], report: Report = quiet) -> list[str]:
     """Return a note on the images of each other split that look like a training image, without copies of equal bytes.
 
     splits: the training images first.
     """
-    pieces = [[split.piece(number) for number in range(len(split.files))] for split in splits]
+    pieces = [split.pieces() for split in splits]
     hashes = [_hashes(one, report) for one in pieces]
     notes = []
     for split, own, theirs in zip(splits[1:], pieces[1:], hashes[1:], strict=True):

@@ -12,9 +12,9 @@ from launcher.console import console
 from launcher.counts import count_of
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.values import FFCVFile, FFCVValues
+from launcher.data.index import Images
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.layout import is_no_folder
-from launcher.data.split import Split
 from launcher.data.workers import Report
 from launcher.disk import line
 from launcher.errors import UserError
@@ -42,7 +42,7 @@ class Cost(NamedTuple):
         return f"some {duration(self.writing)} and {self.gigabytes:.1f} GB"
 
 
-def write_first(config: RunConfig, images: Sequence[Split], report: Report) -> bool:
+def write_first(config: RunConfig, images: Sequence[Images], report: Report) -> bool:
     """Write the FFCV files that a run reads if they are missing, as `train prepare`; return whether they were.
 
     One process writes; others wait for it. images: those of training and validation if they are listed.

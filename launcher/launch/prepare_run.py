@@ -20,11 +20,10 @@ from launcher.config.resolved import as_mapping, with_absolute_paths
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.builtin import ensure_folder
-from launcher.data.index import write_index
+from launcher.data.index import Images, write_index
 from launcher.data.inspection import inspect_data
 from launcher.data.jpeg import with_decoder
 from launcher.data.loaders.base import loader_of
-from launcher.data.split import Split
 from launcher.data.workers import Report, quiet
 from launcher.disk import is_there
 from launcher.errors import Problem, UserError
@@ -69,7 +68,7 @@ class Prepared:
     pretrained: Pretrained | None = None
     notes: Sequence[str] = ()
     splits: Mapping[str, Any] = field(default_factory=dict)
-    images: Sequence[Split] = ()
+    images: Sequence[Images] = ()
     images_seen: bool = True
 
 

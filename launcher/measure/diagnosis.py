@@ -13,13 +13,13 @@ from launcher.config.algorithms import declarations
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import splits
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.measure.estimate import Measurement, competition, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
@@ -116,9 +116,9 @@ def _of_algorithms(config: RunConfig, bound: Literal["data", "step"]) -> Iterato
             yield line
 
 
-def image_advice(config: RunConfig, folder: Split) -> Iterator[str]:
+def image_advice(config: RunConfig, folder: Images) -> Iterator[str]:
     """Compare up to 200 evenly spaced images with the resolution of the run and the memory; skip unreadable ones."""
-    numbers = np.linspace(0, len(folder.files) - 1, min(_SAMPLE, len(folder.files))).round().astype(int)
+    numbers = np.linspace(0, len(folder) - 1, min(_SAMPLE, len(folder))).round().astype(int)
     file_sizes, shorter = [], []
     for number in numbers:
         with suppress(UnreadableImage):
@@ -131,7 +131,7 @@ def image_advice(config: RunConfig, folder: Split) -> Iterator[str]:
     if median > 1.5 * used * config.dataset.native_size / config.image.reference:
         prepare = "train prepare writes smaller files"
         yield f"smaller images: their shorter edge is {median:.0f} px (median), but the run uses {used} px; {prepare}"
-    total, memory = statistics.fmean(file_sizes) * len(folder.files), psutil.virtual_memory().total
+    total, memory = statistics.fmean(file_sizes) * len(folder), psutil.virtual_memory().total
     if total > 0.8 * memory:
         needed, available = (f"{number / 2**30:,.0f} GiB" for number in (total, memory))
         yield f"memory: the images ({needed}) exceed it ({available}), so each epoch reads from disk"

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from launcher.config.choices import LossConfig, Scores
     from launcher.config.schema import Dataset, RunConfig
     from launcher.data.images import ChangeImage
+    from launcher.data.index import Images
     from launcher.data.records import Decoder, Records
-    from launcher.data.split import Split
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -69,7 +69,7 @@ class ImageTaskConfig(TaskConfig):
 
         return CentreCrops(evaluation_input(config), getattr(config.dataloader, "decoder", "auto"))
 
-    def records(self, folder: Split, decoder: Decoder) -> Records:
+    def records(self, folder: Images, decoder: Decoder) -> Records:
         from launcher.data.records import Records  # note: torch
 
         return Records(folder, decoder)

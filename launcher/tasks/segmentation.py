@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from launcher.config.schema import RunConfig
     from launcher.data.images import ChangeImage
+    from launcher.data.index import Images
     from launcher.data.records import Decoder, Records
-    from launcher.data.split import Split
 
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 _Colour = Annotated[str, Field(pattern=rf"^{_COLOUR.pattern}$")]
@@ -68,7 +68,7 @@ class SegmentationConfig(ImageTaskConfig):
 
         return CentrePairs(config)
 
-    def records(self, folder: Split, decoder: Decoder) -> Records:
+    def records(self, folder: Images, decoder: Decoder) -> Records:
         from launcher.data.masks.decoder import MaskRecords  # note: torch
 
         return MaskRecords(folder, decoder)

@@ -13,8 +13,8 @@ from launcher import atomic
 from launcher.data.crops import resize_by_torch
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import pixel_type_of
+from launcher.data.index import Piece
 from launcher.data.masks.values import MaskTask
-from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
 from launcher.tasks.pixels import palette

@@ -19,12 +19,11 @@ from launcher.config.resolved import fingerprint, portable, read, with_views, wr
 from launcher.config.schema import RunConfig, Views
 from launcher.counts import count_of
 from launcher.data.images import UNREADABLE, CentreCrops, ReadableImages
+from launcher.data.index import Images, Piece, Texts
 from launcher.data.inspection import match_images
 from launcher.data.loaders.base import MOST_PROCESSES, loader_of
 from launcher.data.loading import EvaluationLoader, build_evaluation, build_loaders
 from launcher.data.sampling import Shard
-from launcher.data.sources.pieces import Listed, Paths, Piece
-from launcher.data.split import Split
 from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.errors import Problem, UserError
@@ -184,7 +183,7 @@ def exported_model(folder: Path, kind: str, views: Views | None = None) -> Train
 
 def predictions(model: TrainedModel, files: Sequence[str], top: int) -> Iterator[PredictedImage]:
     """Yield the predictions of each file, at most `top` classes of one-class tasks, in the order of the files."""
-    folder = Split("", "val", [], files, np.zeros(len(files), np.int64), Listed(Paths(files)))
+    folder = Images("val", "", [], Texts(files), np.zeros(len(files), np.int64), paths=Texts(files))
     images = ReadableImages(folder, decoder := CentreCrops(model.card["input"]))
     workers = min(MOST_PROCESSES, rank_cores(1)) if len(files) > _FEW else 0
     shard = Shard(0, 1, workers, _PREFETCH, model.device)

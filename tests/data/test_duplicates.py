@@ -94,11 +94,11 @@ def test_images_drawn_for_validation_are_compared_with_the_others(pets: Path) ->
     for number in range(6):
         shutil.copy(pets / "train" / "cat" / f"{number}.jpg", pets / "train" / "cat" / f"{number}b.jpg")
     both = splits(compose(words_for(pets, "dataset.val_split=0.3")).config.dataset, 42, "class")
-    drawn = {file.removesuffix(".jpg").removesuffix("b") for file in both[1].files if file.startswith("cat")}
-    rest = {file.removesuffix(".jpg").removesuffix("b") for file in both[0].files if file.startswith("cat")}
+    drawn = {file.removesuffix(".jpg").removesuffix("b") for file in both[1].names if file.startswith("cat")}
+    rest = {file.removesuffix(".jpg").removesuffix("b") for file in both[0].names if file.startswith("cat")}
     assert (leaked := len(drawn & rest)) > 0
     assert any(
-        note.startswith(f"{leaked} of {len(both[1].files)} validation")
+        note.startswith(f"{leaked} of {len(both[1].names)} validation")
         for note in thorough(pets, "dataset.val_split=0.3")
     )
 

@@ -9,9 +9,9 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.identity import identity
+from launcher.data.index import Images
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
-from launcher.data.split import Split
 from launcher.errors import UserError
 from tests.commands import refused
 
@@ -42,34 +42,34 @@ def patients(tmp_path: Path) -> tuple[Path, dict[str, str]]:
     return write(tmp_path / "patients", names), {name: name.split("/")[1] for name in names}
 
 
-def split(folder: Path, fold: int, *words: str, folds: int = 5, seed: int = 0) -> tuple[Split, Split]:
+def split(folder: Path, fold: int, *words: str, folds: int = 5, seed: int = 0) -> tuple[Images, Images]:
     config = compose(words_for(folder, f"dataset.folds={folds}", f"dataset.fold={fold}", *words)).config
     return splits(config.dataset, seed, "class")
 
 
-def by_class(split: Split) -> Counter[str]:
+def by_class(split: Images) -> Counter[str]:
     return Counter(split.classes[label] for label in split.labels)
 
 
 def test_folds_divide_the_images_with_equal_parts_of_each_class(plain: Path) -> None:
     both = [split(plain, fold) for fold in range(1, 6)]
     every = sorted(str(path.relative_to(plain)) for path in plain.rglob("*.png"))
-    assert sorted(file for _, val in both for file in val.files) == every
+    assert sorted(file for _, val in both for file in val.names) == every
     for train, val in both:
-        assert sorted([*train.files, *val.files]) == every
+        assert sorted([*train.names, *val.names]) == every
         for name, count in COUNTS.items():
             assert by_class(val)[name] in (count // 5, count // 5 + 1)
-    sizes = [len(val.files) for _, val in both]
+    sizes = [len(val) for _, val in both]
     assert max(sizes) - min(sizes) <= len(COUNTS)
 
 
 def test_folds_depend_only_on_seed_and_names(plain: Path, tmp_path: Path) -> None:
-    drawn = [{*split(plain, fold)[1].files} for fold in (1, 2)]
+    drawn = [{*split(plain, fold)[1].names} for fold in (1, 2)]
     copy = write(tmp_path / "copy", sorted((str(p.relative_to(plain)) for p in plain.rglob("*.png")), reverse=True))
-    assert {*split(copy, 1)[1].files} == drawn[0]
-    assert {*split(plain, 1, seed=1)[1].files} != drawn[0]
+    assert {*split(copy, 1)[1].names} == drawn[0]
+    assert {*split(plain, 1, seed=1)[1].names} != drawn[0]
     write(plain, ["cat/900.png"])
-    assert len({*split(plain, 1)[1].files} ^ drawn[0]) <= 2
+    assert len({*split(plain, 1)[1].names} ^ drawn[0]) <= 2
     one, two = (compose(words_for(plain, "dataset.folds=5", f"dataset.fold={fold}")).config for fold in (1, 2))
     assert identity(one) == identity(two) != identity(compose(words_for(plain, "dataset.val_split=0.2")).config)
 
@@ -77,16 +77,16 @@ def test_folds_depend_only_on_seed_and_names(plain: Path, tmp_path: Path) -> Non
 def test_a_group_is_on_one_side_and_the_classes_have_alike_shares(patients: tuple[Path, dict[str, str]]) -> None:
     folder, patient_of = patients
     both = [split(folder, fold, "dataset.groups=1") for fold in range(1, 6)]
-    assert sorted(file for _, val in both for file in val.files) == sorted(patient_of)
+    assert sorted(file for _, val in both for file in val.names) == sorted(patient_of)
     for train, val in both:
-        assert not {patient_of[file] for file in train.files} & {patient_of[file] for file in val.files}
+        assert not {patient_of[file] for file in train.names} & {patient_of[file] for file in val.names}
         assert train.groups is val.groups is None
     total = Counter(name.split("/")[0] for name in patient_of)
     largest = max(Counter(patient_of.values()).values())
     shares = np.array([[by_class(val)[name] / total[name] for name in total] for _, val in both])
     assert abs(shares - 0.2).max() < largest / min(total.values())
     assert abs(shares - 0.2).mean() < 0.05
-    assert {*split(folder, 1, "dataset.groups=1", seed=3)[1].files} != {*both[0][1].files}
+    assert {*split(folder, 1, "dataset.groups=1", seed=3)[1].names} != {*both[0][1].names}
 
 
 def test_groups_are_a_column_of_a_table(patients: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
@@ -97,8 +97,8 @@ def test_groups_are_a_column_of_a_table(patients: tuple[Path, dict[str, str]], t
     for fold in range(1, 6):
         train, val = split(table, fold, "dataset.groups=patient")
         expected = split(folder, fold, "dataset.groups=1")[1]
-        assert sorted(Path(file).stem for file in val.files) == sorted(Path(file).stem for file in expected.files)
-        assert len(train.files) + len(val.files) == 300
+        assert sorted(Path(file).stem for file in val.names) == sorted(Path(file).stem for file in expected.names)
+        assert len(train) + len(val) == 300
     with pytest.raises(UserError, match=r"dataset.groups=doctor: .*all.csv has no such column; set one of path, label"):
         split(table, 1, "dataset.groups=doctor")
     table.write_text(table.read_text() + f"{folder}/cat/no.png,cat,\n")

@@ -17,9 +17,9 @@ from launcher.data.crops import cut, resize_by_pillow, resize_by_torch
 from launcher.data.ffcv.decoder import decode
 from launcher.data.ffcv.encoder import to_jpeg
 from launcher.data.images import Pixels
+from launcher.data.index import Images, Texts
 from launcher.data.jpeg import DECODERS, decode_part, decoder_of, installed, plain_frame, with_decoder
 from launcher.data.records import Records
-from launcher.data.split import Split
 from launcher.errors import UserError
 
 from .conftest import needs_ffcv
@@ -81,7 +81,7 @@ def test_scaled_parts_are_the_same_for_all_decoders(eighths: int, size: tuple[in
 
 def whole(folder: Path, content: bytes) -> np.ndarray:
     (folder / "image.jpg").write_bytes(content)
-    one = Split(str(folder), "train", [], ["image.jpg"], np.zeros(1, np.int64))
+    one = Images("train", str(folder), [], Texts(["image.jpg"]), np.zeros(1, np.int64))
     pixels: np.ndarray = Records(one, Pixels(upright=True)).sample(0, 0, None)[0]
     return pixels
 

@@ -46,7 +46,7 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
         two_classes(tmp_path / "pets"), "train/cat/persian/1.png", "train/cat/persian/old/9.png", "val/dog/a/1.png"
     )
     scanned = open_source(str(folder), "train", quiet)
-    assert [file for file in scanned.files if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
+    assert [file for file in scanned.names if file.count("/") > 1] == ["cat/persian/1.png", "cat/persian/old/9.png"]
     assert scanned.labels.tolist() == [0] * 7 + [1] * 5
     deep = "3 images in folders below their class folder, such as train/cat/persian/1.png"
     assert notes(folder) == [f"{deep}; dataset.class_level=last, or path, makes classes of these folders"]
@@ -58,8 +58,8 @@ def test_images_below_class_folders_are_read_and_counted_by_each_source(tmp_path
         here = open_source(str(folder), split, quiet)
         for path in (str(tmp_path / "pets.tar"), "memory://pets"):
             there = open_source(path, split, quiet)
-            assert (there.files, there.classes, there.labels.tolist()) == (
-                here.files,
+            assert (there.names, there.classes, there.labels.tolist()) == (
+                here.names,
                 here.classes,
                 here.labels.tolist(),
             )
@@ -86,7 +86,7 @@ def test_classes_of_nested_folders_are_the_first_last_or_all_folders(level: str,
     for path in (folder, tmp_path / "pets.tar", "memory://nested"):
         train, val = read_splits(compose([*words_for(folder, *words), f"dataset.path={path}"]).config)
         for split in (train, val):
-            labels = {os.fsdecode(file): split.classes[n] for file, n in zip(split.files, split.labels, strict=True)}
+            labels = {os.fsdecode(file): split.classes[n] for file, n in zip(split.names, split.labels, strict=True)}
             parts = {name: name.split("/")[:-1] for name in names}
             wanted = {"first": lambda p: p[0], "last": lambda p: p[-1], "path": "/".join}[level]
             assert labels == {name: wanted(parts[name]) for name in names}
@@ -107,7 +107,7 @@ def test_a_folder_of_images_with_one_table_is_that_table(tmp_path: Path) -> None
     config = compose(words_for(folder, "dataset.val_split=0.5", "batch_size=2")).config
     assert inspect_data(config, must_exist=True).config.dataset.classes == 2
     train, val = read_splits(config)
-    assert sorted([*train.files, *val.files]) == [
+    assert sorted([*train.names, *val.names]) == [
         f"{n}/images/{i}.png" for n, i in zip(("cat", "cat", "dog", "dog"), (1, 3, 2, 4), strict=True)
     ]
     # note: beside class folders it is none
@@ -115,13 +115,13 @@ def test_a_folder_of_images_with_one_table_is_that_table(tmp_path: Path) -> None
         file.unlink()
     write(folder, "images/cat/1.png", "images/dog/1.png", "images/dog/2.png", "images/cat/2.png")
     assert read_splits(config)[0].classes == ["cat", "dog"]
-    assert len(read_splits(config)[0].files) == 2
+    assert len(read_splits(config)[0].names) == 2
 
 
 def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) -> None:
     folder = write(two_classes(tmp_path / "pets"), *LEFTOVERS)
     scanned = open_source(str(folder), "train", quiet)
-    assert (scanned.classes, len(scanned.files), scanned.dropped) == (["cat", "dog"], 10, {})
+    assert (scanned.classes, len(scanned.names), scanned.dropped) == (["cat", "dog"], 10, {})
     (folder / "train" / "cat" / "notes.txt").touch()
     (folder / "train" / "cat" / "gone.png").symlink_to("nowhere")
     images, dropped = image_files([f"{folder}/train/cat/", f"{folder}/val/dog/1.png"])
@@ -129,7 +129,7 @@ def test_files_of_other_programs_are_neither_classes_nor_images(tmp_path: Path) 
     assert [*dropped.values()] == [(1, f"{folder}/train/cat/gone.png"), (1, f"{folder}/train/cat/notes.txt")]
     with tarfile.open(tmp_path / "pets.tar", "w") as tar:
         tar.add(folder, "pets")
-    assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).files) == 10
+    assert len(open_source(str(tmp_path / "pets.tar"), "train", quiet).names) == 10
 
 
 @pytest.mark.parametrize("val", ["valid", "validation", "test"])
@@ -144,7 +144,7 @@ def test_other_names_of_the_validation_folder_are_read_and_noted(tmp_path: Path,
     memory = fsspec.filesystem("memory")
     memory.put(str(folder), f"/pets-{val}", recursive=True)
     for path in (str(folder), str(tmp_path / "pets.tar"), f"memory://pets-{val}"):
-        assert len(open_source(path, "val", quiet).files) == 10
+        assert len(open_source(path, "val", quiet).names) == 10
 
 
 def test_of_several_validation_folders_the_first_is_read_and_the_others_are_noted(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_images_of_any_channels_have_masks_and_are_cut_with_them(tmp_path: Path)
     train, _ = read_pairs(config)
     decoder = config.task.decoder(config, None)
     records = config.task.records(train, decoder)
-    draws = decoder.draws(Moment(1, 0, 0, 1), np.arange(len(train.files)))
+    draws = decoder.draws(Moment(1, 0, 0, 1), np.arange(len(train)))
     # note: crops of single pixels of the same value, which no resize mixes
     for number, one in enumerate(draws):
         box = replace(one, box_of=lambda *_: (2, 3, 1, 1, 0))
@@ -152,10 +152,8 @@ def test_images_and_masks_without_each_other_are_told_and_a_tenth_is_drawn(tmp_p
     assert "1 mask without an image of their name, such as masks/5.png" in text
     assert "2 files without an image extension, such as images/6.npy" in text
     train, val = read_pairs(result.config)
-    assert {*train.files}.isdisjoint(val.files)
-    assert [Path(mask).stem.removesuffix("_mask") for mask in train.stored.masks] == [
-        Path(file).stem for file in train.files
-    ]  # type: ignore[union-attr]
+    assert {*train.names}.isdisjoint(val.names)
+    assert [Path(mask).stem.removesuffix("_mask") for mask in train.masks] == [Path(file).stem for file in train.names]  # type: ignore[union-attr]
 
 
 def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
@@ -168,7 +166,7 @@ def test_bad_pairs_are_refused_or_skipped(tmp_path: Path) -> None:
         inspected(tmp_path, "dataset.val_split=0.2")
     result = inspected(tmp_path, "dataset.val_split=0.2", "dataset.skip_bad=true")
     assert {*result.skipped} == {"images/2.jpg", "images/7.jpg"}
-    files = [file for split in read_pairs(result.config, result.skipped) for file in split.files]
+    files = [file for split in read_pairs(result.config, result.skipped) for file in split.names]
     assert len(files) == 8
 
 
@@ -190,7 +188,7 @@ def test_masks_are_of_upright_images_unless_images_are_read_as_stored(kind: str,
         config = inspected(folder, *words).config
         for split in read_pairs(config):
             records = config.task.records(split, config.task.evaluation_decoder(config))
-            for number in range(len(split.files)):
+            for number in range(len(split)):
                 records.decoder.pair(records.record(number))  # raises if image and mask differ
         other = words[1].replace(str(upright).lower(), str(not upright).lower())
         with pytest.raises(UserError) as refused:
@@ -274,7 +272,7 @@ def test_other_pairs_are_evaluated_with_the_classes_of_the_run(tmp_path: Path) -
     data, test = pairs(tmp_path / "data"), pairs(tmp_path / "test", 3)
     words = ["dataset.val_split=0.2", f"dataset.test_path={test}"]
     result = inspected(data, *words)
-    assert [(split.split, len(split.files)) for split in result.splits] == [("train", 5), ("val", 1), ("test", 3)]
+    assert [(split.split, len(split)) for split in result.splits] == [("train", 5), ("val", 1), ("test", 3)]
     assert result.splits[2].classes == result.classes == ["0", "1"]
     write(test / "masks" / "2", np.full(SHAPE, 2, np.uint8))
     with pytest.raises(UserError) as refused:
@@ -285,4 +283,4 @@ def test_other_pairs_are_evaluated_with_the_classes_of_the_run(tmp_path: Path) -
         "1 of 3 images with masks cannot be used: images/2.jpg (48 pixels of the mask without a class"
         in problem.message
     )
-    assert len(inspected(data, *words, "dataset.skip_bad=true").splits[2].files) == 2
+    assert len(inspected(data, *words, "dataset.skip_bad=true").splits[2].names) == 2

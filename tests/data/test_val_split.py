@@ -9,9 +9,9 @@ from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
+from launcher.data.index import Images
 from launcher.data.inspection import inspect_data
 from launcher.data.sources.find import splits
-from launcher.data.split import Split
 from launcher.errors import UserError
 from tests.commands import refused
 
@@ -20,7 +20,7 @@ from .conftest import make_loaders, words_for, write_files
 COUNTS = {"cat": 40, "dog": 10, "emu": 3, "fox": 1}
 
 
-def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Split, Split]:
+def divide(folder: Path, seed: int, fraction: float = 0.1) -> tuple[Images, Images]:
     return splits(compose(words_for(folder, f"dataset.val_split={fraction}")).config.dataset, seed, "class")
 
 
@@ -45,22 +45,22 @@ def per_class(files: list[str]) -> dict[str, int]:
 
 def test_each_class_gives_its_fraction_and_keeps_its_last_image(undivided: Path) -> None:
     train, val = divide(undivided, 1)
-    assert per_class(val.files) == {"cat": 4, "dog": 1, "emu": 1}
-    assert per_class(train.files) == {"cat": 36, "dog": 9, "emu": 2, "fox": 1}
-    assert sorted(train.files + val.files) == sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*"))
+    assert per_class(val.names) == {"cat": 4, "dog": 1, "emu": 1}
+    assert per_class(train.names) == {"cat": 36, "dog": 9, "emu": 2, "fox": 1}
+    assert sorted([*train.names, *val.names]) == sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*"))
     for split in (train, val):
         assert split.classes == [*COUNTS]
-        assert [split.classes[label] for label in split.labels] == [file.split("/")[0] for file in split.files]
+        assert [split.classes[label] for label in split.labels] == [file.split("/")[0] for file in split.names]
 
 
 def test_the_split_depends_only_on_seed_and_names(undivided: Path, tmp_path: Path) -> None:
-    drawn = divide(undivided, 1)[1].files
+    drawn = divide(undivided, 1)[1].names
     elsewhere = tmp_path / "elsewhere"
     draw(elsewhere / "train", sorted(f"{p.parent.name}/{p.name}" for p in undivided.glob("*/*")))
-    assert divide(elsewhere, 1)[1].files == drawn
-    assert divide(undivided, 2)[1].files != drawn
+    assert divide(elsewhere, 1)[1].names == drawn
+    assert divide(undivided, 2)[1].names != drawn
     draw(undivided, ["cat/40.png"])
-    assert len({*divide(undivided, 1)[1].files} - {*drawn}) <= 1
+    assert len({*divide(undivided, 1)[1].names} - {*drawn}) <= 1
 
 
 def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided: Path) -> None:
@@ -71,7 +71,7 @@ def test_the_split_is_noted_and_larger_fractions_contain_smaller_ones(undivided:
         "1 class has no validation images, so top-1 does not cover it: fox (1 training image)",
     ]
     assert (inspection.config.dataset.train_samples, inspection.config.dataset.val_samples) == (48, 6)
-    assert {*divide(undivided, 1, 0.1)[1].files} < {*divide(undivided, 1, 0.3)[1].files}
+    assert {*divide(undivided, 1, 0.1)[1].names} < {*divide(undivided, 1, 0.3)[1].names}
 
 
 def test_a_folder_of_ffcv_files_is_not_a_class(undivided: Path) -> None:
@@ -97,7 +97,7 @@ def test_loaders_read_both_splits_and_no_image_twice(undivided: Path, loader: st
         loaders.close()
     expected = divide(undivided, 42, 0.25)
     for split in expected:
-        numbered = {(split.split, *(file.removesuffix(".png").split("/"))) for file in split.files}
+        numbered = {(split.split, *(file.removesuffix(".png").split("/"))) for file in split.names}
         mine = [(a, b, str(number)) for a, b, number in seen if a == split.split]
         assert len(mine) == len({*mine})
         assert {*mine} <= numbered

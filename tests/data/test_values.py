@@ -152,7 +152,7 @@ def test_columns_of_splits_and_separators_of_labels_are_those_of_the_config(tmp_
     words = ["task=multilabel", "dataset.columns.split=part", "dataset.columns.separator=;"]
     config = compose([*TABLES, f"dataset.path={tmp_path / 'table.csv'}", *words]).config
     train, val = inspect_data(config, must_exist=True).splits
-    assert (len(train.files), len(val.files)) == (6, 2)
+    assert (len(train), len(val)) == (6, 2)
     assert train.classes == ["a|b", "b", "c"]
     assert sorted(train.labels.tolist()) == [[1, 0, 1]] * 3 + [[1, 1, 0]] * 3
 

@@ -21,8 +21,8 @@ from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.config.schema import RunConfig
 from launcher.data.images import Draws, RandomCrops
+from launcher.data.index import Images, Texts
 from launcher.data.records import Record, Records
-from launcher.data.split import Split
 from launcher.errors import UserError
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
@@ -51,7 +51,7 @@ class MasksConfig(ImageTaskConfig):
     def evaluation_decoder(self, config: RunConfig) -> Both:
         return Both(config)
 
-    def records(self, folder: Split, decoder: Any) -> Pairs:
+    def records(self, folder: Images, decoder: Any) -> Pairs:
         return Pairs(folder, decoder)
 
 
@@ -118,7 +118,7 @@ def test_a_segmentation_trains_by_the_loop_on_masks_cut_as_their_images(
 ) -> None:
     small = [*SMALL, "schedule.warmup=0ba", "algorithms=[ema,cutout,channels_last]", "optimizer.lr=0.5"]
     config = replace(compose([*small, "logger.tensorboard=false"]).config, task=MasksConfig(name="masks"))
-    folder = Split("", "train", [*"0123456789"], ["none"] * SAMPLES, np.zeros(SAMPLES, np.int64))
+    folder = Images("train", "", [*"0123456789"], Texts(["none"] * SAMPLES), np.zeros(SAMPLES, np.int64))
     monkeypatch.setattr(type(config.dataloader), "images", lambda *_: [folder, folder])
     monkeypatch.setattr(trainer, "build_model", lambda *_: nn.Conv2d(3, 2, 3, padding=1))
     run = build_trainer(config, Ranks(0, 1, 0, 1, torch.device("cpu")))

@@ -24,9 +24,9 @@ from launcher.data.ffcv.encoder import Encoder
 from launcher.data.ffcv.unfinished import Form, UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
 from launcher.data.identity import divided, fingerprint, listed
+from launcher.data.index import Images
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files, Piece
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads, in_two_steps
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
@@ -41,7 +41,7 @@ class Unwritable(UserError):
     """The folder or the disk of the files cannot be written."""
 
 
-def prepare(data: FFCVDataset, report: Report, images: Sequence[Split] = ()) -> Iterator[tuple[Path, Manifest]]:
+def prepare(data: FFCVDataset, report: Report, images: Sequence[Images] = ()) -> Iterator[tuple[Path, Manifest]]:
     """Write the missing files; yield each file and its manifest.
 
     images: those of training and validation if they are listed, labelled by one class.
@@ -92,7 +92,7 @@ def verify(data: FFCVDataset, report: Report) -> Iterator[tuple[Path, Manifest]]
         yield file.path, file.manifest
 
 
-def known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
+def known_as(dataset: Dataset, train: Images, val: Images) -> str | None:
     """Return what replaces each split's fingerprint, or None."""
     if dataset.is_built_in and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
@@ -100,7 +100,7 @@ def known_as(dataset: Dataset, train: Split, val: Split) -> str | None:
     return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")
 
 
-def check_source(file: Beton, images: Split, dataset: Dataset, known_as: str | None) -> None:
+def check_source(file: Beton, images: Images, dataset: Dataset, known_as: str | None) -> None:
     """Raise UserError if a written file is of other images of a split, or turned otherwise."""
     manifest = file.manifest
     assert manifest is not None
@@ -115,8 +115,8 @@ def other_images(path: Path, dataset: Dataset) -> Problem:
     return Problem(f"{message}, or set another dataloader.folder", "dataset.path", dataset.path)
 
 
-def _fingerprint_without(images: Split, entries: Sequence[tuple[str, int | None]], bad: Collection[str]) -> str:
-    return fingerprint(entry for entry, file in zip(entries, images.files, strict=True) if file not in bad)
+def _fingerprint_without(images: Images, entries: Sequence[tuple[str, int | None]], bad: Collection[str]) -> str:
+    return fingerprint(entry for entry, file in zip(entries, images.names, strict=True) if file not in bad)
 
 
 def is_written(path: Path) -> bool:
@@ -124,16 +124,16 @@ def is_written(path: Path) -> bool:
     return is_there(path) and is_there(manifest_path(path))
 
 
-def identity_of(source: Split, values: FFCVFile, *, upright: bool) -> str:
+def identity_of(source: Images, values: FFCVFile, *, upright: bool) -> str:
     """Return the SHA-256 of what determines a file, equal for equal lists of images and equal values."""
-    files = [os.fsdecode(file) for file in source.files]
+    files = [*source.names]
     facts = [_root(source), files, source.labels.tolist(), dataclasses.asdict(values), upright]
     return hashlib.sha256(json.dumps(facts).encode(errors="surrogateescape")).hexdigest()
 
 
-def _root(source: Split) -> str:
+def _root(source: Images) -> str:
     """Return the path of images in messages."""
-    return source.root if source.stored is not None else str(Path(source.root).resolve())
+    return str(Path(source.root).resolve()) if source.are_class_folders else source.root
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class _Job:
     workers: int
     report: Report
     known_as: str | None
-    source: Split
+    source: Images
     skipped: dict[str, str]
 
     def write(self, path: Path) -> Manifest:
@@ -171,11 +171,11 @@ class _Job:
         source, entries = self.source, listed(self.source)
         bad = self._add_all(unfinished, [size for _, size in entries])
         shown = first_few([f"{file} ({reason})" for file, reason in bad.items()], 10)
-        if len(bad) == len(source.files):
+        if len(bad) == len(source):
             raise UserError(f"no image in {_root(source)} can be decoded: {shown}; set another dataset.path")
         if bad and not self.dataset.skip_bad:
             raise UserError(
-                f"{len(bad)} of {count_of(len(source.files), 'image')} in {_root(source)} cannot be decoded: {shown}; "
+                f"{len(bad)} of {count_of(len(source), 'image')} in {_root(source)} cannot be decoded: {shown}; "
                 "repair them and run the same command again, or skip them by dataset.skip_bad=true (others are done)"
             )
         with unfinished.finished(source.labels) as finished:
@@ -208,7 +208,7 @@ class _Job:
         def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[int]:
             for (number, _), image in zip(items, images, strict=True):
                 if isinstance(image, UnreadableImage):
-                    bad[self.source.files[number]] = str(image)
+                    bad[self.source.names[number]] = str(image)
                 else:
                     unfinished.place(number, image, sizes[number])
             return [number for number, _ in items]

@@ -16,9 +16,9 @@ from launcher.probe import rank_cores
 
 if TYPE_CHECKING:
     from launcher.data.images import ChangeImage, Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.sampling import Shard
-    from launcher.data.split import Split
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
@@ -36,7 +36,7 @@ class Opening:
     plan: Plan
     shard: Shard
     change_image: ChangeImage | None
-    images: Sequence[Split]
+    images: Sequence[Images]
     classes: Sequence[str] | None
 
 
@@ -55,10 +55,10 @@ class Loader(LoaderConfig):
         """Count the classes and images, as `data.inspection.inspect_data`."""
 
     @abstractmethod
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         """Return the hash of the images, as `data.identity.identity`."""
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         """List the training and validation images without those `skipped`, for `open`; empty if it needs none."""
         return ()
 
@@ -66,14 +66,14 @@ class Loader(LoaderConfig):
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
         """Open a rank's readers of training and validation images."""
 
-    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Split, list[str]] | None:
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, list[str]] | None:
         """Return the records of `dataset.test_path`, and notes; None for images, which match by their labels.
 
         Raises UserError as it lists.
         """
         return None
 
-    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Reader | Split | None:
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Reader | Images | None:
         """Return other records to evaluate a run on, or their reader; None for images, which match by their labels.
 
         facts: those of the run's task.

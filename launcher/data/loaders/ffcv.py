@@ -15,9 +15,9 @@ from launcher.errors import UserError
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
-    from launcher.data.split import Split
     from launcher.data.workers import Report
 
 
@@ -45,7 +45,7 @@ class FFCVLoader(FFCVValues):
             return inspect_source(config, must_exist, skipped, report)
         return inspect_files(config, must_exist)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         from launcher.data.ffcv.inspection import identity_of_files
 
         return identity_of_files(config)

@@ -14,9 +14,9 @@ from launcher.data.loaders.base import MOST_PROCESSES, Loader
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
-    from launcher.data.split import Split
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
@@ -45,12 +45,12 @@ class MaskLoader(Loader):
             return Inspection(config, [])
         return inspect_pairs(config, skipped, report)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         from launcher.data.masks.inspection import identity_of_pairs
 
         return identity_of_pairs(config, skipped, images)
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         from launcher.data.masks.pairs import read_pairs
 
         return read_pairs(config, skipped)
@@ -63,12 +63,12 @@ class MaskLoader(Loader):
         reader = WorkerProcesses(task.records(train, task.decoder(config, opening.change_image)), opening.shard)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), opening.shard)
 
-    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Split, list[str]]:
+    def held_out(self, config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, list[str]]:
         from launcher.data.masks.inspection import held_out_pairs
 
         return held_out_pairs(config, classes, report)
 
-    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Split:
+    def other(self, path: str, plan: Plan, facts: Mapping[str, Any]) -> Images:
         from launcher.data.masks.pairs import evaluation_pairs
 
         return evaluation_pairs(path, plan.config.dataset)

@@ -13,9 +13,9 @@ from launcher.data.loaders.base import Loader
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
-    from launcher.data.split import Split
     from launcher.data.workers import Report
 
 
@@ -40,7 +40,7 @@ class SyntheticLoader(Loader):
         check_counted(config.dataset)
         return Inspection(config, [])
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         counts = (config.dataset.classes, config.dataset.train_samples, config.dataset.val_samples)
         return "-".join(["synthetic", *map(str, counts), str(self.batches)])
 

@@ -15,9 +15,9 @@ from launcher.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
-    from launcher.data.split import Split
     from launcher.data.text.prepare import Tokens
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
@@ -52,13 +52,13 @@ class TokenLoader(Loader):
             return Inspection(config, [])
         return counted(config, self.tokens(config.dataset, report), report)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         from launcher.data.text.prepare import tokens_of_splits
         from launcher.data.text.splits import identity_of
 
         return identity_of(tokens_of_splits(images[:2]) if images else self.tokens(config.dataset))
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         from launcher.data.text.splits import splits
 
         return splits(config, self.tokens(config.dataset))
@@ -80,7 +80,7 @@ class TokenLoader(Loader):
         train, val = (self._reader(one, opening.plan) for one in opening.images)
         return train, val
 
-    def _reader(self, images: Split, plan: Plan) -> Reader:
+    def _reader(self, images: Images, plan: Plan) -> Reader:
         from launcher.data.text.prepare import tokenizer_in
         from launcher.data.text.reader import TokenReader
 

@@ -18,9 +18,9 @@ from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:
     from launcher.data.images import Reader
+    from launcher.data.index import Images
     from launcher.data.inspection import Inspection
     from launcher.data.loaders.base import Opening
-    from launcher.data.split import Split
     from launcher.data.workers import Report
     from launcher.plan.plan import Plan
 
@@ -65,12 +65,12 @@ class TorchvisionLoader(DecodingLoader):
 
         return inspect_source(config, must_exist, skipped, report)
 
-    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+    def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         from launcher.data.identity import of_source
 
         return of_source(config, skipped, images)
 
-    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Split]:
+    def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         from launcher.data.sources.find import read_splits
 
         with STOP.waiting():
@@ -84,7 +84,7 @@ class TorchvisionLoader(DecodingLoader):
         plan, shard = opening.plan, opening.shard
         config, task = plan.config, plan.config.task
         train, val = (with_classes(one, opening.classes, config) for one in opening.images)
-        check_counts(plan, len(train.classes), len(train.files), train.root)
+        check_counts(plan, len(train.classes), len(train), train.root)
         decoder = task.decoder(config, opening.change_image)
         reader = WorkerProcesses(task.records(train, decoder), shard, self.shuffle_buffer)
         return reader, WorkerProcesses(task.records(val, task.evaluation_decoder(config)), shard)

@@ -10,11 +10,11 @@ import numpy as np
 from launcher.data.crops import Crops, centre_cut, cut, resize_by_torch, resize_to_nearest
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import Draws, Pixels, evaluation_input
+from launcher.data.index import Piece
 from launcher.data.masks.inspection import mismatch
 from launcher.data.masks.values import Masks
 from launcher.data.pixel_types import PixelType
 from launcher.data.records import Record, Records
-from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class MaskRecords(Records):
     """Images with the bytes of their masks."""
 
     def record(self, number: int) -> Record:
-        stored = self.folder.stored
-        assert isinstance(stored, Paired)
-        return {"image": read(self.piece(number)), "mask": read(Piece(stored.masks[number], stored.masks[number]))}
+        assert self.folder.masks is not None
+        mask = self.folder.masks[number]
+        return {"image": read(self.piece(number)), "mask": read(Piece(mask, mask))}
 
 
 class PairDecoder(Pixels):

@@ -16,13 +16,13 @@ from launcher.data.builtin import check_built_in, drawn_as
 from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
 from launcher.data.identity import fingerprint, listed, of_splits
+from launcher.data.index import Images, Piece, Texts
 from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
-from launcher.data.sources.pieces import Paired, Piece
 from launcher.data.sources.reading import read
-from launcher.data.split import Split, without
+from launcher.data.split import without
 from launcher.data.workers import Report, in_workers
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
@@ -57,12 +57,12 @@ def inspect_pairs(config: RunConfig, skipped: Collection[str] | None, report: Re
     for title, result in zip(("training", "validation"), checked, strict=True):
         if missing := [name for name, pixels in zip(names, result.pixels, strict=False) if not pixels]:
             notes.append(f"no pixel of {first_few(missing)} in the {title} masks")
-    counts = len(names), len(train.files), len(val.files)
+    counts = len(names), len(train), len(val)
     inspection = counted(config, str(dataset.path), counts, notes)
     return replace(inspection, skipped=bad, classes=names, splits=(train, val))
 
 
-def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Split, list[str]]:
+def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) -> tuple[Images, list[str]]:
     """Return the images with masks of `dataset.test_path`, and notes; raises UserError if one cannot be used."""
     dataset, task = config.dataset, config.task
     assert dataset.test_path is not None
@@ -73,18 +73,18 @@ def held_out_pairs(config: RunConfig, classes: Sequence[str], report: Report) ->
 
 
 def _usable(
-    splits: Sequence[Split], checked: Sequence[Checked], dataset: Dataset, key: str
-) -> tuple[list[Split], dict[str, str], list[str]]:
+    splits: Sequence[Images], checked: Sequence[Checked], dataset: Dataset, key: str
+) -> tuple[list[Images], dict[str, str], list[str]]:
     """Return the splits without pairs that cannot be used, these with their reasons, and notes.
 
     Raises UserError about the key of their path if there are some, unless `dataset.skip_bad`, or no others.
     """
     path = getattr(dataset, key.rpartition(".")[2])
     results = zip(splits, checked, strict=True)
-    bad = {split.files[number]: why for split, one in results for number, why in one.bad.items()}
+    bad = {split.names[number]: why for split, one in results for number, why in one.bad.items()}
     shown = first_few([f"{file} ({why})" for file, why in bad.items()])
     if bad and not dataset.skip_bad:
-        total = sum(len(split.files) for split in splits)
+        total = sum(len(split) for split in splits)
         message = f"{len(bad):,} of {count_of(total, 'image')} with masks cannot be used: {shown}; "
         remedy = "repair them, or set dataset.skip_bad=true"
         if any(why.endswith(_OTHER_WAY) for why in bad.values()):
@@ -93,7 +93,7 @@ def _usable(
         raise UserError(Problem(message + remedy, key, path))
     usable = [without(split, bad) for split in splits]
     for split in usable:
-        if not split.files:
+        if not split.names:
             message = f"has no {split.split} image with a mask that can be read; repair some"
             raise UserError(Problem(message, key, path))
     notes = notes_on(*({k: v for k, v in one.dropped.items() if k != UNREADABLE or not bad} for one in usable))
@@ -102,13 +102,14 @@ def _usable(
     return usable, bad, notes
 
 
-def check_pairs(split: Split, task: MaskTask, classes: int | None, dataset: Dataset, report: Report) -> Checked:
+def check_pairs(split: Images, task: MaskTask, classes: int | None, dataset: Dataset, report: Report) -> Checked:
     """Read all masks, and the sizes of their images, on all cores; once for equal files.
 
     classes: their number, if it is known.
     """
-    assert isinstance(split.stored, Paired)
-    pairs = [*zip(split.stored.paths, split.stored.masks, strict=True)]
+    assert split.paths is not None
+    assert split.masks is not None
+    pairs = [*zip(split.paths, split.masks, strict=True)]
     files = [(name, (stat := os.stat(name)).st_size, stat.st_mtime_ns) for pair in pairs for name in pair]  # noqa: PTH116
     pixel_type, upright = PixelType.of(dataset), dataset.exif_orientation
     facts = [
@@ -167,7 +168,7 @@ def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
     return f"the image has {shape[1]} x {shape[0]} px, its mask {mask.shape[1]} x {mask.shape[0]}"
 
 
-def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Split]) -> str:
+def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
     """Return the hash of images and masks, as `data.identity.identity`."""
     dataset = config.dataset
     if dataset.is_built_in and dataset.path is None:
@@ -180,8 +181,7 @@ def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images
     return of_splits(whole, whole)
 
 
-def _masks_of(split: Split) -> Split:
+def _masks_of(split: Images) -> Images:
     """Return the masks of a split in place of its images."""
-    assert isinstance(split.stored, Paired)
-    masks = [path.removeprefix(f"{split.root}/") for path in split.stored.masks]
-    return replace(split, files=masks, stored=Paired(split.stored.masks, split.stored.masks))
+    assert split.masks is not None
+    return replace(split, names=Texts(path.removeprefix(f"{split.root}/") for path in split.masks), paths=split.masks)

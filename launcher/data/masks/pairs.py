@@ -13,12 +13,12 @@ import numpy as np
 from launcher.config.builtin import images_of
 from launcher.data.builtin import ensure_folder
 from launcher.data.dropped import NO_IMAGE, Drops, drop
+from launcher.data.index import Images, Texts
 from launcher.data.listing import files_below, is_folder, is_image, unreadable_path
 from launcher.data.masks.values import MaskTask
 from launcher.data.pixel_types import ARRAYS, PixelType
 from launcher.data.sources.layout import VAL, problem
-from launcher.data.sources.pieces import Paired, Paths
-from launcher.data.split import Split, divided, without
+from launcher.data.split import divided, without
 from launcher.errors import Problem, UserError, first_few
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _NO_MASK, _NO_PARTNER = "images without a mask of their name", "masks without an
 _HINT = "a folder with train/images, train/masks, val/images and val/masks, or images and masks"
 
 
-def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Split, Split]:
+def read_pairs(config: RunConfig, skipped: Collection[str] = ()) -> tuple[Images, Images]:
     """Find the images with masks of training and validation, without those `skipped`.
 
     Raises UserError if a folder is missing, has no image with a mask, or several of one name.
@@ -73,13 +73,13 @@ def class_names(config: RunConfig) -> list[str]:
     return [*task.classes] if task.classes else [*map(str, range(config.dataset.classes or 0))]
 
 
-def evaluation_pairs(path: str, dataset: Dataset) -> Split:
+def evaluation_pairs(path: str, dataset: Dataset) -> Images:
     """Return the images with masks of a path to evaluate: its validation images, or all if it is not divided."""
     root = Path(path)
     return split_of(root, "val", dataset) if "val" in _folders(root) else replace(_whole(root, dataset), split="val")
 
 
-def split_of(root: Path, split: str, dataset: Dataset) -> Split:
+def split_of(root: Path, split: str, dataset: Dataset) -> Images:
     """Return the pairs of a split; raises as `read_pairs`."""
     folders = _folders(root).get(split)
     if folders is None:
@@ -87,7 +87,7 @@ def split_of(root: Path, split: str, dataset: Dataset) -> Split:
     return _pairs(root, split, folders, dataset)
 
 
-def _whole(root: Path, dataset: Dataset) -> Split:
+def _whole(root: Path, dataset: Dataset) -> Images:
     """Return the pairs of a folder that is not divided; raises UserError if it is."""
     folders = _folders(root).get("")
     if folders is None:
@@ -109,7 +109,7 @@ def _folders(root: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _pairs(root: Path, split: str, folders: tuple[str, str], dataset: Dataset) -> Split:
+def _pairs(root: Path, split: str, folders: tuple[str, str], dataset: Dataset) -> Images:
     """Match the files of two folders by their paths without extension; a mask may end in `_mask`."""
     drops: Drops = {}
     pixels = _by_stem(root, folders[0], dataset.links, drops, PixelType.of(dataset).extensions)
@@ -122,9 +122,10 @@ def _pairs(root: Path, split: str, folders: tuple[str, str], dataset: Dataset) -
     if not stems:
         example = f"; {first_few([*pixels.values()], 1)} has none" if pixels else ""
         raise problem(root, f"has no image of {folders[0]} with a mask of its name in {folders[1]}{example}")
-    stored = Paired(*(Paths(f"{root}/{one[stem]}" for stem in stems) for one in (pixels, annotated)))
+    paths, masks = (Texts(f"{root}/{one[stem]}" for stem in stems) for one in (pixels, annotated))
     labels, seen = np.zeros(len(stems), np.int64), len(pixels) + len(annotated)
-    return Split(str(root), split, [], [pixels[stem] for stem in stems], labels, stored, "", seen, drops)
+    names = Texts(pixels[stem] for stem in stems)
+    return Images(split, str(root), [], names, labels, paths=paths, masks=masks, seen=seen, dropped=drops)
 
 
 def _by_stem(root: Path, folder: str, links: str, drops: Drops, more: tuple[str, ...]) -> dict[str, str]:

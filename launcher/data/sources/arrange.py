@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from launcher.config.class_names import composed, in_order
 from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop, notes_on
+from launcher.data.index import Images, Texts
 from launcher.data.listing import EXTENSIONS, is_ignored, is_image
 from launcher.data.sources.formats import Listing, SourceOptions
 from launcher.data.sources.layout import (
@@ -22,8 +24,6 @@ from launcher.data.sources.layout import (
     top_folder,
     tree_of,
 )
-from launcher.data.sources.pieces import Stored
-from launcher.data.split import Split
 
 _ELSEWHERE = "images in folders of no split that is read"
 
@@ -104,9 +104,9 @@ class Rows:
         self,
         path: str,
         order: Sequence[str],
-        stored: Callable[[np.ndarray], Stored | None] = lambda places: None,
+        columns: Callable[[np.ndarray], Mapping[str, Any]] = lambda places: {},
         place: str = "",
-    ) -> Split:
+    ) -> Images:
         """Return the images, sorted by class and name; classes have the given order, others that of their names.
 
         Raises UserError if there are none, or something was dropped without a reason.
@@ -124,13 +124,14 @@ class Rows:
         labels = np.fromiter((numbers[_label(key)] for key in keys), np.int64, len(keys))
         by_class = np.argsort(labels, kind="stable")
         places = np.array([self._places[key] for key in keys], np.int64)[by_class]
-        files = [_name(keys[number]) for number in by_class.tolist()]
-        taken = len(files) + sum(one.rows for one in self._dropped.values())
+        names = Texts(_name(keys[number]) for number in by_class.tolist())
+        taken = len(names) + sum(one.rows for one in self._dropped.values())
         if taken != self._seen:
             message = f"{self._seen:,} files or rows were listed, but {taken:,} are taken or dropped with a reason; "
             raise problem(path, f"{message}this is an error of the program, please report it")
         root, split = below(path, place.rstrip("/")), split_of_wanted(self.wanted)
-        return Split(root, split, classes, files, labels[by_class], stored(places), place, taken, self._dropped)
+        own = {"place": place, "seen": taken, "dropped": self._dropped, **columns(places)}
+        return Images(split, root, classes, names, labels[by_class], **own)
 
 
 def _key(label: str, path: str) -> str | tuple[str, str]:

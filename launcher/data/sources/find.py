@@ -11,6 +11,7 @@ from launcher.config.schema import Dataset, RunConfig
 from launcher.data.builtin import ensure_folder
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.folds import held_out_fold
+from launcher.data.index import Images
 from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.cifar import as_class_folders
@@ -30,7 +31,7 @@ from launcher.data.sources.shards import (
     split_of,
 )
 from launcher.data.sources.source import Files
-from launcher.data.split import Split, divided, part, same_classes, sizes, without
+from launcher.data.split import divided, same_classes, sizes, without
 from launcher.data.unreadable import unreadable
 from launcher.data.workers import Report, quiet
 from launcher.errors import Problem, UserError, first_few
@@ -38,7 +39,7 @@ from launcher.errors import Problem, UserError, first_few
 _PLAIN = SourceOptions()
 
 
-def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Split, Split]:
+def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Images, Images]:
     """Find the images of `splits` with the labels of the task, int64 [N] or rows [N, K], and the names of these.
 
     Raises UserError also if a label is none of the task.
@@ -49,7 +50,7 @@ def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report
     return train, val
 
 
-def with_classes(split: Split, classes: Sequence[str] | None, config: RunConfig) -> Split:
+def with_classes(split: Images, classes: Sequence[str] | None, config: RunConfig) -> Images:
     """Return a split with the classes of a run, which may have another order; images are sorted by it, as the run did.
 
     Raises UserError if the run has other classes.
@@ -58,7 +59,7 @@ def with_classes(split: Split, classes: Sequence[str] | None, config: RunConfig)
     if names == split.classes:
         return split
     relabelled = replace(split, classes=names, labels=labels)
-    return part(relabelled, np.argsort(labels, kind="stable")) if config.task.labelled == "class" else relabelled
+    return relabelled.part(np.argsort(labels, kind="stable")) if config.task.labelled == "class" else relabelled
 
 
 def splits(
@@ -69,7 +70,7 @@ def splits(
     report: Report = quiet,
     *,
     is_prepared: bool = False,
-) -> tuple[Split, Split]:
+) -> tuple[Images, Images]:
     """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
 
     With `dataset.val_split` or `dataset.folds` the split is drawn from each class if images are `labelled` by a class,
@@ -89,7 +90,7 @@ def splits(
     if fraction is not None:
         whole = open_source(path, "all", report, options, is_prepared=is_prepared)
         train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
-        if not val.files:
+        if not val.names:
             message = (
                 f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
             )
@@ -126,7 +127,7 @@ def images_path(dataset: Dataset) -> str:
     return dataset.path
 
 
-def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (), report: Report = quiet) -> Split:
+def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (), report: Report = quiet) -> Images:
     """Find the images of a path to evaluate: its validation images, or all if it is not divided.
 
     `classes` are those of the run.
@@ -181,7 +182,7 @@ def is_in_class_folders(path: str) -> bool:
 
 def open_source(
     path: str, wanted: Wanted, report: Report, options: SourceOptions = _PLAIN, *, is_prepared: bool = True
-) -> Split:
+) -> Images:
     """Find the images of a split, or of all.
 
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders

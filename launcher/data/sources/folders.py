@@ -3,23 +3,23 @@
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from launcher.config.class_names import composed, in_order
 from launcher.data.dropped import Drops, notes_on
+from launcher.data.index import Archive, Images
 from launcher.data.listing import entries, files_below, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import UNDIVIDED, Wanted, below, class_root, is_remote, problem, split_of_wanted
 from launcher.data.sources.path_tables import TABLES
-from launcher.data.sources.pieces import Remote
 from launcher.data.sources.source import Files
-from launcher.data.split import Split
 from launcher.data.workers import Report, quiet
 
 
-def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Split:
+def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Report = quiet) -> Images:
     """Find the images of class folders, sorted by class and name; a class may be empty.
 
     On a disk, links to images and classes are followed if they stay within the split's folder, with links=follow all
@@ -38,7 +38,7 @@ def folders_source(path: str, wanted: Wanted, options: SourceOptions, report: Re
         raise problem(path, unreadable_path(error)) from None
 
 
-def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Split:
+def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Images:
     tree, rows = Files(str(path)).tree(), Rows(wanted, options)
     place = class_root(tree, wanted, str(path), options.classes)
     root, shown = path / place, tree.folders(place)
@@ -59,7 +59,7 @@ def _on_disk(path: Path, wanted: Wanted, options: SourceOptions) -> Split:
     return rows.folder(str(path), in_order(map(composed, classes)), place=f"{place}/" if place else "")
 
 
-def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Split:
+def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Report) -> Images:
     path, what, tree = files.url, f"listing {wanted} images", files.tree()
     report(what, 0, 1)
     with files.reached():
@@ -75,8 +75,15 @@ def _in_bucket(files: Files, wanted: Wanted, options: SourceOptions, report: Rep
             message = f"has neither {split_of_wanted(wanted)}/CLASS/*.jpg nor archives (.tar, .zip, .parquet){reason}"
             raise problem(path, f"{message}; set another URL") from None
     report(what, 1, 1)
-    rows, known = Rows(wanted, options), np.array([*sizes.values()])
+    rows, bytes_of = Rows(wanted, options), [-1 if size is None else size for size in sizes.values()]
     for number, name in enumerate(sizes):
         rows.add_file(name, number)
     order = in_order(map(composed, tree.folders(root)))
-    return rows.folder(path, order, lambda places: Remote(below(path, root), known[places]))
+    folder = Archive(f"{below(path, root)}/")
+
+    def columns(places: np.ndarray) -> dict[str, Any]:
+        known = np.array(bytes_of, np.int64)[places]
+        none = np.zeros_like(known)
+        return {"archives": [folder], "places": np.stack([none, none, known, none], 1)}
+
+    return rows.folder(path, order, columns)

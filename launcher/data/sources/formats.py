@@ -19,10 +19,10 @@ import numpy as np
 from launcher.config.class_names import VALUES, class_name
 from launcher.config.schema import Columns
 from launcher.data.dropped import Drops, drop
+from launcher.data.index import Piece
 from launcher.data.listing import is_ignored, is_image
 from launcher.data.pixel_types import ARRAYS
 from launcher.data.sources.layout import SPLIT_NAMES, problem, tidy
-from launcher.data.sources.pieces import Piece
 from launcher.data.sources.tar import BoundedReads, read_members
 from launcher.errors import Problem, UserError, first_few
 

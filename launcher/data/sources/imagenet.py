@@ -9,13 +9,12 @@ import itertools
 import tarfile
 
 from launcher.counts import count_of
+from launcher.data.index import Archive, Images, Piece
 from launcher.data.listing import is_image
 from launcher.data.sources.arrange import Rows
 from launcher.data.sources.layout import Wanted, below, is_remote, problem, readable
-from launcher.data.sources.pieces import Archive, Packed, Piece
 from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD, read_members
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads
 
 ARCHIVES: dict[Wanted, str] = {"train": "ILSVRC2012_img_train.tar", "val": "ILSVRC2012_img_val.tar"}
@@ -24,7 +23,7 @@ _TABLE, _TRUTH = "data/meta.mat", "data/ILSVRC2012_validation_ground_truth.txt"
 _MOST_BYTES, _AHEAD_OF_CLASSES = 1 << 26, 1 << 16
 
 
-def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> Split:
+def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> Images:
     """Find the images of a split in a folder of ImageNet's tar files.
 
     Raises UserError if a file is missing or damaged.
@@ -53,7 +52,7 @@ def imagenet_source(files: Files, path: str, split: Wanted, report: Report) -> S
     for label, member in images:
         if is_image(member.name):
             rows.add(label, f"{label}/{member.name}", (0, member.start, member.size or 0, 0))
-    return rows.folder(archive, [], lambda places: Packed([Archive(archive, version)], places))
+    return rows.folder(archive, [], lambda places: {"archives": [Archive(archive, version)], "places": places})
 
 
 def _val_classes(files: Files, path: str) -> list[str]:

@@ -4,12 +4,13 @@ import csv
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from launcher.counts import count_of
+from launcher.data.index import Images, Texts
 from launcher.data.listing import is_file, is_folder, unreadable_path
 from launcher.data.sources.arrange import Rows, path_in_class
 from launcher.data.sources.formats import SourceOptions, column_of, label_columns, label_text
@@ -24,10 +25,8 @@ from launcher.data.sources.layout import (
     split_of_wanted,
     unread,
 )
-from launcher.data.sources.pieces import Listed, Paths, Stored
 from launcher.data.sources.shards import format_of
 from launcher.data.sources.source import Files
-from launcher.data.split import Split
 from launcher.errors import Problem, UserError, first_few
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -41,7 +40,7 @@ _REPEATED = "rows with the image and label of an earlier one"
 Row = tuple[int, Mapping[str, object]]
 
 
-def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Split | None:
+def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Images | None:
     """Find the images of a split, or of all rows, in a table; None if there is no table.
 
     A folder has a table for each split, such as train.csv and val.csv; paths are relative to the table's folder.
@@ -61,7 +60,7 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Split | N
     labels = label_columns(head, options.columns, str(table))
     column = options.columns.split or _SPLIT
     split, read = _split(table, head, wanted, column) if path in tables else ("", [])
-    rows, files, groups = Rows(wanted), Paths(), list[str]()
+    rows, files, groups = Rows(wanted), list[str](), list[str]()
     _check_groups(table, head, options.groups)
     rows.drop_unread(_NO_SPLIT, unread(tables, [chosen]))
     for number, row in _rows(table):
@@ -83,14 +82,13 @@ def table_source(path: str, wanted: Wanted, options: SourceOptions) -> Split | N
                 groups.append(_group(table, entry, row, options.groups))
         else:
             rows.drop(_REPEATED, entry)
-    places: list[int] = []
 
-    def stored(numbers: np.ndarray) -> Stored:
-        places.extend(numbers.tolist())
-        return Listed(files).part(numbers)
+    def columns(places: np.ndarray) -> dict[str, Any]:
+        numbers = places.tolist()
+        paths = Texts(files[number] for number in numbers)
+        return {"paths": paths, "groups": options.groups and Texts(groups[number] for number in numbers)}
 
-    folder = rows.folder(str(table), [], stored)
-    return folder if options.groups is None else replace(folder, groups=[groups[place] for place in places])
+    return rows.folder(str(table), [], columns)
 
 
 def _chosen(path: str, tables: Mapping[str, str], wanted: Wanted) -> str:

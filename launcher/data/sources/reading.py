@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 from launcher import paths
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import MOST_BYTES, Piece
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.parquet import parquet_bytes
-from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.data.sources.source import RETRY, Files
 from launcher.disk import DiskError, patiently, reason
 from launcher.errors import Problem, UserError

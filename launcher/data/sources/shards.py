@@ -13,14 +13,13 @@ from launcher.config.code import available
 from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
 from launcher.data.dropped import drops_of
+from launcher.data.index import Archive, Images
 from launcher.data.sources.arrange import Rows, add_archives
 from launcher.data.sources.formats import Listing, SourceOptions, list_tar, list_zip
 from launcher.data.sources.layout import VAL, Wanted, below, is_remote, of_split, problem, readable, unread
 from launcher.data.sources.parquet import list_arrow, list_parquet
-from launcher.data.sources.pieces import Archive, Packed
 from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD
-from launcher.data.split import Split
 from launcher.data.workers import Report, in_threads
 from launcher.errors import first_few
 from launcher.plugins import Complete
@@ -87,7 +86,7 @@ def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]
     return [name for name in names if format_of(name) in known and name not in others[_CACHES]], others
 
 
-def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Split | None:
+def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Images | None:
     """Find the images of a split, or of all, in the archives of a path; None if there are no archives.
 
     Raises UserError if an archive cannot be read, a label is missing, or no images exist.
@@ -120,7 +119,7 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
         Archive(file, version if is_remote(file) or format_of(file) == ".parquet" else "", listing.image)
         for file, version, listing in zip(archives, versions, listings, strict=True)
     ]
-    return rows.folder(path, order, lambda places: Packed(stored, places))
+    return rows.folder(path, order, lambda places: {"archives": stored, "places": places})
 
 
 def split_of(file: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any, BinaryIO, TypeVar
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import MOST_BYTES, Piece
 from launcher.data.listing import is_file, is_folder
 from launcher.data.sources.layout import Tree, below, is_remote, problem
-from launcher.data.sources.pieces import MOST_BYTES, Piece
 from launcher.errors import UserError
 from launcher.installation import how_to_open
 

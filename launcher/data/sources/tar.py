@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from launcher.counts import count_of
+from launcher.data.index import Piece
 from launcher.data.sources.layout import problem, readable
-from launcher.data.sources.pieces import Piece
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
 # Bytes per read if headers are close together; remote reads of fewer bytes take as long.

@@ -13,7 +13,7 @@ import numpy as np
 from launcher import atomic, paths
 from launcher.config.schema import Dataset
 from launcher.data.dropped import Drops
-from launcher.data.split import Split
+from launcher.data.index import Images
 from launcher.data.text.documents import Passage, pieces_of, text_files
 from launcher.data.text.shards import shards_in, write_shard
 from launcher.data.text.tokenizer import tokenizer_of, tokenizer_text
@@ -71,10 +71,10 @@ def _read(dataset: Dataset, folder: Path, files: dict[str, list[str]], drops: Dr
     return Tokens(folder, files, tokenizer, written.get("key"), dropped=drops)
 
 
-def tokens_of_splits(images: Sequence[Split]) -> Tokens:
+def tokens_of_splits(images: Sequence[Images]) -> Tokens:
     """Return the files of tokens of splits that are listed."""
     folder = Path(images[0].root)
-    return Tokens(folder, {one.split: [*one.files] for one in images}, key=(_facts(folder) or {}).get("key"))
+    return Tokens(folder, {one.split: [*one.names] for one in images}, key=(_facts(folder) or {}).get("key"))
 
 
 def tokenizer_in(folder: str, file: str | None) -> str | None:

@@ -8,8 +8,8 @@ import torch
 
 from launcher.data.batch import Loaded
 from launcher.data.images import Reader
+from launcher.data.index import Images
 from launcher.data.sampling import Request
-from launcher.data.split import Split
 from launcher.data.text.shards import Stream
 
 
@@ -19,8 +19,8 @@ class TokenReader(Reader):
     A split with fewer samples than sequences has evenly spaced ones of them.
     """
 
-    def __init__(self, split: Split, length: int, tokenizer: str | None, vocabulary: int | None):
-        self._stream, self._length = Stream([Path(split.root, file) for file in split.files], vocabulary), length
+    def __init__(self, split: Images, length: int, tokenizer: str | None, vocabulary: int | None):
+        self._stream, self._length = Stream([Path(split.root, file) for file in split.names], vocabulary), length
         self._sequences = (len(self._stream) - 1) // length
         self.labels, self.facts = split.labels, {"tokenizer": tokenizer}
 

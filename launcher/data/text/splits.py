@@ -9,8 +9,8 @@ from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.dropped import notes_on
 from launcher.data.identity import fingerprint, of_splits
+from launcher.data.index import Images, Texts
 from launcher.data.inspection import Inspection
-from launcher.data.split import Split
 from launcher.data.text.prepare import SPLITS, Tokens
 from launcher.data.text.shards import Stream, check_shard
 from launcher.data.text.tokenizer import tokenizer_of
@@ -49,35 +49,35 @@ def counted(config: RunConfig, tokens: Tokens, report: Report) -> Inspection:
     return Inspection(replace(config, dataset=sizes), notes, splits=listed)
 
 
-def check_tokens(split: Split, vocabulary: int, report: Report = quiet) -> None:
+def check_tokens(split: Images, vocabulary: int, report: Report = quiet) -> None:
     """Read all tokens of a split, unless they were read before; raises UserError if one is not in the vocabulary."""
-    for file in split.files:
+    for file in split.names:
         check_shard(Path(split.root, file), vocabulary, report)
 
 
-def splits(config: RunConfig, tokens: Tokens) -> list[Split]:
+def splits(config: RunConfig, tokens: Tokens) -> list[Images]:
     """Return the sequences of training and validation, without more than the config has; raises as `sequences`."""
     most = (config.dataset.train_samples, config.dataset.val_samples)
     return [sequences(config, tokens, *one) for one in zip(SPLITS, most, strict=True)]
 
 
-def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Split:
+def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Images:
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
     length = config.task.full_view(config)
-    folder = Split(str(tokens.folder), name, [], tokens.files[name], np.zeros(0, np.uint8))
-    size = len(Stream([Path(folder.root, file) for file in folder.files], config.dataset.classes))
+    folder = Images(name, str(tokens.folder), [], Texts(tokens.files[name]), np.zeros(0, np.uint8))
+    size = len(Stream([Path(folder.root, file) for file in folder.names], config.dataset.classes))
     count = (size - 1) // length
     if count < 1:
         message = (
             f"has not {length + 1:,} tokens for {name}, a sequence and the next; add text, or set a lower task.length"
         )
-        if not folder.files:
+        if not folder.names:
             message = f"has files of tokens, but none with {name} in its name; rename or add one"
         elif not size and config.dataset.val_split is not None:
             message = f"has no text for {name}, since dataset.val_split draws whole documents; cut the text into more,"
             message += " or save its end as val.txt and the rest as train.txt in a folder"
         raise UserError(Problem(message, "dataset.path", config.dataset.path or tokens.folder))
-    return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.files))
+    return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.names))
 
 
 def identity_of(tokens: Tokens) -> str:

@@ -15,9 +15,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from launcher.data.decode import UnreadableImage
+from launcher.data.index import Images
 from launcher.data.sources.reading import read_all
 from launcher.data.sources.source import Files
-from launcher.data.split import Split
 
 # note: not in the order of their names, as in the real table; the last is the parent of the others
 SYNSETS = [(1, "n02", 0), (2, "n03", 0), (3, "n01", 0), (4, "n00", 3)]
@@ -71,10 +71,10 @@ def report(what: str, done: int, total: int) -> None:
     assert done <= total
 
 
-def contents(source: Split) -> dict[str, tuple[int, bytes | UnreadableImage]]:
-    numbers = range(len(source.files))
+def contents(source: Images) -> dict[str, tuple[int, bytes | UnreadableImage]]:
+    numbers = range(len(source))
     read = read_all(Files(source.root), [source.piece(number) for number in numbers])
-    return dict(zip(source.files, zip(source.labels.tolist(), read, strict=True), strict=True))
+    return dict(zip(source.names, zip(source.labels.tolist(), read, strict=True), strict=True))
 
 
 Images = list[tuple[str, str, str, bytes]]

@@ -37,7 +37,7 @@ def ours(path: Path, wanted: Wanted) -> list[tuple[int, bytes]]:
     """Return label and pixels of each image, in the order of the files' rows."""
     source = open_source(str(path), wanted, quiet)
     assert source.classes == class_names(len(source.classes))
-    pieces = [source.piece(number) for number in range(len(source.files))]
+    pieces = source.pieces()
     images = [decode(read(piece), upright=True).image.tobytes() for piece in pieces]
     rows = zip([Path(piece.name).name for piece in pieces], source.labels.tolist(), images, strict=True)
     return [(label, image) for _, label, image in sorted(rows)]
@@ -109,5 +109,5 @@ def test_the_hub_has_it_as_parquet(tmp_path: Path) -> None:
     for split, wanted in (("train", "train"), ("test", "val")):
         source = open_source(str(tmp_path / "plain_text"), wanted, quiet)  # type: ignore[arg-type]
         assert source.classes == names
-        shown = {np.asarray(Image.open(io.BytesIO(read(source.piece(n))))).tobytes() for n in range(len(source.files))}
+        shown = {np.asarray(Image.open(io.BytesIO(read(source.piece(n))))).tobytes() for n in range(len(source))}
         assert shown == {one.tobytes() for one in made[split]}

@@ -137,8 +137,8 @@ def test_a_table_without_a_split_is_divided(tables: dict[str, Path]) -> None:
     for more in (MULTILABEL, [*REGRESSION, "dataset.columns.label=x"]):
         inspection = inspect_data(compose([*words, *more]).config, must_exist=True)
         train, val = inspection.splits
-        assert (len(train.files), len(val.files)) == (12, 4)
-        assert not {*train.files} & {*val.files}
+        assert (len(train), len(val)) == (12, 4)
+        assert not {*train.names} & {*val.names}
         assert "drawn by seed=42" in inspection.notes[0]
 
 
@@ -185,10 +185,10 @@ def test_hugging_faces_image_folder_has_a_table_in_each_split(tmp_path: Path) ->
         write(tmp_path / split, {**images, name: made})
     config = compose(["dataset=image_folder", f"dataset.path={tmp_path}", "batch_size=2"]).config
     train, val = inspect_data(config, must_exist=True).splits
-    assert (train.classes, len(train.files), len(val.files)) == (["a", "b"], 6, 4)
+    assert (train.classes, len(train), len(val)) == (["a", "b"], 6, 4)
     # note: images in class folders may have metadata of another kind beside them
     for split in ("train", "validation"):
         for number in range(4):
             (below := tmp_path / split / "ab"[number % 2]).mkdir(exist_ok=True)
             (tmp_path / split / f"{number}.png").rename(below / f"{number}.png")
-    assert len(inspect_data(config, must_exist=True).splits[0].files) == 4
+    assert len(inspect_data(config, must_exist=True).splits[0].names) == 4

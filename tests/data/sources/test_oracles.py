@@ -237,4 +237,4 @@ def test_links_of_a_checkout_are_read_or_named_and_loops_end(tmp_path: Path) -> 
     shutil.copytree(folder, folder.parent / "val", symlinks=True)
     followed = open_source(str(folder.parent), "train", quiet, SourceOptions(links="follow"))
     assert followed.dropped["names of a broken or looping link, a pipe or a device"].rows == 1
-    assert len(followed.files) == len([*filter(Path.is_file, (tmp_path / "store").rglob("*.[jpJ]*"))])
+    assert len(followed.names) == len([*filter(Path.is_file, (tmp_path / "store").rglob("*.[jpJ]*"))])

@@ -11,10 +11,10 @@ from unicodedata import normalize
 import pytest
 
 from launcher.config.compose import compose
+from launcher.data.index import Images
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import quiet
 
 from .archives import DIVIDED, PLAIN, TABLE, TREE, content, inspected, png, write
@@ -71,15 +71,15 @@ def test_an_odd_source_is_read_and_noted(
         assert data.classes == classes
         assert any(note.replace("ROOT", str(tmp_path)) in one for one in data.notes) or not note
         for split in data.splits:
-            assert len({*split.files}) == len(split.files)
-            named = [normalize("NFC", file.split("/")[0]) for file in split.files]
+            assert len({*split.names}) == len(split)
+            named = [normalize("NFC", file.split("/")[0]) for file in split.names]
             assert [classes[label] for label in split.labels] == named
             assert {*named} == {*classes}
-        assert [(split.seen, len(split.files)) for split in data.splits] == counts
+        assert [(split.seen, len(split)) for split in data.splits] == counts
 
 
-def contents(source: Split) -> list[tuple[str, bytes]]:
-    pieces = [read(source.piece(number)) for number in range(len(source.files))]
+def contents(source: Images) -> list[tuple[str, bytes]]:
+    pieces = [read(source.piece(number)) for number in range(len(source))]
     return sorted((source.classes[label], data) for label, data in zip(source.labels.tolist(), pieces, strict=True))
 
 
@@ -113,7 +113,7 @@ def test_each_image_has_its_bytes_and_label(
     source = open_source(str(write(tmp_path, files) / at), "all", quiet, SourceOptions(config.dataset.columns))
     assert contents(source) == expected
     assert sorted((one.rows, one.example) for one in source.dropped.values()) == dropped
-    assert source.seen == len(source.files) + sum(one.rows for one in source.dropped.values())
+    assert source.seen == len(source) + sum(one.rows for one in source.dropped.values())
 
 
 def test_lengths_of_a_zip_are_those_beside_the_image(tmp_path: Path) -> None:

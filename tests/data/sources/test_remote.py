@@ -12,10 +12,10 @@ from launcher.config.compose import compose
 from launcher.data.ffcv.dataset import FFCVDataset
 from launcher.data.ffcv.prepare import prepare
 from launcher.data.identity import identity
+from launcher.data.index import Piece
 from launcher.data.inspection import inspect_data
 from launcher.data.sources import source as source_module
 from launcher.data.sources.find import open_source
-from launcher.data.sources.pieces import Piece
 from launcher.data.sources.reading import local_copy, read
 from launcher.data.workers import quiet
 from launcher.doctor.examine import examine_data
@@ -44,7 +44,7 @@ def test_a_bucket_of_class_folders_equals_the_folders(image_folder: Path, split:
     here = open_source(str(image_folder), split, quiet)
     for url in (in_memory(image_folder), f"file://{image_folder}"):
         there = open_source(url, split, report)
-        assert (there.files, there.classes, there.root) == (here.files, here.classes, url)
+        assert (there.names, there.classes, there.root) == (here.names, here.classes, url)
         assert contents(there) == contents(here)
     with serve(image_folder, ranges=False) as url:
         assert contents(open_source(url, split, report)) == contents(here)
@@ -112,7 +112,7 @@ def test_a_changed_shard_of_a_server_without_checksums_is_read_again(
 ) -> None:
     def copied() -> tuple[Piece, list[bytes]]:
         source = open_source(url, "val", report)
-        return source.piece(0), [read(source.piece(number)) for number in range(len(source.files))]
+        return source.piece(0), [read(source.piece(number)) for number in range(len(source))]
 
     webdataset(image_folder, tmp_path)
     with serve(tmp_path, is_dated=is_dated) as url:
@@ -131,7 +131,7 @@ def test_a_changed_shard_of_a_server_without_checksums_is_read_again(
 def test_failed_reads_of_headers_are_retried(tmp_path: Path) -> None:
     write_downloads(tmp_path)
     with serve(tmp_path, {"ILSVRC2012_img_val.tar": 3}) as url:
-        assert len(open_source(url, "val", report).files) == 7
+        assert len(open_source(url, "val", report).names) == 7
 
 
 def test_denied_access_is_one_line_at_once(image_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def test_what_is_dropped_is_counted_with_a_reason_and_an_example(tmp_path: Path)
     write(tmp_path, {**dict.fromkeys(TREE), "t.csv": TABLE + more, "z.zip": dict.fromkeys(names)})
     data = inspected(tmp_path / "t.csv")
     train, val = data.splits
-    assert (train.seen, len(train.files), val.seen, len(val.files)) == (10, 6, 6, 6)
+    assert (train.seen, len(train), val.seen, len(val)) == (10, 6, 6, 6)
     assert train.facts()["dropped"] == [
         {"reason": "rows with the image and label of an earlier one", "count": 2, "example": f"row 13 ({first})"},
         {"reason": "rows whose split is holdout", "count": 1, "example": "row 15"},
@@ -33,7 +33,7 @@ def test_what_is_dropped_is_counted_with_a_reason_and_an_example(tmp_path: Path)
     ]
     assert "skipping 2 rows with the image and label of an earlier one, such as row 13 (train/ant/0.png)" in data.notes
     train, val = inspected(tmp_path / "z.zip").splits
-    assert (train.seen, len(train.files), [(one.rows, one.example) for one in train.dropped.values()]) == (
+    assert (train.seen, len(train), [(one.rows, one.example) for one in train.dropped.values()]) == (
         9, 6, [(1, "0.png"), (1, "test/ant/0.png"), (1, "ant/x.txt")],
     )  # fmt: skip
 
@@ -62,7 +62,7 @@ def test_a_resume_keeps_the_order_of_the_runs_classes(tmp_path: Path) -> None:
     names = [f"{split}/{name}/{n}.png" for split in ("train", "val") for name in ("1", "2", "10") for n in range(2)]
     config = compose(words_for(write(tmp_path, names))).config
     train, _ = (with_classes(one, ["1", "10", "2"], config) for one in read_splits(config))
-    assert [*train.files] == ["1/0.png", "1/1.png", "10/0.png", "10/1.png", "2/0.png", "2/1.png"]
+    assert [*train.names] == ["1/0.png", "1/1.png", "10/0.png", "10/1.png", "2/0.png", "2/1.png"]
     assert train.labels.tolist() == [0, 0, 1, 1, 2, 2]
     with pytest.raises(UserError, match="other classes than the run's: new 10, missing 3"):
         with_classes(read_splits(config)[0], ["1", "2", "3"], config)
@@ -83,7 +83,7 @@ def test_a_row_of_a_large_table_takes_little_memory(tmp_path: Path) -> None:
             peaks.append(tracemalloc.get_traced_memory()[1])
         finally:
             tracemalloc.stop()
-        assert len(images.files) == count
+        assert len(images) == count
     assert min(peaks) < 800 * count
 
 
@@ -103,5 +103,5 @@ def test_an_image_of_several_labels_may_have_none_in_a_column_of_named_classes(t
     rows = classes_of(["dog", "cat"], [{"image": png("x"), "label": label} for label in (1, None, 0)])
     path = write(tmp_path, {"x.parquet": rows}) / "x.parquet"
     source = open_source(str(path), "all", quiet, SourceOptions(labelled="classes"))
-    labels = {file: source.classes[label] for file, label in zip(source.files, source.labels.tolist(), strict=True)}
+    labels = {file: source.classes[label] for file, label in zip(source.names, source.labels.tolist(), strict=True)}
     assert (source.classes, labels) == (["dog", "cat", ""], {"dog/000002": "dog", "cat/000000": "cat", "/000001": ""})

@@ -55,7 +55,7 @@ def test_training_reads_the_same_stream_for_any_number_of_workers_and_from_any_s
 def test_a_restarted_server_is_read_on_and_the_copy_has_all_bytes(
     bucket: Bucket, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+    (archive, *_) = open_source(SHARDS, "train", quiet).archives
     bucket.stop()
     monkeypatch.setattr(source_module, "_PAUSES", ())
     with pytest.raises(UserError, match="cannot be read") as raised:
@@ -67,7 +67,7 @@ def test_a_restarted_server_is_read_on_and_the_copy_has_all_bytes(
 
 
 def test_an_interrupted_copy_resumes(bucket: Bucket, shards: Path) -> None:
-    (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+    (archive, *_) = open_source(SHARDS, "train", quiet).archives
     copy = local_copy(*archive)
     whole = (shards / "train-000000.tar").read_bytes()
     copy.unlink()
@@ -83,7 +83,7 @@ def test_a_connection_cut_in_the_middle_loses_nothing(
     with proxy(bucket.port, once(0)) as faulty:
         monkeypatch.setenv("AWS_ENDPOINT_URL", faulty.url)
         s3fs.S3FileSystem.clear_instance_cache()
-        (archive, *_) = open_source(SHARDS, "train", quiet).stored.archives  # type: ignore[union-attr]
+        (archive, *_) = open_source(SHARDS, "train", quiet).archives
         assert local_copy(*archive).read_bytes() == (shards / "train-000000.tar").read_bytes()
         assert next(faulty.gets) > 1
 

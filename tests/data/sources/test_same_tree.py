@@ -11,11 +11,11 @@ from typing import Any
 import fsspec
 import pytest
 
+from launcher.data.index import Images
 from launcher.data.sources.find import open_source
 from launcher.data.sources.formats import SourceOptions
 from launcher.data.sources.layout import Wanted
 from launcher.data.sources.reading import read
-from launcher.data.split import Split
 from launcher.data.workers import quiet
 from launcher.errors import UserError
 from tests.covering import sweep
@@ -85,12 +85,12 @@ def outcome(path: str, wanted: Wanted) -> Any:
         source = open_source(path, wanted, quiet, SourceOptions(), is_prepared=True)
     except UserError as error:
         return "refused" if "\n" not in str(error) else str(error)
-    assert source.seen == len(source.files) + sum(one.rows for one in source.dropped.values())
+    assert source.seen == len(source) + sum(one.rows for one in source.dropped.values())
     return source.classes, *images(source)
 
 
-def images(source: Split) -> tuple[list[str], list[str], list[bytes]]:
-    pieces = [source.piece(number) for number in range(len(source.files))]
+def images(source: Images) -> tuple[list[str], list[str], list[bytes]]:
+    pieces = source.pieces()
     labels = [source.classes[label] for label in source.labels.tolist()]
     contents = sorted(zip(labels, (read(piece) for piece in pieces), strict=True))
     return sorted(labels), [label for label, _ in contents], [data for _, data in contents]

@@ -31,7 +31,7 @@ def source(request: pytest.FixtureRequest, image_folder: Path, tmp_path: Path) -
 def test_the_data_set_is_that_of_the_class_folders(source: Path, image_folder: Path) -> None:
     here, there = (inspect_data(compose(words_for(path)).config, must_exist=True) for path in (source, image_folder))
     assert here.classes == there.classes == ["cat", "dog"]
-    assert [split.files for split in here.splits] == [split.files for split in there.splits]
+    assert [split.names for split in here.splits] == [split.names for split in there.splits]
     assert [split.labels.tolist() for split in here.splits] == [split.labels.tolist() for split in there.splits]
     assert identity(here.config) == identity(there.config)
     assert [finding.status for finding in examine_data(here.config)] == ["ok"] * 4

@@ -44,7 +44,7 @@ def unpacked(downloads: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_images_and_classes_are_those_that_torchvision_unpacks(downloads: Path, unpacked: Path, split: str) -> None:
     ours, theirs = open_source(str(downloads), split, report), open_source(str(unpacked), split, quiet)
-    assert (ours.files, ours.classes) == (theirs.files, theirs.classes)
+    assert (ours.names, ours.classes) == (theirs.names, theirs.classes)
     assert contents(ours) == contents(theirs)
 
 
@@ -124,7 +124,7 @@ def test_an_inner_tar_file_without_its_end_stops_before_the_next(tmp_path: Path)
             with tarfile.open(fileobj=inner, mode="w") as tar:
                 add(tar, f"{name}_1.JPEG", bytes(range(256)) * 2)
             add(train, f"{name}.tar", inner.getvalue()[:1024])
-    assert open_source(str(tmp_path), "train", report).files == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
+    assert open_source(str(tmp_path), "train", report).names == ["n01/n01_1.JPEG", "n02/n02_1.JPEG"]
 
 
 def test_the_error_of_validation_images_shows_the_missing_file(downloads: Path, tmp_path: Path) -> None:
