@@ -17,14 +17,12 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import OtherType, PixelType
 from launcher.data.sources.reading import read
-from launcher.data.workers import Report, in_workers
+from launcher.data.workers import Report, each
 from launcher.errors import Problem, UserError, first_few
-from launcher.probe import usable_cores
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig
 
-_IMAGES_A_TASK = 32
 _DIGITS = 6
 
 
@@ -103,13 +101,7 @@ def _moments(dataset: Dataset, train: Images, report: Report) -> Moments:
 
     def compute() -> Moments:
         work = partial(_sums, pixel_type=PixelType.of(dataset))
-        few = len(pieces) <= _IMAGES_A_TASK
-        several = in_workers(work, pieces, _IMAGES_A_TASK, usable_cores())
-        sums: list[_Sums] = []
-        for result in work(pieces) if few else (one for _, one in several):
-            sums.append(result)
-            report("computing mean and deviation", len(sums), len(pieces))
-        return _of_sums(sums, pieces, dataset)
+        return _of_sums([*each(work, pieces, report, "computing mean and deviation")], pieces, dataset)
 
     if train.are_in_bucket:
         return compute()

@@ -12,12 +12,9 @@ from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.reading import read
-from launcher.data.workers import Report, in_workers
+from launcher.data.workers import Report, each
 from launcher.disk import patiently
 from launcher.errors import Problem, UserError
-from launcher.probe import usable_cores
-
-_IMAGES_A_TASK = 64
 
 
 class Fault(NamedTuple):
@@ -35,17 +32,9 @@ def faults(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> l
     """
     names = [f"{split.place}{file}" for split in splits for file in split.names]
     pieces = [piece for split in splits for piece in split.pieces()]
-    # note: starting processes takes longer than reading a few files
-    few = len(names) <= _IMAGES_A_TASK
-    work = partial(_reasons, pixel_type=pixel_type)
-    several = in_workers(work, pieces, _IMAGES_A_TASK, usable_cores())
-    reasons = work(pieces) if few else (reason for _, reason in several)
-    bad: list[Fault] = []
-    for number, (name, piece, why) in enumerate(zip(names, pieces, reasons, strict=True), 1):
-        if why is not None:
-            bad.append(Fault(name, piece, why))
-        report("checking all images", number, len(names))
-    return bad
+    reasons = each(partial(_reasons, pixel_type=pixel_type), pieces, report, "checking all images")
+    results = zip(names, pieces, reasons, strict=True)
+    return [Fault(name, piece, why) for name, piece, why in results if why is not None]
 
 
 def unreadable(splits: Sequence[Images], pixel_type: PixelType, report: Report) -> dict[str, str]:

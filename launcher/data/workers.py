@@ -11,17 +11,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
-from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from launcher.errors import Problem, UserError
+from launcher.probe import usable_cores
 from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4
+_ITEMS_A_TASK = 32
 _READERS = 16
 _SERVER = "launcher.data.fork_server"
 _NOTHING = -1
@@ -30,8 +31,8 @@ _NOTHING = -1
 Report = Callable[[str, int, int], None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Order = TypeVar("Order")
-Final = TypeVar("Final")
+# What a worker process does.
+_work: Callable[[list[Any]], list[Any]]
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -66,155 +67,62 @@ class Reading:
 
 def in_workers(
     work: Callable[[list[Item]], list[Result]], items: Iterable[Item], at_once: int, workers: int
-) -> Iterator[tuple[Item, Result]]:
+) -> Generator[tuple[Item, Result]]:
     """Yield items and results in order, from worker processes that run a little ahead.
 
-    `work` maps lists of `at_once` items to their results.
+    `work` maps lists of `at_once` items to their results, which must be small: concurrent.futures waits forever for a
+    result of which a killed worker has sent a part.
 
     Raises UserError if a worker was killed.
     """
-    parts = _parts(items, at_once)
-    with _started([work], workers) as processes, _threads(workers) as pool:
-        call = _on_any(processes)
-        ahead = deque((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
-        while ahead:
-            part, future = ahead.popleft()
-            yield from zip(part, future.result()[1], strict=True)
-            ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
-
-
-def in_two_steps(
-    work: Callable[[list[Item]], list[Result]],
-    settle: Callable[[list[Item], list[Result]], list[Order]],
-    finish: Callable[[list[Order]], list[Final]],
-    items: Iterable[Item],
-    at_once: int,
-    workers: int,
-) -> Generator[tuple[Item, Final]]:
-    """Yield items and their final results in order; the process that did the `work` on items also does `finish`.
-
-    What is large so stays there. `settle` is called here, in the order of items, and returns what `finish` gets.
-
-    Raises UserError if a worker was killed.
-    """
-    parts = _parts(items, at_once)
-    with _started([work, finish], workers) as processes, _threads(workers) as pool, _threads(workers) as finishers:
-        call = _on_any(processes)
-        ahead = deque((part, pool.submit(call, part)) for part in itertools.islice(parts, workers * _TASKS_AHEAD))
-        finishing: deque[tuple[list[Item], Future[list[Final]]]] = deque()
-        while ahead or finishing:
-            first: list[Future[Any]] = [queue[0][1] for queue in (ahead, finishing) if queue]
-            wait(first, return_when=FIRST_COMPLETED)
-            if finishing and finishing[0][1].done():
-                part, final = finishing.popleft()
-                yield from zip(part, final.result(), strict=True)
-                ahead.extend((part, pool.submit(call, part)) for part in itertools.islice(parts, 1))
-            if ahead and ahead[0][1].done():
-                part, future = ahead.popleft()
-                process, results = future.result()
-                finishing.append((part, finishers.submit(process.call, settle(part, results), 1)))
-
-
-def _parts(items: Iterable[Item], at_once: int) -> Iterator[list[Item]]:
     left = iter(items)
-    return iter(lambda: list(itertools.islice(left, at_once)), [])
-
-
-@contextmanager
-def _started(functions: Sequence[Callable[[list[Any]], list[Any]]], workers: int) -> Iterator[list["_Process"]]:
-    """Start worker processes that call these functions, and end them after the block."""
-    processes: list[_Process] = []
+    parts = iter(lambda: [*itertools.islice(left, at_once)], [])
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin, (work,))
+    ahead: deque[tuple[list[Item], Future[list[Result]]]] = deque()
     try:
-        with defers_stops():
-            processes.extend(_Process(functions) for _ in range(workers))
-        yield processes
-    except _Killed:
+        while True:
+            for part in itertools.islice(parts, workers * _TASKS_AHEAD - len(ahead)):
+                with defers_stops():
+                    ahead.append((part, pool.submit(_do, part)))
+            if not ahead:
+                return
+            part, future = ahead.popleft()
+            yield from zip(part, future.result(), strict=True)
+    except BrokenProcessPool:
         message = "a worker process was killed, usually because memory ran out; use fewer workers"
         raise UserError(Problem(message, "dataloader.workers", workers)) from None
     finally:
-        for process in processes:
-            process.end()
+        # note: a read of a network may take minutes
+        for process in [*(pool._processes or {}).values()]:
+            process.kill()
+        # note: free the semaphores now; a process that exits at once leaks them
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
-@contextmanager
-def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
-    """Start threads that wait for worker processes, and cancel after the block what they have not started."""
-    pool = ThreadPoolExecutor(count)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _on_any(processes: Sequence["_Process"]) -> Callable[[list[Any]], tuple["_Process", list[Any]]]:
-    """Return what calls the first function of a free process with items, for threads; it returns the process too."""
-    free: SimpleQueue[_Process] = SimpleQueue()
-    for one in processes:
-        free.put(one)
-
-    def call(items: list[Any]) -> tuple[_Process, list[Any]]:
-        process = free.get()
-        try:
-            return process, process.call(items)
-        finally:
-            free.put(process)
-
-    return call
-
-
-class _Killed(Exception):
-    """A worker process has ended."""
-
-
-class _Process:
-    """A worker process that calls functions, each in a separate thread, and may be killed at any time.
-
-    concurrent.futures' pool would wait forever for a result of which a killed worker has sent a part, and a process
-    that exits at once would leak its semaphores; a pipe has neither fault.
-    """
-
-    def __init__(self, functions: Sequence[Callable[[list[Any]], list[Any]]]):
-        context = multiprocessing.get_context("spawn")
-        connections, ends = zip(*(context.Pipe() for _ in functions), strict=True)
-        self._connections = [(connection, threading.Lock()) for connection in connections]
-        self._process = context.Process(target=_serve, args=(functions, ends), daemon=True)
-        self._process.start()
-        for end in ends:
-            end.close()
-
-    def call(self, items: list[Any], function: int = 0) -> list[Any]:
-        """Return a function's results of items. Raises what it raises, and _Killed if the process has ended."""
-        connection, lock = self._connections[function]
-        try:
-            with lock:
-                connection.send(items)
-                result = connection.recv()
-        except (EOFError, OSError):
-            raise _Killed from None
-        if isinstance(result, Exception):
-            raise result
-        return cast(list[Any], result)
-
-    def end(self) -> None:
-        """End the process now, whatever it waits for."""
-        self._process.kill()
-        self._process.join()
-
-
-def _serve(functions: Sequence[Callable[[list[Any]], list[Any]]], connections: Sequence[Connection]) -> None:
+def _begin(work: Callable[[list[Any]], list[Any]]) -> None:
+    """In a worker process: keep what it does, so that it is sent once."""
+    global _work
+    _work = work
     follow_parent()
-    for pair in zip(functions[1:], connections[1:], strict=True):
-        threading.Thread(target=_answer, args=pair, daemon=True).start()
-    _answer(functions[0], connections[0])
 
 
-def _answer(function: Callable[[list[Any]], list[Any]], connection: Connection) -> None:
-    while True:
-        items = connection.recv()
-        try:
-            connection.send(function(items))
-        except Exception as error:
-            connection.send(error)
+def _do(items: list[Any]) -> list[Any]:
+    return _work(items)
+
+
+def each(
+    work: Callable[[Sequence[Item]], list[Result]], items: Sequence[Item], report: Report, what: str
+) -> Iterator[Result]:
+    """Yield the results of items in order, from worker processes on all cores; `work` is as in `in_workers`.
+
+    Raises UserError if a worker was killed.
+    """
+    # note: starting processes takes longer than reading a few files
+    several = (result for _, result in in_workers(work, items, _ITEMS_A_TASK, usable_cores()))
+    results = work(items) if len(items) <= _ITEMS_A_TASK else several
+    for number, result in enumerate(results, 1):
+        report(what, number, len(items))
+        yield result
 
 
 def in_threads(

@@ -1,5 +1,5 @@
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,29 +71,17 @@ def same(first: list[Loaded], second: list[Loaded]) -> bool:
     )
 
 
-def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Iterator[Any]:
+def in_turn(work: Callable[..., Any], items: Iterable[Any], at_once: int, workers: int) -> Generator[Any]:
     """Replace worker processes by work in this process."""
     left = iter(items)
     for part in iter(lambda: list(itertools.islice(left, at_once)), []):
         yield from zip(part, work(part), strict=True)
 
 
-def in_turn_twice(
-    work: Callable[..., Any], settle: Callable[..., Any], finish: Callable[..., Any], *options: Any
-) -> Iterator[Any]:
-    """Replace worker processes of two steps by work in this process."""
-
-    def both(part: list[Any]) -> Any:
-        return finish(settle(part, work(part)))
-
-    yield from in_turn(both, *options)
-
-
 @pytest.fixture(scope="package", autouse=True)
 def _without_processes() -> Iterator[None]:
     """Use no worker processes; tests/faults/test_preparing.py has real ones."""
-    two_steps = patch("launcher.data.ffcv.prepare.in_two_steps", in_turn_twice)
-    with two_steps, patch("launcher.data.unreadable.in_workers", in_turn):
+    with patch("launcher.data.ffcv.prepare.in_workers", in_turn), patch("launcher.data.workers.in_workers", in_turn):
         yield
 
 

@@ -12,7 +12,7 @@ from PIL import features
 
 from launcher.config.compose import compose
 from launcher.data import decode
-from launcher.data import unreadable as module
+from launcher.data import workers
 from launcher.data.inspection import inspect_data
 from launcher.data.pixel_types import RGB
 from launcher.data.sources.find import splits
@@ -49,7 +49,7 @@ def reasons(folder: Path) -> dict[str, str]:
 def test_all_unreadable_images_are_listed_with_reasons(
     folder: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    monkeypatch.setattr(module, "_IMAGES_A_TASK", at_once)
+    monkeypatch.setattr(workers, "_ITEMS_A_TASK", at_once)
     by_file = reasons(folder)
     assert [*by_file] == [*BAD]
     assert all(reason in by_file[file] for file, reason in BAD.items())

@@ -18,9 +18,9 @@ import torch
 
 from launcher.data.sampling import Shard
 from launcher.data.worker_processes import WorkerProcesses
-from launcher.data.workers import in_two_steps, in_workers
+from launcher.data.workers import in_workers
 from launcher.errors import UserError
-from tests.data.squares import Held, squares
+from tests.data.squares import squares
 from tests.runs import wait_for
 
 RANK = """
@@ -66,7 +66,7 @@ class Silent:
     def __init__(self, marks):
         self.marks = marks
 
-    labels, folder, decoder = np.zeros(8, np.int64), SimpleNamespace(classes=["a"], stored=None, place=""), None
+    labels, folder, decoder = np.zeros(8, np.int64), SimpleNamespace(classes=["a"], are_copied=False, place=""), None
 
     def __getitems__(self, keys):
         (self.marks / str(os.getpid())).touch()
@@ -106,29 +106,3 @@ def test_results_come_in_order_until_a_worker_process_fails(numbers, message):
         results.extend(in_workers(squares, numbers, at_once=4, workers=2))
     assert message or results == [(number, number**2) for number in numbers]
     assert not multiprocessing.active_children()
-
-
-@pytest.mark.parametrize(
-    ("numbers", "error"),
-    [
-        (range(29), None),
-        (range(50), (UserError, "thirty")),
-        (range(40, 200), (UserError, "dataloader.workers=2: a worker process was killed")),
-        (range(80, 120), (OSError, "No space left on device")),
-    ],
-)
-def test_the_process_that_did_the_first_step_does_the_second_in_order(numbers, error):
-    held, settled, results = Held(), [], []
-
-    def settle(items, squared):
-        settled.extend(zip(items, squared, strict=True))
-        return items
-
-    with pytest.raises(error[0], match=error[1]) if error else nullcontext():
-        results.extend(in_two_steps(held.hold, settle, held.release, numbers, 4, 2))
-    assert not multiprocessing.active_children()
-    if error is None:
-        assert settled == [(number, number**2) for number in numbers]
-        assert [number for number, _ in results] == list(numbers)
-        assert all(is_held for _, (_, is_held) in results)
-        assert len({process for _, (process, _) in results}) == 2

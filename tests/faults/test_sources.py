@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import TERMINATED
-from tests.data.conftest import in_turn_twice
+from tests.data.conftest import in_turn
 from tests.data.sources.buckets import Bucket, Proxy, proxy, use_folders
 from tests.data.sources.downloads import parquet, split_column, tables, webdataset, zip_of_folders
 from tests.images import write_images
@@ -63,7 +63,7 @@ def give_up_soon() -> None:
 
     source._PAUSES, s3fs.S3FileSystem.retries = (0.1,), 1
     # note: workers would retry for a minute
-    prepare.in_two_steps = in_turn_twice
+    prepare.in_workers = in_turn
 
 
 def command(folder: Path, *before: Callable[[], object]) -> Train:

@@ -79,25 +79,21 @@ def _unusual(decoded: Decoded, name: str) -> str | None:
     return ", ".join(parts) or None
 
 
-class Encoder:
-    """In a worker process: `encode` images and hold them until `store` writes each to its place.
+def store_all(
+    items: Sequence[tuple[int, Piece, int | None]],
+    unfinished: UnfinishedFile,
+    files: Files,
+    values: FFCVFile,
+    *,
+    upright: bool,
+) -> list[str | None]:
+    """Encode and store images, given the bytes of each file, in a worker; return why one cannot be decoded, or None.
 
-    `upright` applies EXIF rotation.
+    Raises as `encode_all`, and OSError.
     """
-
-    def __init__(self, unfinished: UnfinishedFile, files: Files, values: FFCVFile, *, upright: bool):
-        self._unfinished, self._files, self._values, self._upright = unfinished, files, values, upright
-        self._held: dict[int, bytes] = {}
-
-    def encode(self, items: Sequence[tuple[int, Piece]]) -> list[Form | UnreadableImage]:
-        """Encode images; returns and raises as `encode_all`, without the bytes."""
-        images = encode_all(self._files, items, values=self._values, upright=self._upright)
-        self._held |= {n: image.data for (n, _), image in zip(items, images, strict=True) if isinstance(image, Encoded)}
-        return [image.form if isinstance(image, Encoded) else image for image in images]
-
-    def store(self, numbers: list[int]) -> list[int]:
-        """Write those of the images that are held to their places; returns the numbers."""
-        for number in numbers:
-            if (data := self._held.pop(number, None)) is not None:
-                self._unfinished.store(number, data)
-        return numbers
+    images = encode_all(files, [(number, piece) for number, piece, _ in items], values=values, upright=upright)
+    for (number, _, size), image in zip(items, images, strict=True):
+        if isinstance(image, Encoded):
+            unfinished.place(number, image.form, size)
+            unfinished.store(number, image.data)
+    return [str(image) if isinstance(image, UnreadableImage) else None for image in images]

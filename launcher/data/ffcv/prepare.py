@@ -17,24 +17,22 @@ from launcher.config.schema import Dataset
 from launcher.counts import count_of
 from launcher.data.builtin import shapes_folder
 from launcher.data.classes import check_classes
-from launcher.data.decode import UnreadableImage
 from launcher.data.ffcv.beton import ALLOCATION, ROW, ROWS_START, Beton, Manifest, checksum, manifest_path, open_beton
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
-from launcher.data.ffcv.encoder import Encoder
-from launcher.data.ffcv.unfinished import Form, UnfinishedFile
+from launcher.data.ffcv.encoder import store_all
+from launcher.data.ffcv.unfinished import UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
 from launcher.data.identity import divided, fingerprint, listed
 from launcher.data.index import Images
 from launcher.data.sources.find import find_skipped, images_path, splits
-from launcher.data.sources.source import Files, Piece
-from launcher.data.workers import Report, in_threads, in_two_steps
+from launcher.data.sources.source import Files
+from launcher.data.workers import Report, in_threads, in_workers
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
 from launcher.probe import usable_cores
 
 _IMAGES_A_TASK = 16
 _CHUNK = 1 << 24
-_Item = tuple[int, Piece]
 
 
 class Unwritable(UserError):
@@ -202,20 +200,13 @@ class _Job:
         if not missing:
             return {}
         files, upright = Files(images_path(self.dataset)), self.dataset.exif_orientation
-        encoder = Encoder(unfinished, files, self.values, upright=upright)
+        work = partial(store_all, unfinished=unfinished, files=files, values=self.values, upright=upright)
+        items = ((number, self.source.piece(number), sizes[number]) for number in missing)
         bad: dict[str, str] = {}
-
-        def place(items: list[_Item], images: list[Form | UnreadableImage]) -> list[int]:
-            for (number, _), image in zip(items, images, strict=True):
-                if isinstance(image, UnreadableImage):
-                    bad[self.source.names[number]] = str(image)
-                else:
-                    unfinished.place(number, image, sizes[number])
-            return [number for number, _ in items]
-
-        items = ((number, self.source.piece(number)) for number in missing)
-        with closing(in_two_steps(encoder.encode, place, encoder.store, items, _IMAGES_A_TASK, self.workers)) as stored:
-            for done, _ in enumerate(stored, total - len(missing) + 1):
+        with closing(in_workers(work, items, _IMAGES_A_TASK, self.workers)) as stored:
+            for done, ((number, _, _), why) in enumerate(stored, total - len(missing) + 1):
+                if why is not None:
+                    bad[self.source.names[number]] = why
                 self.report(self.source.split, done, total)
         return bad
 

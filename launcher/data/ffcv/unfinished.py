@@ -87,6 +87,11 @@ class UnfinishedFile:
 
     def place(self, number: int, form: Form, source: int | None = None) -> None:
         """Give an image the next place in one page, unless it has one of its size; source: bytes of its original."""
+        # note: several workers place images
+        with self._locked(self._table, self._paths[1], wait=True):
+            self._place(number, form, source)
+
+    def _place(self, number: int, form: Form, source: int | None) -> None:
         row = self._row(number)
         place = int(row["image"]["place"])
         if row["size"] != form.size:
@@ -109,22 +114,26 @@ class UnfinishedFile:
         """Open the file for this process alone, as it was left or empty; raises UserError if another one writes it."""
         while True:
             try:
-                release = lock(self._data, self._paths[0])
+                with self._locked(self._data, self._paths[0], wait=False):
+                    # note: another process may have finished it meanwhile
+                    if self._is_current() and self._is_of_images():
+                        yield
+                        return
             except Held:
                 message = f"another process is writing {self._target}; wait until it ends, or stop it"
                 raise UserError(message) from None
-            # note: another process may have finished it meanwhile
-            if self._is_current() and self._is_of_images():
-                break
-            release()
             self.close()
             self._open()
+
+    @contextmanager
+    def _locked(self, file: int, path: Path, *, wait: bool) -> Iterator[None]:
+        release = lock(file, path, wait=wait)
         try:
             yield
         finally:
             release()
             with suppress(OSError):
-                fcntl.flock(self._data, fcntl.LOCK_UN)
+                fcntl.flock(file, fcntl.LOCK_UN)
 
     def missing(self, sources: Sequence[int | None], report: Report) -> list[int]:
         """Return the numbers of the images that are not stored, are damaged, or had originals of other bytes."""

@@ -23,14 +23,12 @@ from launcher.data.masks.values import Masks, MaskTask
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.reading import read
 from launcher.data.split import without
-from launcher.data.workers import Report, in_workers
+from launcher.data.workers import Report, each
 from launcher.errors import Problem, UserError, first_few
-from launcher.probe import usable_cores
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig
 
-_PAIRS_A_TASK = 32
 # The end of the reason for a mask of an image before its EXIF rotation, or after it where that is off.
 _OTHER_WAY = ", which EXIF rotates"
 
@@ -124,14 +122,10 @@ def check_pairs(split: Images, task: MaskTask, classes: int | None, dataset: Dat
     def compute() -> Checked:
         pixels, bad = np.zeros(256, np.int64), {}
         work = partial(_examined, masks=Masks.of(task, classes, upright=upright), pixel_type=pixel_type)
-        few = len(pairs) <= _PAIRS_A_TASK
-        several = in_workers(work, pairs, _PAIRS_A_TASK, usable_cores())
-        results = work(pairs) if few else (result for _, result in several)
-        for number, (reason, counts) in enumerate(results):
+        for number, (reason, counts) in enumerate(each(work, pairs, report, "checking all masks")):
             if reason is not None:
                 bad[number] = reason
             pixels += counts
-            report("checking all masks", number + 1, len(pairs))
         return Checked(pixels.tolist(), bad)
 
     return cached("masks", facts, Checked, compute)
