@@ -17,10 +17,10 @@ from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
-from launcher.data.census import classes_section, images_section
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
 from launcher.launch.prepare_run import prepare_run
+from launcher.look.census import classes_section, images_section
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import existing
 

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
-from launcher.data.masks.values import IGNORED, MOST_CLASSES, confusion
+from launcher.data.masks.values import IGNORED, MOST_CLASSES
 from launcher.errors import Problem, UserError, first_few
 from launcher.later import torch
 from launcher.tasks import Details
@@ -136,6 +136,8 @@ class Segmentation(ImageTask):
 
     def states(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """Count the pixels by true and predicted class, int64 [classes, classes]."""
+        from launcher.tasks.pixels import confusion  # note: it has the loaders, which a step does not need
+
         return {"pixels": confusion(outputs, targets)}
 
     def metrics(self, states: Mapping[str, Tensor], samples: int) -> dict[str, float]:

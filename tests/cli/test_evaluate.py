@@ -16,7 +16,7 @@ from torchvision.transforms.functional import center_crop, five_crop, resize
 
 from launcher.config import resolved
 from launcher.config.compose import compose
-from launcher.data.figures import FIGURES, draw_figure
+from launcher.data.builtin._figures import FIGURES, draw_figure
 from launcher.data.identity import identity
 from launcher.data.unreadable import write_skipped
 from launcher.plan.plan import plan_for

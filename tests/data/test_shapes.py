@@ -8,7 +8,7 @@ from PIL import Image
 from launcher.config.compose import compose
 from launcher.config.schema import Dataset
 from launcher.data.builtin import ensure_folder
-from launcher.data.figures import FIGURES, draw_figure
+from launcher.data.builtin._figures import FIGURES, draw_figure
 from launcher.errors import UserError
 
 

@@ -11,8 +11,7 @@ import pytest
 from PIL import features
 
 from launcher.config.compose import compose
-from launcher.data import decode
-from launcher.data import workers
+from launcher.data import decode, workers
 from launcher.data.inspection import inspect_data
 from launcher.data.pixel_types import RGB
 from launcher.data.sources.find import splits

@@ -10,8 +10,8 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.data.batch import Batch
-from launcher.data.census import images_section
 from launcher.launch.prepare_run import prepare_run
+from launcher.look.census import images_section
 from launcher.look.steps import ALL, LOADED, Example, examples, loaders_here
 from launcher.plan.plan import Plan, plan_for
 from launcher.training.trainer import Trainer

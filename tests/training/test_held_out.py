@@ -10,7 +10,7 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.config.resolved import read
-from launcher.data.figures import FIGURES, draw_figure
+from launcher.data.builtin._figures import FIGURES, draw_figure
 from launcher.data.inspection import held_out
 from launcher.data.loading import build_evaluation
 from launcher.data.sources.find import open_source

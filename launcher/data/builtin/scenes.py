@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.config.builtin import BuiltInImages, Labelled
 from launcher.config.schema import Dataset
-from launcher.data.figures import FIGURES, NUMBERS, QUALITY, draw_scene
+from launcher.data.builtin._figures import FIGURES, NUMBERS, QUALITY, draw_scene
 
 
 class Scenes(BuiltInImages):

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 
 from launcher.config.builtin import BuiltInImages, Labelled
 from launcher.config.schema import Dataset
-from launcher.data.figures import FIGURES, OVERSAMPLING, QUALITY, draw_figure
+from launcher.data.builtin._figures import FIGURES, OVERSAMPLING, QUALITY, draw_figure
 
 
 class ShapeMasks(BuiltInImages):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from launcher.config.builtin import BuiltInImages, Labelled
 from launcher.config.schema import Dataset
-from launcher.data.figures import FIGURES, QUALITY, draw_figure
+from launcher.data.builtin._figures import FIGURES, QUALITY, draw_figure
 
 
 class Shapes(BuiltInImages):

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage, samples
 from launcher.data.pixel_types import array_of, is_array
-from launcher.later import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 # The index of pixels that are no part of loss and metrics; classes have those below `MOST_CLASSES`.
 IGNORED, MOST_CLASSES = 255, 254
@@ -108,12 +104,3 @@ class Masks:
         shown = f"the colour '#{value:06x}'" if self.coloured else f"the value {value}"
         pixels = count_of(len(numbers), "pixel")
         return f"{pixels} of the mask without a class, most of them {shown}; add it to task.classes"
-
-
-def confusion(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Count the pixels of scores [B, C, H, W] by true class [B, H, W] and predicted class, int64 [C, C]."""
-    classes = outputs.shape[1]
-    places = torch.where(targets == IGNORED, classes**2, targets * classes + outputs.argmax(1)).flatten()
-    # note: bincount would synchronize host and device
-    counts = torch.zeros(classes**2 + 1, dtype=torch.int64, device=outputs.device)
-    return counts.index_add_(0, places, torch.ones_like(places))[:-1].view(classes, classes)
