@@ -64,6 +64,7 @@ def main(arguments: argparse.Namespace) -> int:
         chosen_axis,
         comparisons,
         epochs_note,
+        means_above,
         notes,
         read_results,
     )
@@ -89,6 +90,8 @@ def main(arguments: argparse.Namespace) -> int:
         out.print(f"[bold]{verbatim(title)}[/]")
         out.print(table)
         out.print()
+    for line in means_above(results.curves, axis, arguments.quality):
+        out.print(verbatim(line))
     if axis == "money" and any(not curve.on("money") for curve in results.curves):
         out.print("note: no run has a price; set the price per hour with --price USD", style="yellow")
     hint = None if across or axis == "epochs" else epochs_note(results.all_curves, baselines, compared)

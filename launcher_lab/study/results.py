@@ -11,7 +11,7 @@ from launcher.records.scales import TOP1
 from launcher.results.curve_math import pareto_front
 from launcher.results.curves import ACROSS, Cost, Curve, CurvePoint, StudySetting, build_curves
 from launcher.results.published import published_curves
-from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected
+from launcher_lab.study.speedup import Comparison, at_equal_cost, at_equal_quality, corrected, p_above
 
 # The default baseline recipe.
 BASELINE = "baseline"
@@ -169,6 +169,22 @@ def comparisons(
         compared += [one.printed(curve.metric) for one in of_curve]
     values = corrected([one.value for one in compared])
     return [replace(one, value=value) for one, value in zip(compared, values, strict=True)]
+
+
+def means_above(curves: Sequence[Curve], axis: Cost, qualities: Sequence[float]) -> list[str]:
+    """Return a line for each quality and curve: its cheapest point with a better mean, and the p-value of that."""
+    lines = []
+    for quality in qualities:
+        for curve in curves:
+            scale = curve.metric
+            better = (point for point in curve.on(axis) if point.quality > scale.sign * quality)
+            if (point := next(better, None)) and (p := p_above(point, scale.sign * quality)) is not None:
+                runs = (
+                    f"{curve.name}, {point.epochs} epochs: mean of {len(point.top1)} runs {scale.text(point.quality)}"
+                )
+                side = "above" if scale.sign > 0 else "below"
+                lines.append(f"{runs}, {side} {quality:g}{scale.unit} with p {p:.2g}")
+    return lines
 
 
 def epochs_note(

@@ -159,6 +159,15 @@ def corrected(values: Sequence[Interval | None]) -> list[Interval | None]:
     return [one and replace(one, p_corrected=corrections.get(number)) for number, one in enumerate(values)]
 
 
+def p_above(point: CurvePoint, quality: float) -> float | None:
+    """Return the p-value of Student's one-sided test that a point's mean quality is above one; None for few runs."""
+    if len(point.top1) < FEWEST_RUNS or len(set(point.top1)) == 1:
+        return None
+    from scipy.stats import ttest_1samp  # note: a slow import
+
+    return float(ttest_1samp(point.top1, quality, alternative="greater").pvalue)
+
+
 def _changes(point: CurvePoint, of_cost: float, of_quality: float, axis: Cost) -> Floats:
     """Return by how much each run of a point changes a value, shape [runs]."""
     cost, top1 = np.array(point.costs[axis]), np.array(point.top1)

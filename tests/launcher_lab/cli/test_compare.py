@@ -35,6 +35,11 @@ def test_tables_show_curves_speed_ups_and_excluded_runs(grid: Path) -> None:
     assert "same seed and length" in shown
 
 
+def test_a_mean_above_a_quality_has_its_p_value(grid: Path) -> None:
+    shown = output_of("compare", str(grid), "--quality", "60")
+    assert "mild, 4 epochs: mean of 3 runs 60.17 %, above 60 % with p 0.15" in shown
+
+
 def test_json_has_comparisons_fronts_and_excluded_runs(grid: Path) -> None:
     output = json.loads(output_of("compare", str(grid), "--json", "--quality", "60"))
     (one,) = output["comparisons"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from launcher_lab.study.speedup import Interval, at_equal_cost, at_equal_quality, corrected
+from launcher_lab.study.speedup import Interval, at_equal_cost, at_equal_quality, corrected, p_above
 from tests.curves import curve
 
 pytestmark = pytest.mark.slow
@@ -51,6 +51,13 @@ def test_the_gain_at_equal_epochs_is_welchs_t_test() -> None:
     assert gain.runs == 3
     assert (gain.value, gain.p) == (pytest.approx(np.mean(ours) - np.mean(theirs)), pytest.approx(peer.pvalue))
     assert (gain.low, gain.high) == (pytest.approx(interval.low), pytest.approx(interval.high))
+
+
+def test_a_mean_above_a_quality_is_claimed_by_chance_as_often_as_its_p_value_says() -> None:
+    generator = np.random.default_rng(0)
+    at_chance = [p_above(curve("a", (10.0, runs_of(generator, 5, 70.0, 0.5))).points[0], 70.0) for _ in range(2000)]
+    assert np.mean([p is not None and p < 0.05 for p in at_chance]) == pytest.approx(0.05, abs=0.015)
+    assert p_above(curve("a", (10.0, (70.0, 71.0))).points[0], 60.0) is None
 
 
 @pytest.mark.parametrize("spreads", [(1.0, 1.0), (1.0, 3.0)])
