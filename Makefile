@@ -1,6 +1,6 @@
 # `make demo` trains on built-in images; `make test` runs the tests of every change, `make test-all` all that there are.
 # Each installs what it needs first.
-.PHONY: demo test rest test-all gpu gpu-simulated setup setup-tests setup-rest setup-originals check soak
+.PHONY: demo test rest test-all docs gpu gpu-simulated setup setup-tests setup-rest setup-originals check soak
 
 # Tests that run on plain Pillow without FFCV, and again with FFCV's own package and Pillow-SIMD, whose pixels are torch's.
 TWICE = tests/data/test_crops.py tests/data/test_ffcv_loader.py tests/data/test_jpeg.py tests/data/test_prepare.py
@@ -23,6 +23,9 @@ rest: setup-rest
 	PYTHONPATH=$(CURDIR)/.venv/originals $(PYTEST) $(TWICE)
 
 test-all: test rest
+
+docs: setup-tests
+	.venv/bin/mkdocs build --strict
 
 gpu:
 	@scripts/gpu.sh --out gpu-results $(IMAGES)

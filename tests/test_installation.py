@@ -18,15 +18,17 @@ ELSEWHERE = re.compile(
     r"\bmake (?:-C|demo|test|quick|gpu|setup|check)|\bscripts/|\bdocs/\w+\.md|\bREADME\b|\bpip install\b|\.venv\b"
 )
 # The functions that look at the installation, and the script of a job that has a checkout.
-ALLOWED = {
-    f"launcher/submit/sky.py: {text}" for text in ("scripts/setup.sh", "make setup\n...", "exec .venv/bin/train")
-}
+_BY_UV = """python3 -m pip install --quiet --target "$HOME/uv" uv
+"$HOME/uv/bin/uv" python install --quiet 3.12
+PYTHON=$("$HOME/uv/bin/uv" python find --managed-python 3.12) make setup
+"""
+ALLOWED = {f"launcher/submit/sky.py: {text}" for text in ("scripts/setup.sh", _BY_UV, "exec .venv/bin/train")}
 ALLOWED |= {"launcher/submit/sky.py: .venv/bin/python -m pip install ...\n"}
 # note: a published model has one
 ALLOWED |= {"launcher/publish/files.py: README.md"}
 # The pages whose addresses messages have.
 PAGES = {match for text in (ROOT / "launcher", ROOT / "launcher_lab") for path in text.rglob("*.py")
-         for match in re.findall(r"\bpage\(['\"](\w+)['\"]\)", path.read_text())}  # fmt: skip
+         for match in re.findall(r"\bpage\(['\"](\w+)['\"](?:, ['\"]([\w-]+)['\"])?\)", path.read_text())}  # fmt: skip
 
 
 def test_no_message_has_a_command_or_a_file_that_only_a_checkout_has() -> None:
@@ -53,10 +55,11 @@ def test_the_package_of_a_protocol_is_added(url: str, package: str) -> None:
     assert how_to_open(url) == f"pip install {package}"
 
 
-@pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_page_of_a_message_exists(name: str) -> None:
-    assert (ROOT / "docs" / f"{name}.md").is_file()
-    assert page(name) == f"{repository()}/blob/main/docs/{name}.md"
+@pytest.mark.parametrize(("name", "heading"), sorted(PAGES))
+def test_a_page_of_a_message_exists(name: str, heading: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    assert not heading or f"\n## {heading.capitalize()}\n" in text
+    assert page(name, heading) == f"{repository()}/blob/main/docs/{name}.md{heading and '#'}{heading}"
 
 
 @pytest.mark.system

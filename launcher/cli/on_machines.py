@@ -52,7 +52,7 @@ def predict(arguments: argparse.Namespace) -> int | None:
     candidates, more, remedies = offers_on(composed, chosen)
     notes += more
     if config.task.axes == 1:
-        compared = f"{page('prediction')} compares it with published ones of language models"
+        compared = f"{page('cost', 'prediction')} compares it with published ones of language models"
         notes.append(f"fitted to steps on images; {compared}")
     if arguments.on != ALL and (problem := candidates[0].problem):
         of_network = problem == network_problem(config, config.hardware)

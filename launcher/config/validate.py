@@ -35,7 +35,7 @@ _EXPECTED = {
     "finite_number": "a finite number",
 }
 _MAPPINGS = ("dataclass_type", "dict_type", "model_attributes_type")
-# Words of pydantic, and those of docs/keys.md.
+# Words of pydantic, and those of `train help`.
 _WORDS = {
     "Input should be": "must be",
     "List should have": "must have",

@@ -151,7 +151,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
             mean = sum(math.log(ratio) for _, ratio in chosen) / (len(chosen) + more)
             where = ", ".join(dict.fromkeys(f"{p.plan.world_size} x {p.gpu} ({p.source})" for p, _ in chosen))
             return Correction(math.exp(mean), f"measured: {what} on {where}, times the ratio of the machines")
-    return Correction(1.0, f"published rates of other programs ({page('prediction')}); nothing was measured")
+    return Correction(1.0, f"published rates of other programs ({page('cost', 'prediction')}); nothing was measured")
 
 
 def _ratio(profile: Profile, values: Mapping[str, Any]) -> float | None:

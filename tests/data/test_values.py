@@ -60,7 +60,7 @@ def test_crops_have_the_area_the_shape_and_the_filter_of_the_config(photos: Path
         width, height = (round((whole.width * whole.height / 4 * of) ** 0.5) for of in (2, 1 / 2))
         places = itertools.product(range(whole.width - width + 1), range(whole.height - height + 1))
         crops = (whole.crop((x, y, x + width, y + height)).resize((24, 24), resample) for x, y in places)
-        # note: levels by which crops differ from those of an installed Pillow, in docs/fidelity.md
+        # note: levels by which crops differ from those of an installed Pillow, in docs/recipes.md
         assert min(np.abs(got - np.asarray(crop)).max() for crop in crops) <= 2
 
 

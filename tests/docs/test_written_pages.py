@@ -1,6 +1,5 @@
-"""The pages that scripts write are up to date, and all pages make a site."""
+"""The table of README is current, the rows of fidelity are complete, and all pages make a site."""
 
-import os
 import re
 import runpy
 import shlex
@@ -23,36 +22,21 @@ from tests.commands import output_of
 
 from .pages import ROOT
 
-SCRIPTS = {name: runpy.run_path(str(ROOT / "scripts" / f"{name}.py")) for name in ("write_keys", "write_figures")}
-FIGURES = SCRIPTS["write_figures"]
+
+def test_the_table_of_recipes_is_current() -> None:
+    text = (ROOT / "README.md").read_text()
+    written = runpy.run_path(str(ROOT / "scripts" / "write_recipes.py"))["written"]
+    assert written(text) == text, "run: .venv/bin/python scripts/write_recipes.py"
 
 
-@pytest.mark.parametrize("name", FIGURES["PAGES"])
-def test_the_figures_of_a_page_are_current(name: str) -> None:
-    text = (ROOT / name).read_text()
-    assert FIGURES["written"](text) == text, "run: .venv/bin/python scripts/write_figures.py"
-
-
-def test_the_figures_of_the_demo_are_those_of_its_command() -> None:
+def test_the_command_and_the_images_of_the_first_run_are_those_of_the_script() -> None:
     demo = runpy.run_path(str(ROOT / "scripts" / "write_demo.py"))
-    results = yaml.safe_load(demo["VALUES"].read_text())
-    assert [result["seed"] for result in results] == [*demo["SEEDS"]]
     for page in ("README.md", "docs/first_run.md"):
         assert f"train {shlex.join(demo['command']())}\n" in (ROOT / page).read_text()
-
-
-def test_the_images_of_the_first_run_are_those_of_the_script() -> None:
-    demo = runpy.run_path(str(ROOT / "scripts" / "write_demo.py"))
     shown = re.findall(r"^!\[[^\]]+\]\((\S+)\)$", (ROOT / "docs" / "first_run.md").read_text(), re.MULTILINE)
     assert sorted(shown) == sorted(demo["IMAGES"])
     assert all((ROOT / "docs" / name).is_file() for name in shown)
-    words = demo["words_of"]("eval", "runs/a")
-    assert words == ["eval", "runs/a", "--by-class"]
-
-
-def test_every_table_is_on_a_page() -> None:
-    text = "".join((ROOT / name).read_text() for name in FIGURES["PAGES"])
-    assert all(table in text for table in FIGURES["tables"]().values())
+    assert demo["words_of"]("eval", "runs/a") == ["eval", "runs/a", "--by-class"]
 
 
 def test_the_bound_on_the_page_is_the_output_of_compare() -> None:
@@ -63,31 +47,8 @@ def test_the_bound_on_the_page_is_the_output_of_compare() -> None:
     assert " ".join(row.split()) in shown
 
 
-def test_every_key_has_a_description() -> None:
-    rows = [line for line in (ROOT / "docs" / "keys.md").read_text().splitlines() if re.match(r"\| `[\w.]+` \|", line)]
-    assert len(rows) > 400
-    assert [row for row in rows if row.endswith("|  |")] == []
-
-
-def test_the_page_of_keys_is_current_and_complete() -> None:
-    text = (ROOT / "docs" / "keys.md").read_text()
-    assert text == SCRIPTS["write_keys"]["page"](), "run: .venv/bin/python scripts/write_keys.py"
-    mappings = {key.rpartition(".")[0] for key in all_keys()}
-    for key in all_keys():
-        name = key.removeprefix("algorithms.")
-        without_values = name != key and "." not in name
-        if key not in mappings and not key.endswith(".name"):
-            assert (f"### {name}" if without_values else f"| `{key}` |") in text, key
-
-
-FIDELITY = runpy.run_path(str(ROOT / "scripts" / "write_fidelity.py"))
-TABLE: dict[str, dict[str, list[dict[str, Any]]]] = FIDELITY["table"]()
+TABLE: dict[str, dict[str, list[dict[str, Any]]]] = yaml.safe_load((ROOT / "docs" / "fidelity.yaml").read_text())
 ROWS = [(name, row) for names in TABLE.values() for name, rows in names.items() for row in rows]
-
-
-def test_the_fidelity_page_is_current() -> None:
-    current = (ROOT / "docs" / "fidelity.md").read_text()
-    assert current == FIDELITY["page"](), "run: .venv/bin/python scripts/write_fidelity.py"
 
 
 @pytest.mark.parametrize(
@@ -134,30 +95,33 @@ def test_every_key_of_a_job_is_on_the_cloud_page(cluster: str) -> None:
     assert [key for key in keys if f"submit.{key}" not in text] == []
 
 
-# note: mkdocs-material is not part of .venv and may be installed for another Python
-PYTHON = os.environ.get("MKDOCS_PYTHON", sys.executable)
-
-
-def pages(part: object) -> list[str]:
+def names(part: object) -> list[str]:
     if isinstance(part, str):
         return [part]
     inner = part.values() if isinstance(part, dict) else part
-    return [page for below in inner for page in pages(below)]  # type: ignore[attr-defined]
+    return [page for below in inner for page in names(below)]  # type: ignore[attr-defined]
 
 
-def test_every_page_is_in_the_navigation() -> None:
-    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    files = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
-    assert sorted(listed) == files
+def test_every_page_is_in_the_navigation_and_the_index() -> None:
+    listed = names(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    files = [path.name for path in (ROOT / "docs").glob("*.md")]
+    assert sorted(listed) == sorted([*files, "keys.md", "fidelity.md"])
     index = (ROOT / "docs" / "index.md").read_text()
     assert [name for name in files if name != "index.md" and f"]({name})" not in index] == []
-    assert len(files) <= 22
 
 
-def test_mkdocs_builds_it_without_a_warning(tmp_path: Path) -> None:
-    if subprocess.run([PYTHON, "-c", "import material"], capture_output=True, check=False).returncode:
-        pytest.skip("mkdocs-material is not installed (MKDOCS_PYTHON can be a Python that has it)")
-    command = [PYTHON, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+def test_mkdocs_builds_the_site_with_every_key_and_comparison(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (tmp_path / "site" / "keys" / "index.html").stat().st_size > 50_000
+    compared = (tmp_path / "fidelity" / "index.html").read_text()
+    assert compared.count("<tr>") == len(ROWS) + len(TABLE)
+    pages = runpy.run_path(str(ROOT / "scripts" / "built_pages.py"))["pages"]()
+    assert re.findall(r"^\| `[\w.]+` \|.*\|  \|$", pages["keys.md"], re.MULTILINE) == [], "keys without a description"
+    mappings = {key.rpartition(".")[0] for key in all_keys()}
+    for key in all_keys():
+        name = key.removeprefix("algorithms.")
+        without_values = name != key and "." not in name
+        if key not in mappings and not key.endswith(".name"):
+            assert (f"### {name}" if without_values else f"| `{key}` |") in pages["keys.md"], key

@@ -1,4 +1,4 @@
-"""The example of docs/recipes.md works, and the page lists every recipe."""
+"""The example of docs/recipes.md works."""
 
 import re
 from pathlib import Path
