@@ -16,7 +16,6 @@ import numpy as np
 import yaml
 from scipy.optimize import least_squares
 
-from benchmarks.page import write_between
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
 from launcher.prediction.machines import decoding_threads
 from launcher.prediction.prediction import efficiencies
@@ -179,7 +178,8 @@ def main(words: Sequence[str] | None = None) -> int:
     text = page(values)
     print(text)
     if arguments.page:
-        write_between(Path(arguments.page), _BEGIN, _END, text)
+        before, _, rest = Path(arguments.page).read_text().partition(_BEGIN)
+        Path(arguments.page).write_text(f"{before}{_BEGIN}\n{text}{_END}{rest.partition(_END)[2]}")
     return 0
 
 
