@@ -90,7 +90,8 @@ def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choic
     inspection, facts = _look(verb, first, typed)
     name, values = choose(facts)
     values = {**known, **_untyped(values, typed)}
-    composed = compose([f"recipe={name}", *_words(values), *words])
+    is_first = (name, values) == (guess, known)
+    composed = first if is_first else compose([f"recipe={name}", *_words(values), *words])
     # note: nothing is listed if images are missing or built in
     is_listed = inspection and inspection.splits and _images_of(composed.config) == _images_of(first.config)
     return _Choice(name, values, facts, replace(composed, inspected=inspection if is_listed else None))

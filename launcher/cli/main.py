@@ -184,6 +184,7 @@ def _run(words: list[str]) -> int:
         raise UserError("the working directory was deleted; type cd into another one, and try again") from None
     verb = words.pop(0) if words[0] in VERBS else "run"
     from launcher.cli.words import (  # note: here a stop signal during the import ends without a traceback
+        has_recipe,
         read,
         with_code,
     )
@@ -195,7 +196,8 @@ def _run(words: list[str]) -> int:
     # note: a budget chooses the recipe
     is_chosen = getattr(arguments, "budget", None) is not None
     of_files = verb == "prepare" and "recipe=auto" in typed
-    if (verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files) and not is_chosen:
+    chooses = verb in _OF_A_RUN or (verb in _OF_WORDS and typed) or of_files
+    if chooses and not is_chosen and not has_recipe(typed):
         from launcher.cli.auto import with_recipe
 
         options = [f"--{arguments.kind}"] if verb == "submit" else []

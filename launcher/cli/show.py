@@ -7,7 +7,6 @@ from launcher.config.compose import Composition, compose
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, dump
 from launcher.config.yaml_file import as_yaml
-from launcher.console import print_json
 from launcher.errors import one_line
 
 EXAMPLES = [
@@ -33,6 +32,8 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     composed = arguments.composed or compose(arguments.overrides)
     if arguments.json:
+        from launcher.console import print_json
+
         print_json({"config": as_mapping(composed.config), "origins": composed.origins})
         return 0
     if not arguments.origin:

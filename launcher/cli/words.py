@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,12 @@ def with_code(parser: argparse.ArgumentParser, words: list[str]) -> list[str]:
     return words
 
 
+def has_recipe(words: Sequence[str]) -> bool:
+    """Return whether `key=value` words have a recipe, also `none`, so that none is chosen for the images."""
+    typed = [value for key, _, value in (word.lstrip("+").partition("=") for word in words) if key == "recipe"]
+    return bool(typed) and typed[-1].strip("'\"") != recipes.AUTO
+
+
 def _fixed(parser: argparse.ArgumentParser) -> int:
     """Return the number of positional words that are not key=value."""
     return sum(action.nargs in (None, "?") for action in parser._actions if not action.option_strings)
@@ -121,8 +128,13 @@ class _Reading:
         self._config_dirs: list[Path] = []
         self._verb, self._words, self._parsers, self._parser = verb, words, parsers, (parser := parsers[verb]())
         self._left, self._options = deque(words), parser._option_string_actions
-        self._keys = (*all_keys(), SEARCH_PATH) if takes_keys(parser) else ()
+        self._takes_keys = takes_keys(parser)
         self._start = "train" if verb == "run" else f"train {verb}"
+
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        # note: they import the options of all groups
+        return (*all_keys(), SEARCH_PATH) if self._takes_keys else ()
 
     def positional(self) -> Iterator[str]:
         """Yield the positional words, each `key=value` as one word."""
@@ -133,7 +145,7 @@ class _Reading:
                 self._take_own(word)
             elif not _is_value(word):
                 yield from self._from_flag(word)
-            elif fixed or not self._keys:
+            elif fixed or not self._takes_keys:
                 fixed -= 1
                 yield word
             else:
@@ -173,10 +185,10 @@ class _Reading:
         """Yield `key=value` from one word or several, and `recipe=NAME` for a recipe's bare name."""
         name, equals, value = word.partition("=")
         following = self._left[0] if self._left else ""
-        if name in self._keys and not equals and following.startswith("="):
+        if not equals and following.startswith("=") and name in self._keys:
             equals, value = "=", self._left.popleft()[1:]
             following = self._left[0] if self._left else ""
-        if name in self._keys and equals and not value and "=" not in following and _is_value(following):
+        if equals and not value and "=" not in following and _is_value(following) and name in self._keys:
             value = self._left.popleft() if self._left else ""
         if equals or word.startswith("~"):
             yield f"{name}{equals}{value}"

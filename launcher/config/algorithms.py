@@ -48,7 +48,11 @@ class Algorithms(dict[str, AlgorithmConfig]):
     def _validated(cls, values: Any) -> Self:
         if isinstance(values, cls):
             return values
-        return cls(by_name(GROUP, transforms(), declarations(), values))
+        kinds = declarations(*values) if isinstance(values, Mapping) and values else {}
+        if not isinstance(values, Mapping) or values.keys() - kinds.keys():
+            # note: the error of another name suggests the nearest one
+            kinds = declarations()
+        return cls(by_name(GROUP, transforms(), kinds, values))
 
 
 def transforms() -> type[Any]:
@@ -58,8 +62,8 @@ def transforms() -> type[Any]:
     return base
 
 
-def declarations() -> dict[str, type[AlgorithmConfig]]:
-    """Return the class of the values of every algorithm by name, sorted."""
-    kinds = [kind for module in modules(GROUP, GROUP) for kind in classes(module, AlgorithmConfig)]
+def declarations(*only: str) -> dict[str, type[AlgorithmConfig]]:
+    """Return the class of the values of every algorithm by name, sorted; only: of the packaged ones only these."""
+    kinds = [kind for module in modules(GROUP, GROUP, *only) for kind in classes(module, AlgorithmConfig)]
     kinds += [*own_kinds(AlgorithmConfig), *of_files(GROUP, transforms(), f"{GROUP}.{{}}").values()]
     return dict(sorted((kind.name, kind) for kind in kinds if kind.places))

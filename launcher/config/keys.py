@@ -105,21 +105,19 @@ def is_whole(key: str) -> bool:
 
 def longest_fraction(key: str) -> float | None:
     """Return the fraction of the run to which `schedule.fit=on` shortens a key's durations; None if it has none."""
-    parts = [part for hint in _types(RunConfig).get(key, ()) for part in (hint, *get_args(hint))]
+    parts = [part for hint in _types(RunConfig, key) for part in (hint, *get_args(hint))]
     extras = [extra for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Within)]
     return extras[0].fraction if extras else None
 
 
 def path_keys() -> list[str]:
     """Return the dotted keys of a run's config whose values are paths."""
-    return [
-        key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig).get(key, ()))
-    ]
+    return [key for key in all_keys() if any(AnyPath in (hint, *get_args(hint)) for hint in _types(RunConfig, key))]
 
 
 def _plain_types(schema: type, key: str) -> list[Any]:
     """Return the types of a dotted key's values, without their bounds."""
-    return [part for hint in _types(schema).get(key, ()) for part in _alternatives(hint)]
+    return [part for hint in _types(schema, key) for part in _alternatives(hint)]
 
 
 def _alternatives(hint: Any) -> list[Any]:
@@ -129,32 +127,37 @@ def _alternatives(hint: Any) -> list[Any]:
     return [inner for part in parts for inner in _alternatives(part)] if origin in (Union, UnionType) else [hint]
 
 
-def _types(schema: type) -> dict[str, list[Any]]:
-    return _types_with(schema, tuple(code.available()))
+def _types(schema: type, key: str) -> list[Any]:
+    """Return the types of a dotted key; empty for a group, and for no key."""
+    head = key.partition(".")[0]
+    return _types_of(schema, head, tuple(code.available())).get(key, []) if head in _hints(schema) else []
 
 
 @cache
-def _types_with(schema: type, own: tuple[code.Own, ...]) -> dict[str, list[Any]]:
-    """Return the types of all dotted keys, for every option of a group, in schema order; a group has none."""
-    hints = _hints(schema)
-    types: dict[str, list[Any]] = {}
-    for name in (field.name for field in fields(schema)):
-        inner: list[tuple[str, Any]]
-        if (listed := by_name(hints[name])) is not None:
-            inner = [(f"{name}.{option}", kind) for option, kind in listed.items()]
-        else:
-            inner = [(name, option) for option in options(hints[name])]
-        types.setdefault(name, []).extend([] if inner else [hints[name]])
-        for prefix, kind in inner:
-            types.setdefault(prefix, [])
-            for key, inner_types in _types(kind).items():
+def _types_of(schema: type, name: str, own: tuple[code.Own, ...]) -> dict[str, list[Any]]:
+    """Return the types of all dotted keys of a field, for every option of a group, in schema order; a group has none.
+
+    Imports the options of this field alone.
+    """
+    hint = _hints(schema)[name]
+    inner: list[tuple[str, Any]]
+    if (listed := by_name(hint)) is not None:
+        inner = [(f"{name}.{option}", kind) for option, kind in listed.items()]
+    else:
+        inner = [(name, option) for option in options(hint)]
+    types: dict[str, list[Any]] = {name: [] if inner else [hint]}
+    for prefix, kind in inner:
+        types.setdefault(prefix, [])
+        for field in fields(kind):
+            for key, inner_types in _types_of(kind, field.name, own).items():
                 types.setdefault(f"{prefix}.{key}", []).extend(inner_types)
     return types
 
 
 def all_keys(schema: type = RunConfig) -> tuple[str, ...]:
     """Return the dotted keys of a schema, for every option of a group, in schema order."""
-    return tuple(_types(schema))
+    own = tuple(code.available())
+    return tuple(key for field in fields(schema) for key in _types_of(schema, field.name, own))
 
 
 @cache
@@ -191,7 +194,7 @@ def line_instead(word: str, value: Any) -> str | None:
 
 def takes(key: str, value: Any) -> bool:
     """Return whether a dotted key takes a value, or a group has an option of this name."""
-    hints = _types(RunConfig)[key]
+    hints = _types(RunConfig, key)
     if not hints:
         # note: a word may be too long for the name of a file
         return not isinstance(value, bool | int | float) and str(value) in {

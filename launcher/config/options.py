@@ -54,6 +54,14 @@ class Options:
         kinds += registered(self.plugins).values() if self.plugins else ()
         return dict(sorted(((name, kind) for kind in kinds for name in names(kind)), key=itemgetter(0)))
 
+    def declared(self, name: Any) -> type[Any] | None:
+        """Return the class of a packaged option by importing its file alone; None if code that is named may have it."""
+        if code.modules() or (self.plugins and registered(self.plugins)):
+            return None
+        found = modules(self.group, self.folder, str(name))
+        kinds: list[Any] = [kind for module in found for kind in classes(module, self.base)]
+        return next((kind for kind in kinds if name in names(kind)), None)
+
     def of_targets(self) -> list[type[Any]]:
         """Return those of the user's options that have a target in code that is named, or a library."""
         return [*of_files(self.group, self.target, self.group).values()] if self.target else []
@@ -76,7 +84,8 @@ class Options:
             return Unread(values)
         if isinstance(values, Mapping) and KEY in values and self.target:
             return from_json(_one_of((checked(self.target, self.group, str(values.get("name")), values),)), values)
-        return from_json(_one_of(tuple(self.declarations().values())), values)
+        kind = self.declared(values.get("name")) if isinstance(values, Mapping) else None
+        return from_json(_one_of((kind,) if kind else tuple(self.declarations().values())), values)
 
     def _declares(self, values: Any) -> bool:
         return isinstance(values, Mapping) and values.get("name") in self.declarations()
@@ -142,9 +151,12 @@ def names(kind: type[Any]) -> tuple[str, ...]:
 
 
 @cache
-def modules(group: str, folder: str) -> tuple[ModuleType, ...]:
-    """Import the files of a package that have the name of an option in conf/, or that name without its number."""
-    stems = [path.stem for path in (paths.CONF / group).glob("*.yaml")]
+def modules(group: str, folder: str, *only: str) -> tuple[ModuleType, ...]:
+    """Import the files of a package that have the name of an option in conf/, or that name without its number.
+
+    only: the names of the options, of all without one.
+    """
+    stems = [path.stem for path in (paths.CONF / group).glob("*.yaml") if path.stem in only or not only]
     names = sorted({name for stem in stems for name in (stem, re.sub(r"\d+$", "", stem))})
     return tuple(import_module(name) for stem in names if find_spec(name := f"launcher.{folder}.{stem}"))
 

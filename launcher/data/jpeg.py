@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -203,6 +202,9 @@ def _by_pillow(data: bytes, height: int, width: int, eighths: int) -> np.ndarray
 
 
 def _ffcv(*, fast: bool) -> JpegDecoder:
+    # note: the first imports asyncio, which every verb would wait for
+    from unittest.mock import patch
+
     import torch
 
     # note: importing FFCV sets torch to one thread, and spends seconds compiling a typed Dict that a dict can replace

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher import atomic
 from launcher.config.options import code_of
-from launcher.console import csv_cell
 from launcher.later import torch
 from launcher.plugins import Complete
 
@@ -55,6 +54,9 @@ class Details(Complete, ABC):
 
     def write(self, folder: Path, title: str) -> list[Path]:
         """Write the table in CSV, and a drawing if there is one, into a folder, atomically; return the files."""
+        # note: it imports rich, which a verb that prints no table does not need
+        from launcher.console import csv_cell
+
         table, rows = folder / f"{self.key}.csv", self.rows()
         with atomic.writing(table) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, rows[0], lineterminator="\n")
