@@ -133,7 +133,11 @@ def outcomes(run: Trainer, count: int) -> list[StepOutcome]:
     results = []
     for _ in range(count):
         images, labels, indices = next(iter(run.rest_of_epoch()))
-        results.append(run.train_step(images, labels, indices, run.moment(run.next_step)))
+        step, moment = run.train_step, run.moment(run.next_step)
+        results.append(step(images, labels, indices, moment))
+        dropped = results[-1].values.read()[3]  # note: as the loop, but later steps stay dropped
+        if not dropped:
+            step.engine.after_step(step.model, moment)
         run.next_step += 1
     return results
 

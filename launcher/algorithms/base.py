@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -42,12 +42,10 @@ class Transform:
 
     arrays: arguments such as random draws; `apply` gets them as tensors on the device, in this order. The arrays of all
     transforms of a step are sent in one copy.
-    sets_model: the transform passes the arrays to the model and does not change the batch; its order is irrelevant.
     """
 
     arrays: Sequence[np.ndarray]
     apply: Callable[..., Batch]
-    sets_model: bool = False
 
 
 # A transform with its arrays on the device.
@@ -99,8 +97,11 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     changes_learning_parameters = False
     # whether some passes of `compute_gradients` do not update batch-norm statistics
     freezes_statistics = False
-    # whether transforms depend on the step by their arrays and the image size alone, so that graphs can repeat them
+    # whether transforms depend on the step by their arrays and the image size alone, and use no network, so that
+    # compiled code and graphs can repeat them
     repeats_changes = True
+    # whether transforms run a network or code that may wait for other ranks; the look at training images skips them
+    runs_others = False
     # whether it makes class weights of targets, on all ranks or at the same step only on some
     class_weights: Literal["none", "some", "all"] = "none"
     # part of a model without which `change_model` changes nothing, for the error `it has no ...`
@@ -121,6 +122,9 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
         """Return the loss to train on, for targets as `change_batch` makes them."""
         return loss
 
+    def bind(self, model: nn.Module, loss: Loss) -> None:
+        """Receive the run's network, and the loss of the task without `change_loss`, before the first step."""
+
     def change_order(self, order: np.ndarray, moment: Moment) -> np.ndarray:
         """Change the sample indices [N] of an epoch, equal on all ranks; modulo N each is the image.
 
@@ -136,7 +140,10 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
         """Act before the step `moment.step`, such as change which parameters learn (`changes_learning_parameters`)."""
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
-        """Return the change of a batch, whose images then have this size; None for no change."""
+        """Return the change of a batch, whose images then have this size; None for no change.
+
+        batch: of as many samples as it then has; its values are those before any change.
+        """
         return None
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
@@ -149,11 +156,8 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
     def change_gradients(self, model: nn.Module, moment: Moment) -> None:
         """Change the parameters' `.grad` in place."""
 
-    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
-        """Act after the optimizer's step `moment.step`.
-
-        applied: boolean [] on the device; if it is false the step was dropped, and nothing may change.
-        """
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
+        """Act after the optimizer's step `moment.step`, if it was not dropped and `values.acts_at` is not 0."""
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """Return the state dict to evaluate and export, or None for the model's."""
@@ -165,15 +169,3 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a result of `state_dict`."""
-
-
-class ForwardAlgorithm(Algorithm[ConfigT]):
-    """An algorithm that changes a batch by forward passes of a network, between the transforms of the others.
-
-    If it drops samples, it sets the batch's `chosen` to the indices of the others. Only the device has this choice:
-    later algorithms draw for all `indices` and select the draws of `chosen`.
-    """
-
-    @abstractmethod
-    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
-        """Return the batch to learn from; loss: that of the task, without `change_loss`."""

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher.algorithms.base import ForwardAlgorithm, Loss
+from launcher.algorithms.base import Algorithm, Loss, Transform
 from launcher.algorithms.progressive_resizing import interpolate
-from launcher.config.declaration import RunPlan, TeachingConfig
+from launcher.config.declaration import RunPlan, Size, TeachingConfig
 from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Batch, constant, one_hot
 from launcher.errors import Problem
-from launcher.later import F, nn, no_grad, torch
+from launcher.later import F, no_grad, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,15 +44,20 @@ def divergence(outputs: Tensor, probabilities: Tensor, temperature: float) -> Te
     return F.kl_div(logs, probabilities, reduction="batchmean") * temperature**2
 
 
-class Distillation(ForwardAlgorithm[DistillationConfig]):
+class Distillation(Algorithm[DistillationConfig]):
     """Appends the teacher's class weights to those of the labels: float32 targets [B, 2 * classes].
 
     The teacher has the images of the step, after mixing (Beyer et al. 2022), at its own size and normalization; one
     pass serves all passes of a step.
     """
 
+    repeats_changes, runs_others = False, True
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        return Transform((), self._teach)
+
     @no_grad
-    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+    def _teach(self, batch: Batch) -> Batch:
         # note: micro-batches, to need no more memory than the step
         parts = [self._outputs(images) for images in batch.inputs.chunk(self.context.plan.accumulation)]
         outputs = torch.cat(parts).float()

@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic.dataclasses import dataclass
 
-from launcher.accelerator import widest
 from launcher.algorithms.base import Algorithm
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
-from launcher.foreach import Snapshot, by_dtype
+from launcher.foreach import by_dtype
 from launcher.later import nn, no_grad, torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 _MUCH_OF_THE_START = 0.05
-# One of so many updates of a run starts the average: a dropped one leaves that to the next.
-_FIRST_UPDATES = 10
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -49,15 +46,12 @@ AveragingT = TypeVar("AveragingT", bound=AlgorithmConfig)
 
 
 @no_grad
-def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate: float | Tensor) -> None:
-    """Set `average = (1 - rate) * average + rate * weights` in place; counters are copied.
-
-    rate: a tensor on the device, float32 [], takes one kernel for each tensor of weights.
-    """
+def update_average(average: dict[str, Tensor], weights: dict[str, Tensor], rate: float) -> None:
+    """Set `average = (1 - rate) * average + rate * weights` in place; counters are copied."""
     averaged = by_dtype(average[name] for name in weights)
     for old, new in zip(averaged, by_dtype(weights.values()), strict=True):
         if new[0].is_floating_point():
-            torch._foreach_lerp_(old, new, [rate] * len(old) if isinstance(rate, torch.Tensor) else rate)
+            torch._foreach_lerp_(old, new, rate)
         else:
             torch._foreach_copy_(old, new)
 
@@ -66,44 +60,35 @@ class Averaging(Algorithm[AveragingT]):
     """Averages parameters and buffers; until the first update the model's own are evaluated."""
 
     def change_model(self, model: nn.Module) -> None:
-        self._average = copied(model)
-        # note: counts on the device, where steps are dropped
-        device = next(model.parameters()).device
-        self._count = torch.zeros((), dtype=widest(device), device=device)
-        self._snapshot = Snapshot([*self._average.values(), self._count])
+        self._average, self._count = copied(model), 0
 
-    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
-        if self.values.acts_at(self.context.plan, moment.step):
-            self._snapshot.take()
-            update_average(self._average, model.state_dict(), self.rate(moment.step))
-            self._count += 1
-            self._snapshot.restore_unless(applied)
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
+        update_average(self._average, model.state_dict(), self.rate())
+        self._count += 1
 
     @abstractmethod
-    def rate(self, step: int) -> float | Tensor:
-        """Return the weight of the current weights in the update of a step."""
+    def rate(self) -> float:
+        """Return the weight of the current weights in the next update."""
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         return self._average if self._count else None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average, "count": int(self._count)}
+        return {"average": self._average, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)
-        self._count.fill_(state["count"])
+        self._count = state["count"]
 
 
 class EMA(Averaging[EMAConfig]):
     """Averages every `update_interval`, from the weights of the first update on, without bias correction."""
 
-    def rate(self, step: int) -> float | Tensor:
+    def rate(self) -> float:
         plan = self.context.plan
-        interval = plan.every(self.values.update_interval)
-        rate = 1 - decay(max(1, plan.steps(self.values.half_life)), interval)
-        # note: whether the first updates are dropped is decided on the device
-        return rate if step >= _FIRST_UPDATES * interval else torch.where(self._count > 0, rate, 1.0)
+        half_life, interval = max(1, plan.steps(self.values.half_life)), plan.every(self.values.update_interval)
+        return 1 - decay(half_life, interval) if self._count else 1.0
 
 
 def copied(model: nn.Module) -> dict[str, Tensor]:

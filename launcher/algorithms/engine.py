@@ -1,20 +1,21 @@
 """Call the active algorithms at each point of the loop, in the order of their declarations."""
 
 import itertools
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Gradients, Loss, Sent, Transform
+from launcher.algorithms.base import Algorithm, Context, Gradients, Loss, Sent, Transform
 from launcher.config.choices import Surgery
 from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
 from launcher.config.options import code_of
-from launcher.data.batch import Batch, Moment, packed, unpacked
+from launcher.data.batch import Batch, Moment, packed, packed_size, unpacked
 from launcher.errors import Problem, UserError
 
 
@@ -33,8 +34,7 @@ def class_of(declaration: type[AlgorithmConfig]) -> type[Algorithm[AlgorithmConf
 
 def points_of(kind: type[Algorithm[AlgorithmConfig]]) -> set[str]:
     """Return the points of the loop at which a class acts."""
-    points = {point for point in POINTS if getattr(kind, point) is not getattr(Algorithm, point)}
-    return points | {"change_batch"} if issubclass(kind, ForwardAlgorithm) else points
+    return {point for point in POINTS if getattr(kind, point) is not getattr(Algorithm, point)}
 
 
 def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
@@ -44,8 +44,18 @@ def build(context: Context) -> dict[str, Algorithm[AlgorithmConfig]]:
 
 
 @dataclass(frozen=True)
+class _Drawn:
+    """The transform of an algorithm, the size of the images after it, and whether it can be repeated."""
+
+    name: str
+    size: Size
+    transform: Transform
+    repeats: bool
+
+
+@dataclass(frozen=True)
 class Changes:
-    """Transforms of a batch, and their arrays as uint8 in one copy on the device.
+    """Transforms of a batch that follow each other, and their arrays as uint8 on the device.
 
     `kind` is the same for the same operations on arrays of the same shapes.
     """
@@ -55,8 +65,8 @@ class Changes:
     kind: Hashable
 
     def apply(self, batch: Batch, packed: Tensor) -> Batch:
-        """Return the batch after the transforms with these arrays, but for those that set the model."""
-        return apply_in_turn([pair for pair in sent(self.transforms, packed) if not pair[0].sets_model], batch)
+        """Return the batch after the transforms with these arrays."""
+        return apply_in_turn(sent(self.transforms, packed), batch)
 
 
 class Engine:
@@ -66,8 +76,6 @@ class Engine:
         self.active = build(context)
         self.teacher = context.teacher
         self._plan, self._axes = context.plan, context.plan.config.task.axes
-        # note: compiled code and graphs can replace it
-        self.apply: Callable[[Changes, Batch], Batch] = apply_changes
         self._acting = {point: context.plan.config.algorithms.acting(point) for point in POINTS}
 
     def _at(self, point: str) -> list[Algorithm[AlgorithmConfig]]:
@@ -75,11 +83,9 @@ class Engine:
 
     @property
     def can_repeat_changes(self) -> bool:
-        """Return whether a graph can repeat the changes of a batch on other arrays."""
-        config, names = self._plan.config, self._acting["change_batch"]
+        """Return whether a graph can repeat changes of a batch on other arrays."""
         # note: code of the user may read the step, and compiled code has few launches
-        known = config.compile == "off" and not config.code
-        return known and all(self.active[name].repeats_changes for name in names if name != PREPARE)
+        return self._plan.config.compile == "off" and not self._plan.config.code
 
     @property
     def alike_on_ranks(self) -> bool:
@@ -105,6 +111,10 @@ class Engine:
         surgeries = {name: self.active[name].surgery() for name in self._acting["change_model"]}
         return {name: surgery for name, surgery in surgeries.items() if surgery is not None}
 
+    def bind(self, model: nn.Module, loss: Loss) -> None:
+        for algorithm in self.active.values():
+            algorithm.bind(model, loss)
+
     def change_loss(self, loss: Loss) -> Loss:
         for algorithm in self._at("change_loss"):
             loss = algorithm.change_loss(loss)
@@ -126,38 +136,42 @@ class Engine:
         for algorithm in self._at("before_step"):
             algorithm.before_step(model, moment)
 
-    def change_batch(self, batch: Batch, model: nn.Module, loss: Loss, prepare: Callable[[Batch], Batch]) -> Batch:
-        """Augment, prepare and mix a batch.
+    def change_batch(
+        self,
+        batch: Batch,
+        prepare: Callable[[Batch], Batch],
+        apply: Callable[[Changes, Batch], Batch] | None = None,
+    ) -> Batch:
+        """Augment, prepare and mix a batch; all arrays are sent to the device in one copy.
 
-        All arrays are sent to the device in one copy; those after a forward pass in a second one.
+        apply: computes the changes that can be repeated.
         """
-        names: list[str] = []
-        for name in self._acting["change_batch"]:
-            algorithm = self.active.get(name)
-            if isinstance(algorithm, ForwardAlgorithm):
-                batch = algorithm.forward_batch(self._transformed(batch, names, prepare), model, loss)
-                names = []
-            else:
-                names.append(name)
-        return self._transformed(batch, names, prepare)
+        drawn = [*self._drawn(batch, prepare)]
+        together, start = packed([array for one in drawn for array in one.transform.arrays], batch.inputs.device), 0
+        for repeats, group in itertools.groupby(drawn, key=attrgetter("repeats")):
+            changes = [*group]
+            arrays = [array for one in changes for array in one.transform.arrays]
+            kind = *((one.name, one.size) for one in changes), *((array.shape, array.dtype.str) for array in arrays)
+            end = start + packed_size(arrays)
+            own = Changes([one.transform for one in changes], together[start:end], kind)
+            batch, start = (apply or apply_changes)(own, batch) if repeats else apply_changes(own, batch), end
+        return batch
 
-    def _transformed(self, batch: Batch, names: Sequence[str], prepare: Callable[[Batch], Batch]) -> Batch:
-        """Return the batch after the transforms of these algorithms."""
-        transforms: dict[tuple[str, Size], Transform | None] = {}
-        size: Size = tuple(batch.inputs.shape[-self._axes :])
-        for name in names:
+    def _drawn(self, batch: Batch, prepare: Callable[[Batch], Batch]) -> Iterator[_Drawn]:
+        """Yield the transforms of a loaded batch, in order."""
+        step, size, samples = batch.moment.step, (*batch.inputs.shape[-self._axes :],), len(batch.inputs)
+        for name in self._acting["change_batch"]:
             if name == PREPARE:
-                transforms[name, size] = Transform((), prepare)
+                yield _Drawn(name, size, Transform((), prepare), True)
                 continue
             algorithm = self.active[name]
             transform = algorithm.change_batch(batch, size)
-            size = algorithm.values.size_after(self._plan, batch.moment.step, size)
-            transforms[name, size] = transform
-        changes = _changes({key: one for key, one in transforms.items() if one}, batch.inputs.device)
-        batch = self.apply(changes, batch)
-        if not any(one.sets_model for one in changes.transforms):
-            return batch
-        return apply_in_turn([pair for pair in sent(changes.transforms, changes.packed) if pair[0].sets_model], batch)
+            size = algorithm.values.size_after(self._plan, step, size)
+            if transform is not None:
+                yield _Drawn(name, size, transform, algorithm.repeats_changes)
+            if (left := algorithm.values.samples_after(self._plan, step, samples)) < samples:
+                # note: only the device has the choice of samples, but later draws need their number
+                batch, samples = replace(batch, inputs=batch.inputs[:left], targets=batch.targets[:left]), left
 
     def compute_gradients(self, batch: Batch, model: nn.Module, gradients: Gradients) -> Tensor:
         """Compute a step's gradients, by at most one algorithm."""
@@ -169,9 +183,20 @@ class Engine:
         for algorithm in self._at("change_gradients"):
             algorithm.change_gradients(model, moment)
 
-    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
-        for algorithm in self._at("after_step"):
-            algorithm.after_step(model, moment, applied)
+    def acting_after(self, step: int) -> list[Algorithm[AlgorithmConfig]]:
+        """Return the algorithms that act after a step unless it is dropped."""
+        acts_at = {one: one.values.acts_at(self._plan, step) for one in self._at("after_step")}
+        return [one for one, acts in acts_at.items() if acts is None or acts]
+
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
+        """Act after a step that was not dropped."""
+        for algorithm in self.acting_after(moment.step):
+            algorithm.after_step(model, moment)
+
+    def kind(self, step: int) -> Hashable:
+        """Return what steps share that compute and change their gradients by the same algorithms."""
+        names = self._acting["compute_gradients"] + self._acting["change_gradients"]
+        return tuple(self.active[name].values.acts_at(self._plan, step) for name in names)
 
     def evaluation_weights(self) -> dict[str, Tensor] | None:
         """Return an algorithm's weights to evaluate, or None for the model's."""
@@ -204,15 +229,8 @@ def _arrays(transforms: Iterable[Transform]) -> list[np.ndarray]:
     return [array for one in transforms for array in one.arrays]
 
 
-def _changes(transforms: Mapping[tuple[str, Size], Transform], device: torch.device) -> Changes:
-    """Send transforms, by the algorithm and the size of the images after it."""
-    arrays = _arrays(transforms.values())
-    kind = *transforms, *((array.shape, array.dtype.str) for array in arrays)
-    return Changes([*transforms.values()], packed(arrays, device), kind)
-
-
 def apply_changes(changes: Changes, batch: Batch) -> Batch:
-    """Return the batch after changes that do not set the model."""
+    """Return the batch after changes."""
     return changes.apply(batch, changes.packed)
 
 

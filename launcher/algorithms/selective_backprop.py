@@ -11,15 +11,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
-from launcher.algorithms.base import ForwardAlgorithm, Loss
-from launcher.config.declaration import AlgorithmConfig, RunPlan
+from launcher.algorithms.base import Algorithm, Loss, Transform
+from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count, Probability
-from launcher.data.batch import Batch, one_hot, to_device
+from launcher.data.batch import Batch, one_hot
 from launcher.errors import Problem
-from launcher.later import F, nn, no_grad, torch
+from launcher.later import F, no_grad, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -46,12 +46,13 @@ class SelectiveBackpropConfig(
         if plan.total_steps and int(plan.view(0) * self.scale) < 1:
             yield Problem(f"leaves no pixel of {plan.view(0)} px; set a larger one", "scale", self.scale)
 
-    def kept(self, plan: RunPlan, samples: int) -> int:
-        """Return how many of a batch's samples are chosen: the same on all ranks, in micro-batches of equal size."""
-        return max(1, int(self.keep * samples) // plan.accumulation) * plan.accumulation
+    def samples_after(self, plan: RunPlan, step: int, samples: int) -> int:
+        """Return how many samples are left: the same on all ranks, in micro-batches of equal size."""
+        parts = plan.accumulation
+        return max(1, int(self.keep * samples) // parts) * parts if self.acts_at(plan, step) else samples
 
     def other_view(self, plan: RunPlan, step: int) -> tuple[str, int] | None:
-        chooses = self.acts_at(plan, step) and self.kept(plan, plan.rank_batch) < plan.rank_batch
+        chooses = self.samples_after(plan, step, plan.rank_batch) < plan.rank_batch
         return ("scale", int(plan.view(step) * self.scale)) if chooses else None
 
 
@@ -80,22 +81,32 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
     return losses
 
 
-class SelectiveBackprop(ForwardAlgorithm[SelectiveBackpropConfig]):
-    """Keeps a fraction `keep` of every `interval`-th batch between `start` and `end`, and all of the others."""
+class SelectiveBackprop(Algorithm[SelectiveBackpropConfig]):
+    """Keeps a fraction `keep` of every `interval`-th batch between `start` and `end`, and all of the others.
 
-    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+    Only the device has the choice, in the batch's `chosen`: later algorithms draw for all `indices` and select draws.
+    """
+
+    repeats_changes, runs_others = False, True
+
+    def bind(self, model: nn.Module, loss: Loss) -> None:
+        self._model, self._loss = model, loss
+
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        moment, samples = batch.moment, len(batch.inputs)
+        count = self.values.samples_after(self.context.plan, moment.step, samples)
+        if count == samples:
+            return None
+        draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
+        return Transform([choose_ranks(samples, count, self.values.keep, draws)], self._choose)
+
+    def _choose(self, batch: Batch, ranks: Tensor) -> Batch:
         from launcher.rank.group import broadcast_first
 
-        moment, count = batch.moment, self.values.kept(self.context.plan, len(batch.inputs))
-        if not self.values.acts_at(self.context.plan, moment.step) or count == len(batch.inputs):
-            return batch
         targets = one_hot(batch.targets, self.context.classes)
         # note: checkpoints have the statistics of rank 0, from which a resumed run makes the same choice
-        broadcast_first(model.buffers())
+        broadcast_first(self._model.buffers())
         with self.context.autocast():
-            losses = sample_losses(batch.inputs, targets, model, loss, self.values.scale)
-        draws = randomness.generator(moment.seed, "selective_backprop", moment.step, moment.rank)
-        ranks = choose_ranks(len(batch.inputs), count, self.values.keep, draws)
-        (chosen_ranks,) = to_device(ranks, device=batch.inputs.device)
-        chosen = losses.argsort(stable=True)[chosen_ranks]
+            losses = sample_losses(batch.inputs, targets, self._model, self._loss, self.values.scale)
+        chosen = losses.argsort(stable=True)[ranks]
         return replace(batch, inputs=batch.inputs[chosen], targets=batch.targets[chosen], chosen=chosen)

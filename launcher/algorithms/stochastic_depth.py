@@ -91,6 +91,8 @@ class BranchDrop:
 class StochasticDepth(Algorithm[StochasticDepthConfig]):
     """Draws for every epoch, sample and branch whether to keep it; attention and MLP of a block are two branches."""
 
+    # note: a graph would not set the masks of the steps that run without one
+    repeats_changes = False
     needs = "residual block of torchvision, gpt or vit; timm's models have model.drop_path_rate=0.1 instead"
 
     def __init__(self, values: StochasticDepthConfig, context: Context):
@@ -113,7 +115,7 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         moment = batch.moment
         draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
         keep_rates = [drop.keep_rate for drop in self._drops]
-        return Transform([(draws < keep_rates).T.astype("float32")], self._set, sets_model=True)
+        return Transform([(draws < keep_rates).T.astype("float32")], self._set)
 
     def _set(self, batch: Batch, masks: Tensor) -> Batch:
         if batch.chosen is not None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.ema import Averaging
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -38,5 +35,5 @@ class SWA(Averaging[SWAConfig]):
     Batch-norm statistics are averaged too, instead of being recomputed by another pass over the data.
     """
 
-    def rate(self, _: int) -> Tensor:
-        return (1 - self._count / (self._count + 1)).float()
+    def rate(self) -> float:
+        return 1 - self._count / (self._count + 1)

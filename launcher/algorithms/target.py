@@ -13,8 +13,8 @@ from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.accelerator import interface
-from launcher.algorithms.base import ForwardAlgorithm, Loss
-from launcher.config.declaration import AlgorithmConfig
+from launcher.algorithms.base import Algorithm, Transform
+from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.config.fields import STRICT
 from launcher.config.targets import Called
 from launcher.data.batch import Batch, Moment
@@ -22,7 +22,7 @@ from launcher.errors import Problem, UserError
 from launcher.later import torch
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 # note: threads of a loader share the generators
 _GENERATORS = Lock()
@@ -50,14 +50,19 @@ class TransformTargetConfig(Called, AlgorithmConfig, change_image=50, change_bat
         return None if point != self.at else self.places[point] if self.order is None else self.order
 
 
-class TransformTarget(ForwardAlgorithm[TransformTargetConfig]):
+class TransformTarget(Algorithm[TransformTargetConfig]):
     """Seeds the global generators, from which torchvision's transforms draw, for each image or batch by its key."""
+
+    repeats_changes, runs_others = False, True
 
     def change_image(self, image: np.ndarray, index: int, moment: Moment) -> np.ndarray:
         pixels = torch.from_numpy(image if image.flags.writeable else image.copy()).permute(2, 0, 1)
         return self._changed(pixels, moment.epoch, index).permute(1, 2, 0).contiguous().numpy()
 
-    def forward_batch(self, batch: Batch, model: nn.Module, loss: Loss) -> Batch:
+    def change_batch(self, batch: Batch, size: Size) -> Transform:
+        return Transform((), self._change)
+
+    def _change(self, batch: Batch) -> Batch:
         return replace(batch, inputs=self._changed(batch.inputs, batch.moment.step, batch.moment.rank))
 
     @cached_property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # The points of the loop, in its order: the methods of `launcher.algorithms.base.Algorithm` that it calls there.
 POINTS = (
-    "change_model",  # surgery, before the optimizer and DDP are built
+    "change_model",  # surgery, before the optimizer is built
     "change_loss",  # the loss of outputs and targets, once
     "change_order",  # which sample indices an epoch reads
     "change_image",  # one uint8 image in a loader's worker process, after crop and flip
@@ -23,7 +23,7 @@ POINTS = (
     "change_batch",  # a batch on the device; at place 0 the task prepares it: images are uint8 before, normalized after
     "compute_gradients",  # forward and backward passes
     "change_gradients",  # before the optimizer's step, unscaled and averaged over ranks
-    "after_step",  # after each optimizer step
+    "after_step",  # after optimizer steps that were not dropped
     "evaluation_weights",  # the weights that evaluation and export use
 )
 # The task's own step among the changes of a batch.
@@ -123,6 +123,10 @@ class AlgorithmConfig(Declaration):
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
         """Return the size of inputs of `size` after `change_batch` at a step; it never shrinks at later steps."""
         return size
+
+    def samples_after(self, plan: RunPlan, step: int, samples: int) -> int:
+        """Return how many of a rank's samples are left after `change_batch` at a step."""
+        return samples
 
     def other_view(self, plan: RunPlan, step: int) -> tuple[str, int] | None:
         """Return the key and the view of an additional forward pass at a step; None without one."""

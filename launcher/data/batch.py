@@ -135,6 +135,11 @@ def unpacked(copied: Tensor, arrays: Sequence[np.ndarray]) -> list[Tensor]:
     ]
 
 
+def packed_size(arrays: Sequence[np.ndarray]) -> int:
+    """Return the bytes that arrays take in what `packed` returns, where those of the next arrays start."""
+    return _starts(arrays)[-1]
+
+
 def _starts(arrays: Sequence[np.ndarray]) -> list[int]:
     starts: list[int] = np.cumsum([0, *(-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays)]).tolist()
     return starts

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.algorithms.base import Algorithm, Context, ForwardAlgorithm, Transform
+from launcher.algorithms.base import Algorithm, Context, Transform
 from launcher.algorithms.engine import Engine, apply_in_turn, on_device
 from launcher.config.declaration import PREPARE, Size
 from launcher.data.batch import Batch, Moment
@@ -77,7 +77,7 @@ class _Run:
         self._task = build_task(config, facts=config.task.of_training(reader.labels))
         self._in_workers, self._in_step = (config.algorithms.acting(at) for at in ("change_image", "change_batch"))
         # note: what a forward pass changes depends on the weights then
-        seen = {name: one for name, one in self._engine.active.items() if not isinstance(one, ForwardAlgorithm)}
+        seen = {name: one for name, one in self._engine.active.items() if not one.runs_others}
         self._names = [name for name in (*self._in_workers, *self._in_step) if name in seen]
 
     def near(self, step: int, classes: Sequence[int], each: int) -> Iterator[Example]:
@@ -150,8 +150,7 @@ class _Run:
                 batch = self._task.prepare(batch)
             elif name in names:
                 transform = self._transform(self._engine.active[name], batch, count, loaded)
-                sent = [] if transform is None or transform.sets_model else [transform]
-                batch = apply_in_turn(on_device(sent, _CPU), batch)
+                batch = apply_in_turn(on_device([transform] if transform else [], _CPU), batch)
         return batch
 
     def _transform(self, algorithm: Algorithm[Any], batch: Batch, count: int, loaded: np.ndarray) -> Transform | None:

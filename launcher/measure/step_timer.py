@@ -20,10 +20,10 @@ from launcher.training.trainer import Trainer
 
 def capture(run: Trainer, capturer: type[Capturer] = Capturer) -> int:
     """Capture steps as the run does, without its messages; return how many steps of a kind precede a graph."""
-    step, value, device = run.train_step, run.config.cuda_graphs, run.ranks.device
-    if value == "off" or why_not_captured(device, step.engine, step.optimizer) is not None:
+    step, value = run.train_step, run.config.cuda_graphs
+    if value == "off" or why_not_captured(run.ranks, step.engine, step.optimizer) is not None:
         return 0
-    step.capture(CapturedSteps(capturer(device), value))
+    step.capture(CapturedSteps(capturer(run.ranks.device), value))
     return captured.WARMUP_STEPS
 
 
@@ -36,11 +36,12 @@ class StepTimer:
 
     def step(self, batch: Loaded, sample: StepSample, number: int) -> StepOutcome:
         """Take a step on a batch, at step `number` of a sample; raise StopRequested after a stop request."""
-        images, targets, indices = batch
-        # note: a change of the trainable parameters rebuilds DDP, which is not part of a step
-        chosen = 0 if self.run.train_step.engine.changing_parameters else number % len(sample.steps)
+        step = self.run.train_step
+        # note: a change of the trainable parameters rebuilds the buckets of gradients, which is not part of a step
+        chosen = 0 if step.engine.changing_parameters else number % len(sample.steps)
         moment = self.run.moment(sample.steps[chosen])
-        before, self._last = self._last, self.run.train_step(images, targets, indices, moment, Requests(STOP.requested))
+        before, self._last = self._last, step(*batch, moment, Requests(STOP.requested))
+        step.engine.after_step(step.model, moment)
         if before is not None and before.report().requests.stop:
             raise StopRequested(signal.SIGTERM)
         return self._last

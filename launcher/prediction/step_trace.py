@@ -64,10 +64,11 @@ def trace_steps(plan: Plan, samples: Sequence[StepSample]) -> list[CountedStep]:
         inputs, labels = step.task.blank(plan.rank_batch, plan.loaded_view(number), torch.device("cpu"))
         moment = Moment(seed=0, epoch=0, step=number, total_steps=plan.total_steps)
         step(inputs, labels, np.arange(plan.rank_batch), moment)
+        step.engine.after_step(step.model, moment)
 
     def count(sample: StepSample) -> CountedStep:
         trace = Trace()
-        end = trace.watch(step.network)
+        end = trace.watch(step.objective)
         with trace:
             take(sample)
         end()

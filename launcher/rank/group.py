@@ -3,7 +3,6 @@
 import io
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
-from torch.nn.parallel import DistributedDataParallel
 
 from launcher.accelerator import has_streams, interface
 from launcher.config.resolved import fingerprint
@@ -143,43 +140,6 @@ def check_agreement(kind: str, config: RunConfig) -> None:
         )
     if others := [rank for rank, (_, other) in enumerate(everyone) if other != everyone[0][1]]:
         raise UserError(f"ranks {others} and rank 0 have different configs; run the same command on all nodes")
-
-
-def distribute(model: nn.Module, ranks: Ranks, gradient_dtype: str = "float32") -> nn.Module:
-    """Wrap the model in DDP if there are other ranks; wrap it again when the trainable parameters change.
-
-    The all-reduce of gradients uses `float32`, or `bfloat16` with half the bytes: with N ranks the error of each mean
-    is then at most (N + 1) / 256 of the mean magnitude. Batch-norm statistics stay local in training; evaluations and
-    checkpoints use those of rank 0.
-    """
-    if ranks.world_size == 1:
-        return model
-    device_ids = None if ranks.device.type == "cpu" else [ranks.device.index]
-    with warnings.catch_warnings():
-        # note: torch 2.15 renames it; older versions lack the new name
-        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated", category=FutureWarning)
-        network = DistributedDataParallel(
-            model, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
-        )
-    if gradient_dtype == "bfloat16":
-        network.register_comm_hook(dist.group.WORLD, bf16_compress_hook)
-    _order_buckets(network, ranks.device)
-    return network
-
-
-def _order_buckets(network: DistributedDataParallel, device: torch.device) -> None:
-    """Make DDP order its buckets before the first step.
-
-    DDP orders them after the first distributed backward pass, by the order in which gradients are ready. A sum over
-    three or more ranks depends on a gradient's position in its bucket, so without this the first step of a resumed run
-    would differ from the same step of an uninterrupted run. As in training, the last parameter's gradient comes first.
-    """
-    model, sum_of_all = network.module, nn.Module()
-    sum_of_all.forward = lambda start: sum((parameter.sum() for parameter in model.parameters()), start)
-    network.module = sum_of_all
-    network(torch.zeros((), device=device)).backward()
-    network.module = model
-    model.zero_grad(set_to_none=True)
 
 
 def gather(value: T) -> list[T]:

@@ -1,14 +1,13 @@
 """Capture batch preparation, and forward, backward and update, in CUDA graphs; replay them on fixed inputs.
 
-With several ranks the graphs have the collectives, which overlap with the backward pass; if any rank cannot capture
-them, the graphs of all ranks end before the all-reduce of the gradients. Steps that cannot be captured run without
-graphs, and the run prints the reason once. With cuda_graphs=require both are errors.
+With several ranks the graphs have the collectives, which overlap with the backward pass. Steps that any rank cannot
+capture run without graphs on all, and the run prints the reason once; with cuda_graphs=require it is an error.
 """
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,11 +15,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from launcher.accelerator import has_streams, interface
-from launcher.algorithms.engine import Engine
+from launcher.algorithms.engine import Changes, Engine
 from launcher.counts import count_of
+from launcher.data.batch import Batch
 from launcher.errors import Problem, UserError
 from launcher.optimizers.base import MaskedOptimizer
-from launcher.rank.group import gather
+from launcher.rank.group import Ranks, gather
 
 # Steps of a kind that run without a graph before the next is captured: they create what is created lazily.
 WARMUP_STEPS = 3
@@ -83,27 +83,17 @@ class CapturedSteps:
 
     Only graphs of one view exist: views never shrink during a run, and graphs of the next replace those of the last.
     Everything that a step reads besides these tensors must stay at its address from step to step. The next graph may
-    overwrite the outputs of the last.
-
-    Functions with collectives have graphs on all ranks or on none, since NCCL requires it: the ranks agree on each
-    capture. can_reduce: whether they can be captured.
+    overwrite the outputs of the last. Functions with collectives have graphs on all ranks or on none, since NCCL
+    requires it: the ranks agree on each capture.
     """
 
     def __init__(self, capturer: Capturer, value: str):
         """value: that of cuda_graphs, `on` or `require`."""
         self._capturer, self._value = capturer, value
         self.captures = self.count = 0
-        self._alone, self._together = _Graphs(), _Graphs(failed=True)
+        self._changes, self._steps = _Graphs(), _Graphs()
         self._without, self._last_without = 0, 0
         self._view: int | None = None
-
-    @property
-    def can_reduce(self) -> bool:
-        return not self._together.failed
-
-    @can_reduce.setter
-    def can_reduce(self, value: bool) -> None:
-        self._together.failed = not value
 
     @property
     def replays(self) -> int:
@@ -117,21 +107,36 @@ class CapturedSteps:
             self.forget()
             self._view = view
 
+    def change(self, changes: Changes, batch: Batch) -> Batch:
+        """Return a batch after changes, which this rank captures alone."""
+
+        def change(inputs: Tensor, targets: Tensor, packed: Tensor) -> Sequence[Tensor]:
+            changed = changes.apply(replace(batch, inputs=inputs, targets=targets), packed)
+            return changed.inputs, changed.targets
+
+        tensors = batch.inputs, batch.targets, changes.packed
+        inputs, targets = self._computed(self._changes, changes.kind, change, tensors)
+        return replace(batch, inputs=inputs, targets=targets)
+
     def __call__(
         self, kind: Hashable, step: StepFunction, *tensors: Tensor, together: bool = False
     ) -> Sequence[Tensor]:
-        """Return the outputs of a function of the step for tensors; `kind` separates functions of equal shapes.
+        """Return the outputs of a step for tensors; `kind` separates functions of equal shapes.
 
-        together: the function has collectives, and all ranks call it with tensors of equal layouts.
+        together: it has collectives, and all ranks call it with tensors of equal layouts.
         """
-        graphs = self._together if together else self._alone
+        return self._computed(self._steps, kind, step, tensors, together)
+
+    def _computed(
+        self, graphs: _Graphs, kind: Hashable, step: StepFunction, tensors: Sequence[Tensor], together: bool = False
+    ) -> Sequence[Tensor]:
         key = kind, *map(_layout, tensors)
         if key not in graphs.by_key and not graphs.failed:
             graphs.calls[key] += 1
             if graphs.calls[key] <= WARMUP_STEPS:
                 with self._capturer.side_stream():
                     return self._run(step, tensors)
-            self._capture(graphs, key, step, tensors)
+            self._capture(graphs, key, step, tensors, together)
         if graphs.failed:
             return self._run(step, tensors)
         graph, buffers, outputs = graphs.by_key[key]
@@ -145,7 +150,9 @@ class CapturedSteps:
         self._last_without = self.count
         return step(*tensors)
 
-    def _capture(self, graphs: _Graphs, key: Hashable, step: StepFunction, tensors: Sequence[Tensor]) -> None:
+    def _capture(
+        self, graphs: _Graphs, key: Hashable, step: StepFunction, tensors: Sequence[Tensor], together: bool
+    ) -> None:
         buffers, reason = [tensor.clone() for tensor in tensors], ""
         try:
             graph, outputs = self._capturer.capture(lambda: step(*buffers))
@@ -153,7 +160,7 @@ class CapturedSteps:
         except RuntimeError as error:
             # note: ending a broken capture fails too, which hides what broke it
             reason = str(error.__context__ or error).partition("\n")[0]
-        if graphs is self._together:
+        if together:
             reason = _reason_of_any(reason, key)
         if not reason:
             self.captures += 1
@@ -161,12 +168,9 @@ class CapturedSteps:
         graphs.forget()
         graphs.failed = True
         self._capturer.new_pool()
-        if graphs is self._alone:
-            train_without(self._value, reason, "batch preparation" if self.can_reduce else "steps")
-        elif self._value == "require":
-            train_without(self._value, reason, "the gradient all-reduce")
-        elif not dist.is_initialized() or dist.get_rank() == 0:
-            print(f"cuda_graphs=on: the gradient all-reduce follows the backward pass ({reason})", flush=True)
+        what = "batch preparation" if graphs is self._changes else "steps"
+        if not together or dist.get_rank() == 0 or self._value == "require":
+            train_without(self._value, reason, what)
 
     def summary(self) -> str:
         """Return how many graphs were captured, and how many of this start's steps replayed one."""
@@ -175,8 +179,8 @@ class CapturedSteps:
 
     def forget(self) -> None:
         """Drop all graphs, after a change of addresses or of the view."""
-        self._alone.forget()
-        self._together.forget()
+        self._changes.forget()
+        self._steps.forget()
         self._capturer.new_pool()
 
 
@@ -192,14 +196,16 @@ def _layout(tensor: Tensor) -> Hashable:
     return tensor.shape, tensor.stride(), tensor.dtype
 
 
-def why_not_captured(device: torch.device, engine: Engine, optimizer: MaskedOptimizer[Any]) -> str | None:
+def why_not_captured(ranks: Ranks, engine: Engine, optimizer: MaskedOptimizer[Any]) -> str | None:
     """Return why a run's steps cannot be captured, if so."""
-    if not has_streams(device):
+    if not has_streams(ranks.device):
         return "they need a GPU"
     if changing := engine.changing_parameters:
         return f"{changing[0]} changes which parameters learn"
     if not optimizer.capturable:
         return f"optimizer.name={optimizer.values.name} does not support capture"
+    if ranks.world_size > 1 and not engine.alike_on_ranks:
+        return "batches of ranks may have different layouts"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Compile model and loss within DDP, and the preparation of batches, by Inductor.
+"""Compile model and loss, and the preparation of batches, by Inductor.
 
 Runs that cannot be compiled train uncompiled, and print the reason.
 """
@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from launcher import paths
-from launcher.algorithms.base import ForwardAlgorithm
 from launcher.algorithms.engine import Changes, apply_changes, sent
 from launcher.counts import count_of
 from launcher.data.batch import Batch, Moment
@@ -25,7 +24,7 @@ from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.training.evaluation import outside_steps
-from launcher.training.rehearsal import rehearse, unchanged_statistics
+from launcher.training.rehearsal import learning_parameters, rehearse, unchanged_statistics
 from launcher.training.trainer import Trainer
 
 BACKEND = "inductor"
@@ -55,7 +54,7 @@ def compile_run(trainer: Trainer) -> None:
     if reasons and trainer.config.compile == "require":
         raise UserError(Problem(f"compilation failed ({reasons[0]}); set compile=on", "compile", "require"))
     if reasons:
-        trainer.train_step.engine.apply = apply_changes
+        trainer.train_step.apply = apply_changes
         for module in (trainer.train_step.objective, trainer.evaluation_model, *_teacher(trainer)):
             module._compiled_call_impl = None
     if trainer.ranks.is_first:
@@ -65,8 +64,8 @@ def compile_run(trainer: Trainer) -> None:
 
 def _compile_in_turn(trainer: Trainer) -> str | None:
     """Compile on the first rank of each node, then on the others; return why this rank cannot."""
-    # note: such passes may wait for all ranks
-    together = any(isinstance(one, ForwardAlgorithm) for one in trainer.train_step.engine.active.values())
+    # note: they may wait for all ranks
+    together = any(one.runs_others for one in trainer.train_step.engine.active.values())
     is_first, reason = trainer.ranks.local_rank == 0, None
     if not (is_first or together):
         wait_for_ranks(HEARTBEAT.beat)
@@ -109,8 +108,6 @@ def _set_up(sizes: int) -> None:
     config.recompile_limit = _KINDS * sizes
     config.accumulated_recompile_limit = 4 * config.recompile_limit
     config.fail_on_recompile_limit_hit = True
-    # note: no size can be dynamic in DDP's own buckets (pytorch #140229)
-    config.optimize_ddp = False
     if hasattr(torch.compiler.config, "compile_on_one_rank"):
         # note: otherwise code has the number of its GPU, and other ranks cannot use it
         torch.compiler.config.compile_on_one_rank = True
@@ -129,13 +126,13 @@ def _compile(trainer: Trainer) -> None:
         network._compiled_call_impl = _compiled(network)
     # note: the graph of the second view serves all others
     transformed = torch.compile(_transformed, backend=BACKEND, fullgraph=True)
-    step.engine.apply = apply = partial(_apply, transformed)
+    step.apply = apply = partial(_apply, transformed)
     _refuse_changes(trainer)
     open_views = partial(_open_view, trainer.config.task.axes)
     rehearse(trainer, mark=open_views if len(_views(trainer)) > _OWN_GRAPHS else None)
     _evaluate(trainer)
     rehearsed = torch.compiler.set_stance("eager_on_recompile")
-    step.engine.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
+    step.apply, model._compiled_call_impl = rehearsed(apply), rehearsed(forward)
 
 
 def _open_view(axes: int, tensor: Tensor) -> None:
@@ -163,7 +160,7 @@ def _refuse_changes(trainer: Trainer) -> None:
         learning = set()
         for moment in map(trainer.moment, (steps[-1], steps[0])):
             step.engine.before_step(step.model, moment)
-            learning.add(step.learning())
+            learning.add(learning_parameters(step.model))
         if len(learning) > 1:
             raise RuntimeError(f"{step.engine.changing_parameters[0]} changes which parameters learn at many steps")
 
@@ -179,8 +176,8 @@ def _evaluate(trainer: Trainer) -> None:
 
 def _apply(transformed: Callable[..., tuple[Tensor, Tensor]], changes: Changes, batch: Batch) -> Batch:
     """Apply changes to a batch by compiled code, which fuses them into few passes."""
-    transforms = [pair for pair in sent(changes.transforms, changes.packed) if not pair[0].sets_model]
-    applies, tensors = [one.apply for one, _ in transforms], [tensors for _, tensors in transforms]
+    transforms = sent(changes.transforms, changes.packed)
+    applies, tensors = [one.apply for one, _ in transforms], [own for _, own in transforms]
     inputs, targets = transformed(batch.inputs, batch.targets, batch.indices, batch.moment, applies, tensors)
     return replace(batch, inputs=inputs, targets=targets)
 

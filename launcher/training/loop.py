@@ -2,11 +2,11 @@
 
 for each epoch:
     for each step:
-        step         augment, prepare, mix; forward and backward; optimizer; averages (training/step.py)
-            finish the step before, or on a device with streams the one two before, while the device has the others:
-            skip it or stop if it was not finite (training/nonfinite.py)
+        step         augment, prepare, mix; forward and backward; optimizer (training/step.py)
+            finish it, or on a device with streams the one two before, while the device has the others: update averages,
+            or skip it or stop if it was not finite (training/nonfinite.py)
             finish all before this one to log, every logger.interval and at the end of an epoch, and this one too before
-            an evaluation, a checkpoint or the end
+            an average, an evaluation, a checkpoint or the end
         evaluate     every eval_every and at the end
         save         every checkpoint.every and checkpoint.every_minutes, the best, and the last
         last         after a stop request of a rank, at the target, by stop.patience or minutes, and at the end
@@ -40,7 +40,7 @@ def train(trainer: Trainer, logger: MetricLogger, saver: Saver, guard: NonFinite
             stops = stop.requested or trainer.callbacks.has_failed
             requests = guard.step(batch, Requests(stops or trainer.time_is_up, saver.is_due()), batches.waited)
             stopping = requests.stop and any_rank(stops)
-            trainer.out_of_time = requests.stop and not stopping
+            trainer.out_of_time = requests.stop and not stopping and trainer.next_step < trainer.plan.total_steps
             if trainer.evaluation_is_due and not stopping:
                 stopping = not evaluate(trainer, logger, stop)
             last = stopping or trainer.is_done

@@ -49,36 +49,37 @@ class AsyncRead:
 class StepReport:
     """The values of a completed step on the host.
 
-    loss: of this rank. finite: whether it and the gradients are finite on all ranks. requests: those of any rank at the
-    start of the step.
+    loss: of this rank. finite: whether it and the gradients are finite on all ranks. dropped: whether the step has
+    changed nothing. requests: those of any rank at the start of the step.
     """
 
     loss: float
     finite: bool
+    dropped: bool
     requests: Requests
 
 
-@dataclass(frozen=True)
 class StepOutcome:
-    """A step in the device's queue; a step that is not finite changes nothing.
+    """A step in the device's queue, whose values are copied to the host asynchronously.
 
     indices: int64 [B], the samples of this rank. loss_and_count: float32 [2] on the device, their mean loss and 1, or
-    both 0 if the step is not finite. values: copied to the host asynchronously. release: makes the device apply steps
-    again after a dropped one.
+    both 0 if the step is not finite.
     """
 
-    moment: Moment
-    indices: np.ndarray
-    loss_and_count: Tensor
-    values: AsyncRead
-    release: Callable[[], None]
+    def __init__(self, moment: Moment, indices: np.ndarray, values: Tensor, keep_steps: Callable[[], object]):
+        """values: float32 [6] on the device: loss, gradient norm, and 1 or 0 for whether the step is not finite, is
+        dropped, and whether a stop and a checkpoint are requested. keep_steps: stops dropping the steps after this one.
+        """
+        self.moment, self.indices, self._keep_steps = moment, indices, keep_steps
+        self.loss_and_count = torch.stack([values[0], torch.ones_like(values[0])]).masked_fill_(values[2] > 0, 0)
+        self.values = AsyncRead(values)
 
     def report(self) -> StepReport:
         """Return the result of the step; waits for the device to complete it, but for no later work."""
-        loss, _, bad, _, stop, save = self.values.read()
-        if bad:
-            self.release()
-        return StepReport(loss, not bad, Requests(bool(stop), bool(save)))
+        loss, _, not_finite, dropped, stop, save = self.values.read()
+        if not_finite:
+            self._keep_steps()
+        return StepReport(loss, not not_finite, bool(dropped), Requests(bool(stop), bool(save)))
 
 
 class Stopwatch:

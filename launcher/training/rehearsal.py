@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from launcher.accelerator import synchronize
 from launcher.counts import count_of
@@ -63,7 +63,7 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
         for moment in map(trainer.moment, steps[:_DRAWS]):
             batch = step.prepare(Batch(inputs, labels, np.arange(len(inputs)), moment))
         inputs, targets = (tensor.chunk(plan.accumulation)[0] for tensor in (batch.inputs, batch.targets))
-        shape = (inputs.shape, inputs.stride(), targets.shape, targets.dtype, step.learning())
+        shape = (inputs.shape, inputs.stride(), targets.shape, targets.dtype, learning_parameters(step.model))
         if shape in seen:
             continue
         seen.add(shape)
@@ -82,7 +82,12 @@ def rehearse(trainer: Trainer, first_step: int = 0, mark: Callable[[Tensor], Non
     return len(seen)
 
 
+def learning_parameters(model: nn.Module) -> tuple[bool, ...]:
+    """Return whether each parameter learns."""
+    return tuple(parameter.requires_grad for parameter in model.parameters())
+
+
 def _differentiate(step: TrainStep, inputs: Tensor, targets: Tensor) -> None:
-    # note: without `.grad`, so that DDP does not wait for ranks that may fail to compile
+    # note: without `.grad`, so that no bucket waits for ranks that may fail to compile
     parameters = [parameter for parameter in step.model.parameters() if parameter.requires_grad]
     torch.autograd.grad(step.objective(inputs, targets), parameters, allow_unused=True)

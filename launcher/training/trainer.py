@@ -23,12 +23,11 @@ from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
-from launcher.rank.buckets import GradientBuckets
-from launcher.rank.group import Ranks, broadcast_first, distribute
+from launcher.training.buckets import GradientBuckets
+from launcher.rank.group import Ranks, broadcast_first
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
 from launcher.training.callbacks import Callbacks
-from launcher.training.captured import why_not_captured
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import Evaluation, evaluate
 from launcher.training.meters import StepMeter, StepOutcome, Stopwatch
@@ -122,7 +121,6 @@ class Trainer:
         """Count a step that is not repeated; `waited` is the seconds of waiting for its batch."""
         self.line_meter.add(outcome, waited)
         self.epoch_meter.add(outcome, waited)
-        self.callbacks.after_step(self, outcome.loss_and_count)
 
     def evaluate(self, should_stop: Callable[[], bool], loader: EvaluationLoader | None = None) -> Evaluation | None:
         """Evaluate the averaged weights if there are any, else the model's, on all ranks together.
@@ -269,11 +267,9 @@ def build_step(
     model = build_model(config.model, outputs, config.loss, config.seed, channels).to(ranks.device)
     engine.change_model(model, initial)
     model.train()
-    optimizer, launch = build_optimizer(config.optimizer, model, plan.peak_lr), config.launch
-    captures = config.cuda_graphs != "off" and why_not_captured(ranks.device, engine, optimizer) is None
-    buckets = GradientBuckets(model, ranks, launch.gradient_dtype) if captures and ranks.world_size > 1 else None
-    wrap = partial(distribute, ranks=ranks, gradient_dtype=launch.gradient_dtype)
-    return TrainStep(plan, model, task, wrap, optimizer, engine, precision, loss, buckets)
+    optimizer = build_optimizer(config.optimizer, model, plan.peak_lr)
+    buckets = GradientBuckets(model, ranks, config.launch.gradient_dtype) if ranks.world_size > 1 else None
+    return TrainStep(plan, model, task, optimizer, engine, precision, loss, buckets)
 
 
 def set_backend(config: RunConfig) -> None:

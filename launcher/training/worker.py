@@ -123,7 +123,7 @@ def capture_run(trainer: Trainer) -> None:
     if value == "off":
         return
     step = trainer.train_step
-    reason = why_not_captured(trainer.ranks.device, step.engine, step.optimizer)
+    reason = why_not_captured(trainer.ranks, step.engine, step.optimizer)
     if reason is None:
         step.capture(CapturedSteps(Capturer(trainer.ranks.device), value))
     elif trainer.ranks.is_first or value == "require":

@@ -14,6 +14,12 @@ from launcher.data.batch import Moment
 from tests.launches import Launches
 
 
+def after_step(algorithm: Any, model: nn.Module, step: int) -> None:
+    """Act after a step as the engine does."""
+    if algorithm.values.acts_at(algorithm.context.plan, step):
+        algorithm.after_step(model, Moment(0, 0, step, 100))
+
+
 def test_the_decay_is_that_of_the_recipes() -> None:
     assert decay(100, 20) == pytest.approx(0.8706, abs=5e-5)
     assert decay(50, 1) ** 50 == pytest.approx(0.5)
@@ -30,7 +36,7 @@ def test_the_average_follows_its_recursion_for_weights_and_buffers(bound: Callab
         model(torch.randn(5, 3))
         with torch.no_grad():
             model[0].weight.add_(torch.randn(2, 3))
-        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
+        after_step(algorithm, model, step)
         if step % 2 == 1:
             # note: the first update copies, in Composer 0.7.1 and in torchvision
             for name in names:
@@ -52,7 +58,8 @@ def test_the_average_starts_as_pytorchs_does(bound: Callable[..., Any]) -> None:
     for step in range(9):
         with torch.no_grad():
             model.weight.add_(torch.randn(2, 3))
-        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(step > 1))
+        if step > 1:
+            after_step(algorithm, model, step)
         if step % 2 == 1 and step > 1:
             theirs.update_parameters(model)
         if step == 5:
@@ -75,7 +82,7 @@ def train(algorithm: Any, model: nn.Module, steps: range, weights: dict[int, tor
     for step in steps:
         with torch.no_grad():
             model.weight.copy_(torch.full((2, 3), float(step**2)))
-        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
+        after_step(algorithm, model, step)
         weights[step + 1] = model.weight.detach().clone()
 
 
@@ -104,7 +111,7 @@ def test_swa_averages_batch_norm_statistics_and_does_not_change_the_model(bound:
     algorithm.change_model(model)
     for step in range(69, 100, 10):
         model.running_mean.fill_(float(step))
-        algorithm.after_step(model, Moment(0, 0, step, 100), torch.tensor(True))
+        after_step(algorithm, model, step)
     torch.testing.assert_close(algorithm.evaluation_weights()["running_mean"], torch.full((2,), 84.0))
     assert torch.equal(model.running_mean, torch.full((2,), 99.0))
 

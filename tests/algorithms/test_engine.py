@@ -10,7 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from launcher.algorithms.base import Context, ForwardAlgorithm
+from launcher.algorithms.base import Context
 from launcher.algorithms.engine import Engine, class_of
 from launcher.algorithms.sam import SAM, SAMConfig
 from launcher.config.algorithms import declarations
@@ -35,21 +35,12 @@ class Undeclared(SAM):
         """Do nothing."""
 
 
-class Unwritten(ForwardAlgorithm[SAMConfig]):
-    compute_gradients = SAM.compute_gradients
-
-
 @pytest.mark.parametrize(
     ("kind", "places", "line"),
     [
         (Undeclared, {"compute_gradients": 10}, "Undeclared has before_step, but SAMConfig has not; add it there, or"),
         (SAM, {"compute_gradients": 10, "after_step": 1}, "SAMConfig has after_step, but SAM has not; add it there"),
         (None, {}, "/sam.py has no class SAM for SAMConfig; write it"),
-        (
-            Unwritten,
-            {"compute_gradients": 10, "change_batch": 1},
-            "Unwritten of test_engine has no forward_batch; write what it lacks",
-        ),
     ],
 )
 def test_an_algorithm_that_lacks_a_part_is_refused_in_one_line(
@@ -95,7 +86,7 @@ def test_the_batch_is_normalized_between_its_algorithms(
         return replace(batch, inputs=batch.inputs.float() / 255)
 
     loaded = replace(batch(size=64), inputs=torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8))
-    changed = engine.change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), prepare)
+    changed = engine.change_batch(loaded, prepare)
     assert seen == [(8, 3, 64, 64)]
     assert changed.inputs.shape == (8, 3, 32, 32)
     assert changed.targets.shape == (8, 10)
@@ -119,7 +110,7 @@ def test_the_plan_has_the_image_size_of_the_network(
 ) -> None:
     run = context("image.reference=64", "image.train_size=64", *words)
     loaded = batch(size=run.plan.loaded_view(step), step=step)
-    changed = Engine(run).change_batch(loaded, torch.nn.Identity(), lambda x, y: x.mean(), lambda batch: batch)
+    changed = Engine(run).change_batch(loaded, lambda batch: batch)
     height, width = changed.inputs.shape[-2:]
     assert run.plan.view(step) == round((height * width) ** 0.5)
     assert (run.plan.view(0), run.plan.view(99)) == (first, last)
@@ -177,9 +168,7 @@ def test_preparing_a_batch_synchronizes_with_no_copy(words: list[str]) -> None:
         copies.count = 0
         targets = torch.zeros(32, dtype=torch.long, device="cuda")
         batch = Batch(images, targets, np.arange(32), moment)
-        prepared = engine.change_batch(
-            batch, model, lambda x, y: x.mean(), lambda batch: replace(batch, inputs=normal(batch.inputs))
-        )
+        prepared = engine.change_batch(batch, lambda batch: replace(batch, inputs=normal(batch.inputs)))
     forget_constants()
     assert prepared.inputs.is_cuda
     assert prepared.inputs.dtype is torch.bfloat16

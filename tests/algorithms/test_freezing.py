@@ -22,6 +22,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import Ranks
 from launcher.training import trainer
 from launcher.training.evaluation import outside_steps
+from launcher.training.rehearsal import learning_parameters
 from tests.networks import tiny
 from tests.trainers import EARLY, SMALL, build, steps
 from tests.two_ranks import on_ranks
@@ -98,9 +99,9 @@ def _learn(rank: int, algorithm: str, folder: Path) -> None:
         alone, labels = copy.deepcopy(step.model).requires_grad_(), torch.arange(4)
         step(images, labels, np.arange(4), Moment(0, number // 2, number, 6, rank)).report()
         F.cross_entropy(alone(step.task.prepare(outside_steps(images)).inputs), labels).backward()
-        reduced = sum(bucket.buffer().numel() for bucket in step.network.reducer._get_zeros_like_grad_buckets())
+        reduced = sum(p.numel() for bucket in step.buckets._buckets for p in bucket.parameters)
         assert reduced == sum(p.numel() for p in step.model.parameters() if p.requires_grad)
-        sets.append(step.learning())
+        sets.append(learning_parameters(step.model))
         for ours, own, learns in zip(step.model.parameters(), alone.parameters(), sets[-1], strict=True):
             dist.all_reduce(own.grad)
             if learns:

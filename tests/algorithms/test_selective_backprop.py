@@ -11,6 +11,7 @@ from torch import nn
 from torchvision.models import resnet18
 
 from launcher.algorithms.selective_backprop import choose_ranks, sample_losses
+from launcher.data.batch import Batch
 from launcher.losses.bce import bce
 from launcher.losses.cross_entropy import cross_entropy
 from tests.trainers import SIZE_FOR_BF16, build, steps
@@ -67,6 +68,13 @@ class LossByNumber(nn.Module):
         return torch.stack([-numbers, *[torch.zeros_like(numbers)] * 9], 1)
 
 
+def chosen_of(algorithm: Any, loaded: Batch, network: nn.Module, loss: Any) -> Batch:
+    algorithm.bind(network, loss)
+    transform = algorithm.change_batch(loaded, loaded.inputs.shape[2:])
+    chosen: Batch = transform.apply(loaded, *map(torch.from_numpy, transform.arrays))
+    return chosen
+
+
 def test_samples_with_high_losses_stay_with_their_targets_and_indices(
     bound: Callable[..., Any], batch: Callable[..., Any]
 ) -> None:
@@ -75,8 +83,8 @@ def test_samples_with_high_losses_stay_with_their_targets_and_indices(
     for step in range(50, 90):
         loaded = batch(count=size, size=4, step=step, targets=torch.zeros(size, dtype=torch.int64))
         images = torch.arange(float(size)).view(size, 1, 1, 1).expand(size, 3, 4, 4).contiguous()
-        chosen = algorithm.forward_batch(
-            replace(loaded, inputs=images, indices=np.arange(size) + 100), LossByNumber(), bce
+        chosen = chosen_of(
+            algorithm, replace(loaded, inputs=images, indices=np.arange(size) + 100), LossByNumber(), bce
         )
         numbers = chosen.inputs[:, 0, 0, 0].long().numpy()
         assert len(set(numbers.tolist())) == 4
@@ -107,11 +115,11 @@ def test_the_selecting_pass_sees_images_of_its_scale(
     network, sizes = LossByNumber(), []
     network.register_forward_pre_hook(lambda _, inputs: sizes.append(inputs[0].shape[2:]))
     algorithm = bound("selective_backprop", interval=1, scale=scale)
-    algorithm.forward_batch(batch(size=16, step=50), network, cross_entropy)
+    chosen_of(algorithm, batch(size=16, step=50), network, cross_entropy)
     assert sizes == [(16 * scale,) * 2]
 
 
 def test_micro_batches_stay_equal(bound: Callable[..., Any], batch: Callable[..., Any]) -> None:
     algorithm = bound("selective_backprop", "device_batch_size=3", "batch_size=12", keep=0.6, interval=1)
-    chosen = algorithm.forward_batch(batch(count=12, step=45), LossByNumber(), cross_entropy)
+    chosen = chosen_of(algorithm, batch(count=12, step=45), LossByNumber(), cross_entropy)
     assert len(chosen.inputs) == 4

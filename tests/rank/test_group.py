@@ -11,8 +11,8 @@ from torchvision.models import resnet18
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.rank.buckets import BUCKET_BYTES, in_buckets
-from launcher.rank.group import Ranks, _store, broadcast_first, distribute, from_first, gather, join_ranks
+from launcher.training.buckets import BUCKET_BYTES, GradientBuckets, in_buckets
+from launcher.rank.group import Ranks, _store, broadcast_first, from_first, gather, join_ranks
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
 from tests.two_ranks import on_ranks, on_two_ranks
 
@@ -57,9 +57,10 @@ def check_gradients(rank: int, count: int) -> None:
     for dtype in ("float32", "bfloat16"):
         torch.manual_seed(0)
         model = torch.nn.Linear(300, 20)
-        network = distribute(model, Ranks(rank, count, rank, count, torch.device("cpu")), dtype)
+        buckets = GradientBuckets(model, Ranks(rank, count, rank, count, torch.device("cpu")), dtype)
         images = torch.randn(8, 300, generator=torch.Generator().manual_seed(rank))
-        network(images).square().sum().backward()
+        with buckets.averaging():
+            model(images).square().sum().backward()
         averages[dtype] = model.weight.grad.double()
         own = torch.autograd.grad(model(images).square().sum(), model.weight)[0].double()
     magnitudes, exact = own.abs(), own.clone()

@@ -53,7 +53,7 @@ def optimizer(name: str) -> Case:
 
 
 # Two steps stay in the queue except at the end of an epoch; the first one of two has no bad step.
-RARELY = ("logger.interval=1ep", "eval_every=2ep", "checkpoint.every=2ep")
+RARELY = ("logger.interval=1ep", "eval_every=2ep", "checkpoint.every=2ep", "algorithms.ema.update_interval=5ba")
 BF16 = ("precision=bf16", SIZE_FOR_BF16)
 ONE_RANK = plain_and_captured(
     recipe("hot"),

@@ -9,7 +9,7 @@ GRAPHS = tuple(plain_and_captured(recipe("hot")))
 DEPTH = tuple(plain_and_captured(recipe("hot", "algorithms.stochastic_depth=on")))
 RANKS = tuple(plain_and_captured(replace(recipe("mild", "launch.gradient_dtype=bfloat16"), ranks=2)))
 BUCKETS, BATCH, METERS, STEP = (
-    "launcher.rank.buckets",
+    "launcher.training.buckets",
     "launcher.data.batch",
     "launcher.training.meters",
     "launcher.training.step",

@@ -14,7 +14,7 @@ from torch import Tensor
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
-from launcher.rank import buckets
+from launcher.training import buckets
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.run_folder import RunFolder

@@ -194,7 +194,7 @@ def test_captured_steps_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch, w
     ("words", "own_code", "captures"),
     [
         (["algorithms=[random_erasing,label_smoothing]", "algorithms.random_erasing.probability=1"], False, 2),
-        (["algorithms=[random_erasing]", "algorithms.random_erasing.fill=noise"], False, 1),
+        (["algorithms=[random_erasing]", "algorithms.random_erasing.fill=noise"], False, 2),
         (["algorithms=[mixup]"], True, 1),
     ],
 )
@@ -241,6 +241,12 @@ def test_everything_that_a_step_reads_stays_at_its_address(optimizer: str, monke
         *(
             ("cuda", 1, [f"optimizer={name}"], f"optimizer.name={name} does not support capture")
             for name in ("soap", "shampoo", "schedule_free_adamw")
+        ),
+        (
+            "cuda",
+            2,
+            ["algorithms=[mixup]", "algorithms.mixup.probability=0.5"],
+            "batches of ranks may have different layouts",
         ),
     ],
 )

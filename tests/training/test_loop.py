@@ -127,7 +127,7 @@ def with_this_clock(run: Trainer) -> Trainer:
 
 
 def test_a_run_out_of_time_evaluates_saves_and_ends_and_goes_on_with_more(tmp_path: Path) -> None:
-    """Four steps an epoch, and an evaluation after 8 of 12 steps; the host reads the stop at the next step."""
+    """Four steps an epoch, and an evaluation after 8 of 12 steps; the host reads the stop after the step."""
     folder, minutes = RunFolder(tmp_path), f"stop.minutes={111.5 / 60}"
     folder.checkpoints.mkdir()
     run = with_this_clock(build(*IN_TIME, minutes))
@@ -135,10 +135,10 @@ def test_a_run_out_of_time_evaluates_saves_and_ends_and_goes_on_with_more(tmp_pa
     assert (run.next_step, run.ended_by) == (12, None)
     run = with_this_clock(build(*IN_TIME, f"stop.minutes={88.5 / 60}"))
     assert trained(run, folder, StopFlag(), resumed=False)
-    assert (run.next_step, run.ended_by, len(run.history)) == (10, "stop.minutes", 2)
-    saved = checkpoint.load(folder.checkpoints / "step-00000010.pt")
+    assert (run.next_step, run.ended_by, len(run.history)) == (9, "stop.minutes", 2)
+    saved = checkpoint.load(folder.checkpoints / "step-00000009.pt")
     end = read_last(folder.metrics)[-1]
-    assert (end["finished"], end["ended_by"], end["step"]) == (True, "stop.minutes", 10)
+    assert (end["finished"], end["ended_by"], end["step"]) == (True, "stop.minutes", 9)
     again = with_this_clock(build(*IN_TIME, f"stop.minutes={88.5 / 60}"))
     again.load_state_dict(saved)
     assert again.is_done
@@ -166,7 +166,7 @@ def end_in_time(rank: int, folder: Path) -> None:
     run = build_trainer(config, Ranks(rank, 2, rank, 2, torch.device("cpu")))
     run.clock.seconds = lambda clock: rank * seconds_of(run, clock)  # type: ignore[method-assign]
     assert trained(run, RunFolder(folder), StopFlag(), resumed=False)
-    assert (run.next_step, run.ended_by, len(run.history)) == (5, "stop.minutes", 1)
+    assert (run.next_step, run.ended_by, len(run.history)) == (4, "stop.minutes", 1)
 
 
 def test_all_ranks_end_with_the_first_that_is_out_of_time(tmp_path: Path) -> None:

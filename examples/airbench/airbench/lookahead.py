@@ -43,29 +43,25 @@ class Lookahead(Algorithm[LookaheadConfig]):
 
     def change_model(self, model: nn.Module) -> None:
         self._average = {name: tensor.detach().clone() for name, tensor in _averaged(model).items()}
-        # note: counts on the device, where steps are dropped
-        self._count = torch.zeros((), device=next(model.parameters()).device)
+        self._count = 0
 
     @torch.no_grad()
-    def after_step(self, model: nn.Module, moment: Moment, applied: Tensor) -> None:
+    def after_step(self, model: nn.Module, moment: Moment) -> None:
         plan, step = self.context.plan, moment.step
-        if not self.values.acts_at(plan, step):
-            return
         updates = bool(self.values.updates_at(plan, step))
-        flag = applied.float()
-        rate = torch.where(self._count > 0, self.values.rate(plan, step) if updates else 0.0, 1.0) * flag
-        for name, own in _averaged(model).items():
-            self._average[name].lerp_(own, rate)
-            own.lerp_(self._average[name], flag)
-        self._count += updates * flag
+        rate = (self.values.rate(plan, step) if updates else 0.0) if self._count else 1.0
+        for name, weights in _averaged(model).items():
+            self._average[name].lerp_(weights, rate)
+            weights.copy_(self._average[name])
+        self._count += updates
 
     def state_dict(self) -> dict[str, Any]:
-        return {"average": self._average, "count": int(self._count)}
+        return {"average": self._average, "count": self._count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, tensor in state["average"].items():
             self._average[name].copy_(tensor)
-        self._count.fill_(state["count"])
+        self._count = state["count"]
 
 
 def _averaged(model: nn.Module) -> dict[str, Tensor]:
