@@ -18,10 +18,10 @@ from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
 from launcher.randomness import key
-from launcher.training.buckets import GradientBuckets
 from launcher.rank.group import max_over_ranks
 from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task
+from launcher.training.buckets import GradientBuckets
 from launcher.training.captured import CapturedSteps
 from launcher.training.meters import StepOutcome
 from launcher.training.norm_statistics import frozen_statistics

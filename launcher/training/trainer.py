@@ -23,10 +23,10 @@ from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.optimizers.base import build_optimizer
 from launcher.plan.plan import Plan, plan_for
-from launcher.training.buckets import GradientBuckets
 from launcher.rank.group import Ranks, broadcast_first
 from launcher.rank.signs import HEARTBEAT
 from launcher.tasks import build_task
+from launcher.training.buckets import GradientBuckets
 from launcher.training.callbacks import Callbacks
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import Evaluation, evaluate

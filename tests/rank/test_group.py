@@ -11,9 +11,9 @@ from torchvision.models import resnet18
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.training.buckets import BUCKET_BYTES, GradientBuckets, in_buckets
 from launcher.rank.group import Ranks, _store, broadcast_first, from_first, gather, join_ranks
 from launcher.rank.signs import DEVICE, INTERFACE, STORE
+from launcher.training.buckets import BUCKET_BYTES, GradientBuckets, in_buckets
 from tests.two_ranks import on_ranks, on_two_ranks
 
 

@@ -14,11 +14,10 @@ from torch import Tensor
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.data.inspection import inspect_data
-from launcher.training import buckets
 from launcher.rank.group import Ranks
 from launcher.rank.signs import StopFlag
 from launcher.records.run_folder import RunFolder
-from launcher.training import captured, checkpoint, meters, trainer
+from launcher.training import buckets, captured, checkpoint, meters, trainer
 from launcher.training.loop import train
 from launcher.training.metric_logger import MetricLogger
 from launcher.training.nonfinite import NonFiniteGuard

@@ -16,9 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.training import buckets
 from launcher.rank.group import Ranks
-from launcher.training import captured, checkpoint, trainer
+from launcher.training import buckets, captured, checkpoint, trainer
 from launcher.training.captured import CapturedSteps
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn, StandInGraph
