@@ -4,7 +4,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from launcher.measure.estimate import EvaluationTimes, Measurement, StepTimes, together
+from launcher.measure.estimate import EvaluationTimes, Measurement, StepTimes
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, step_kinds, step_samples
 
@@ -21,7 +21,8 @@ def measured(
     """Return a measurement with a cost for each kind of step and a loading time; all else takes no time but `more`."""
     steps = []
     for kind in (sample.kind for sample in step_samples(step_kinds(run))):
-        step, both = cost(kind), together(cost(kind), load, shared)
+        step = cost(kind)
+        both = max(step, load) + shared * min(step, load)
         steps.append(StepTimes(kind.view, list(kind.acting), [step] * rounds, [load] * rounds, [both] * rounds))
     return Measurement(**{**NOTHING, "steps": steps, **more})
 

@@ -14,7 +14,7 @@ from launcher.config.tasks import TaskConfig
 from launcher.console import console, facts, print_json, table, verbatim
 from launcher.counts import count_of
 from launcher.measure.diagnosis import Bound, Diagnosis, diagnose
-from launcher.measure.estimate import CONFIDENCE, Estimate, Price, SizeCost, estimate, prices
+from launcher.measure.estimate import Estimate, Price, SizeCost, estimate, prices
 from launcher.records.progress import duration
 from launcher.records.summary import save_estimate
 
@@ -80,7 +80,7 @@ def _times(result: Estimate, task: TaskConfig) -> Table:
         "wall clock": (result.wall, f"{duration(result.start_seconds)} of it before the first batch"),
     }
     return facts(
-        (name, duration(span.seconds), f"{duration(span.low)} to {duration(span.high)} ({CONFIDENCE:.0%})", note)
+        (name, duration(span.seconds), f"{duration(span.low)} to {duration(span.high)}", note)
         for name, (span, note) in spans.items()
     )
 

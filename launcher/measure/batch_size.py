@@ -29,7 +29,7 @@ from launcher.training.trainer import build_trainer
 _SHARE = 0.9
 
 
-def work(scratch: Path) -> None:
+def search(scratch: Path) -> None:
     """Write the largest number of images of a step of the folder's config that fits on this rank's GPU, or 0."""
     folder = RunFolder(scratch)
     config = read(folder.config)

@@ -20,14 +20,14 @@ from launcher.data.loaders.torchvision import TorchvisionLoader
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.find import splits
 from launcher.data.sources.reading import read
-from launcher.measure.estimate import Measurement, competition, mean_sizes, sizes_by_round
+from launcher.measure.estimate import Measurement, mean_sizes, sizes_by_round
 from launcher.plan.plan import Plan
 
 Bound = Literal["data", "transfer", "step"]
 
 # Advice requires a gain of at least this fraction of the time.
 _WORTHWHILE = 0.05
-# Competition above which loading and training clearly use the same cores.
+# Part of the shorter time that is not hidden, above which loading and training clearly use the same cores.
 _SHARED = 0.3
 # Images to inspect.
 _SAMPLE = 200
@@ -60,7 +60,7 @@ def diagnose(plan: Plan, measured: Measurement) -> Diagnosis:
         bound=bound,
         gain=gain,
         bounds=[bound_of(size.load_seconds, transfer, size.step_seconds) for size in sizes],
-        advice=advice(plan.config, bound, gain, competition(step, load, both), measured),
+        advice=advice(plan.config, bound, gain, (both - max(step, load)) / (min(step, load) or 1.0), measured),
     )
 
 

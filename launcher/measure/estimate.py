@@ -1,15 +1,14 @@
-"""Estimate the time of a run by integrating its measured steps over the schedule.
+"""Estimate the time of a run: the mean step of each view times its steps, evaluations, checkpoints and the start.
 
-Loading and training overlap. If a step alone takes s seconds and loading a batch alone l seconds, both together take
-max(s, l) + c min(s, l). The competition c is measured at each size: 0 if the shorter one is hidden behind the longer,
-1 if they compete for the same cores.
+Loading and training overlap. Both together take the longer one, and the seconds of the shorter one that are not hidden,
+which are measured.
 """
 
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -17,7 +16,6 @@ from launcher.config.schema import Hardware
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 
-CONFIDENCE = 0.9
 # Files in the folder of a measurement. A request has the seconds for each part, and the time of the command in seconds
 # since 1970.
 REQUEST, RESULT = "request.json", "result.json"
@@ -77,7 +75,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Span:
-    """Seconds: the mean, and the interval that contains the time of one run with probability `CONFIDENCE`."""
+    """Seconds: the mean of measured rounds and the least and the most of them, or a prediction with its range."""
 
     seconds: float
     low: float
@@ -121,7 +119,7 @@ class Price:
 
 
 def estimate(plan: Plan, measured: Measurement) -> Estimate:
-    """Integrate each round over the schedule; the differences between rounds give the intervals."""
+    """Estimate the run by each round."""
     by_round = sizes_by_round(plan, measured)
     training = [_training(plan, measured, sizes, number) for number, sizes in enumerate(by_round)]
     evaluations, checkpoints = occasions(plan, plan.config.eval_every), occasions(plan, plan.config.checkpoint.every)
@@ -133,7 +131,7 @@ def estimate(plan: Plan, measured: Measurement) -> Estimate:
         training=spans[0],
         evaluation=spans[1],
         saving=spans[2],
-        wall=_sum(spans, measured.start_seconds),
+        wall=Span(*(measured.start_seconds + sum(part) for part in zip(*map(astuple, spans), strict=True))),
         start_seconds=measured.start_seconds,
         evaluations=evaluations,
         checkpoints=checkpoints,
@@ -171,63 +169,32 @@ def mean_sizes(by_round: list[list[SizeCost]]) -> list[SizeCost]:
     return means
 
 
-def together(step: float, load: float, competition: float) -> float:
-    """Return the seconds of a step and its loading, overlapped."""
-    return max(step, load) + competition * min(step, load)
-
-
-def competition(step: float, load: float, both: float) -> float:
-    """Return the fraction of the shorter one that is not hidden, so that `together` returns `both`."""
-    shorter = min(step, load)
-    return (both - max(step, load)) / shorter if shorter > 0 else 0.0
-
-
 def span(values: list[float]) -> Span:
-    """Return the mean, and the prediction interval for a new observation by Student's t."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return Span(mean, mean, mean)
-    from scipy.special import stdtrit  # note: imports in 0.25 s, five times as fast as scipy.stats
-
-    deviation = statistics.stdev(values) * math.sqrt(1 + 1 / len(values))
-    margin = float(stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)) * deviation
-    return Span(mean, max(0.0, mean - margin), mean + margin)
+    return Span(statistics.fmean(values), min(values), max(values))
 
 
 def _over_area(values: dict[int, float]) -> Callable[[int], float]:
-    sizes = sorted(values)
-    areas, heights = [size**2 for size in sizes], [values[size] for size in sizes]
-    return lambda size: float(np.interp(size**2, areas, heights))
+    views = sorted(values)
+    areas, heights = [view**2 for view in views], [values[view] for view in views]
+    return lambda view: float(np.interp(view**2, areas, heights))
 
 
 def _sizes(counts: dict[StepKind, int], measured: Measurement, common: tuple[str, ...], number: int) -> list[SizeCost]:
-    """Return the cost at each size from one round, piecewise linear in the area of the images.
-
-    Algorithms that act in few steps are a factor on the common step.
-    """
-    at: dict[tuple[str, ...], list[StepTimes]] = defaultdict(list)
+    """Return the cost at each size from one round, linear in the area of the images between measured ones."""
+    points = [point for point in measured.steps if tuple(point.acting) == common]
+    load = _over_area({p.view: p.load_seconds[number] for p in points if p.load_seconds})
+    steps: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
     for point in measured.steps:
-        at[tuple(point.acting)].append(point)
-    base = at[common]
-    step = _over_area({p.view: p.step_seconds[number] for p in base})
-    load = _over_area({p.view: p.load_seconds[number] for p in base if p.load_seconds})
-    shared = _over_area(
-        {
-            p.view: competition(p.step_seconds[number], load(p.view), p.both_seconds[number])
-            for p in base
-            if p.both_seconds
-        }
-    )
-    factors = {
-        acting: _over_area({p.view: p.step_seconds[number] / step(p.view) for p in points})
-        for acting, points in at.items()
-    }
+        steps[tuple(point.acting)][point.view] = point.step_seconds[number]
+    alone = {acting: _over_area(of) for acting, of in steps.items()}
+    both = {p.view: p.both_seconds[number] for p in points if p.both_seconds}
+    extra = _over_area({view: seconds - max(steps[common][view], load(view)) for view, seconds in both.items()})
     costs = []
-    for size in sorted({kind.view for kind in counts}):
-        here = {kind.acting: count for kind, count in counts.items() if kind.view == size}
+    for view in sorted({kind.view for kind in counts}):
+        here = {kind.acting: count for kind, count in counts.items() if kind.view == view}
         count = sum(here.values())
-        mean = step(size) * sum(factors[acting](size) * steps for acting, steps in here.items()) / count
-        costs.append(SizeCost(size, count, mean, load(size), together(mean, load(size), shared(size))))
+        mean = sum(alone[acting](view) * number for acting, number in here.items()) / count
+        costs.append(SizeCost(view, count, mean, load(view), max(mean, load(view)) + extra(view)))
     return costs
 
 
@@ -243,11 +210,3 @@ def _evaluating(measured: Measurement, count: int) -> list[float]:
     times = measured.evaluation
     starts = times.first_start_seconds + (count - 1) * statistics.fmean(times.start_seconds)
     return [starts + count * times.batches * seconds for seconds in times.batch_seconds]
-
-
-def _sum(spans: list[Span], start: float) -> Span:
-    """Add independent parts: the squares of their margins add up."""
-    total = start + sum(part.seconds for part in spans)
-    low = math.sqrt(sum((part.seconds - part.low) ** 2 for part in spans))
-    high = math.sqrt(sum((part.high - part.seconds) ** 2 for part in spans))
-    return Span(total, max(0.0, total - low), total + high)

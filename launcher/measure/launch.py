@@ -33,8 +33,6 @@ FEWEST_IMAGES = 2
 LEAST_STEPS = 10
 # `stop.minutes` measures each part for a hundredth of it, up to as many seconds.
 _MOST_SECONDS = 1.0
-# note: two rounds of an unsteady machine give an interval of many times the mean, and the minutes end a slower run
-_MOST_OF_MEAN = 1.5
 
 T = TypeVar("T")
 
@@ -57,7 +55,7 @@ def prepare_here(composed: Composed) -> Prepared:
 
 def measure_steps(prepared: Prepared, seconds: float) -> Measurement:
     """Measure every kind of step, loading and evaluation of a run, for `seconds` each."""
-    return measure(prepared, "launcher.measure.probes:work", seconds, Measurement)
+    return measure(prepared, "launcher.measure.probes:profile", seconds, Measurement)
 
 
 def measure_batch(config: RunConfig, devices: Devices) -> int:
@@ -74,7 +72,7 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
     loader, launch = SyntheticLoader("synthetic", batches=1), replace(config.launch, nproc=1)
     alone = replace(config, batch_size=FEWEST_IMAGES, dataset=of_one_gpu, dataloader=loader, launch=launch)
     one_gpu = Prepared(plan_for(alone, 1), replace(devices, processes=1))
-    images = measure(one_gpu, "launcher.measure.batch_size:work", 0, int)
+    images = measure(one_gpu, "launcher.measure.batch_size:search", 0, int)
     if not images:
         size = f"{FEWEST_IMAGES} images of {one_gpu.plan.full_view} px do not fit in GPU memory"
         raise UserError(Problem(f"{size}; use a smaller model or image.train_size", "batch_size", "auto"))
@@ -83,10 +81,7 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 
 @dataclass(frozen=True)
 class _Lengths:
-    """The minutes of a run by its epochs, at the upper end of their intervals.
-
-    The time of measured steps, evaluations and checkpoints decides, up to half more than the mean.
-    """
+    """The minutes of a run by its epochs, by the slowest round of measured steps, evaluations and checkpoints."""
 
     prepared: Prepared
     whole: Estimate
@@ -106,7 +101,7 @@ class _Lengths:
             (whole.evaluation, occasions(plan, config.eval_every) / whole.evaluations),
             (whole.saving, occasions(plan, config.checkpoint.every) / whole.checkpoints),
         )
-        return sum(min(span.high, _MOST_OF_MEAN * span.seconds) * part for span, part in parts) / 60
+        return sum(span.high * part for span, part in parts) / 60
 
     @property
     def most(self) -> int:

@@ -35,7 +35,7 @@ _SAVES = 3
 _COPIES = 8
 
 
-def work(scratch: Path) -> None:
+def profile(scratch: Path) -> None:
     """Measure every kind of step, loading, evaluation and saving of the scratch folder's config."""
     write_result(scratch, lambda *request: asdict(StepProfiler(*request).measure(scratch)))
 

@@ -33,7 +33,7 @@ def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int, c
     return network
 
 
-def fitted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def adapted(network: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Convert weights as timm does to load them into this network: positions resampled, authors' names replaced.
 
     Returns them unchanged if the architecture has no such rule, or if its rule fails.

@@ -77,7 +77,7 @@ class Splitter:
         self._since = now
 
 
-def work(scratch: Path) -> None:
+def time_parts(scratch: Path) -> None:
     """Split the steps of the scratch folder's config into mean seconds of each part of a step."""
     write_result(scratch, lambda run, seconds, _: split(run, seconds))
 

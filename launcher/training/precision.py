@@ -43,10 +43,10 @@ class LossScaler(torch.amp.GradScaler):
         scale, _ = self._check_scale_growth_tracker("counts")
         return scale <= 1
 
-    def conclude(self, optimizer: torch.optim.Optimizer, dropped: Tensor, held: Tensor) -> None:
-        """End a step: lower the scale if the step was dropped, and keep it while steps are held.
+    def conclude(self, optimizer: torch.optim.Optimizer, dropped: Tensor, dropping: Tensor) -> None:
+        """End a step: lower the scale if the step was dropped, and keep it while the steps after one are dropped.
 
-        dropped, held: float32 [], 0 or 1.
+        dropped, dropping: float32 [], 0 or 1.
         """
         state = self._check_scale_growth_tracker("conclude")
         before = [tensor.clone() for tensor in state]
@@ -54,7 +54,7 @@ class LossScaler(torch.amp.GradScaler):
             found_inf.copy_(dropped)
         self.update()
         for now, earlier in zip(state, before, strict=True):
-            torch.where(held > 0, earlier, now, out=now)
+            torch.where(dropping > 0, earlier, now, out=now)
 
 
 def choose_precision(config: RunConfig, device: torch.device) -> Precision:

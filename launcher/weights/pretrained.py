@@ -20,7 +20,7 @@ from launcher.config.overrides import OFF, ON
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
-from launcher.models.build import fitted
+from launcher.models.build import adapted
 from launcher.models.parameters import parameters_of_head
 from launcher.models.resnet import TorchvisionModel
 from launcher.models.smp import ENCODER
@@ -67,7 +67,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     config, changes = _with_surgery(config, source, typed)
     network, surgeries = initial_network(plan_for(config, 1))
     _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
-    weights, head = _fitted(network, source, classes, config)
+    weights, head = _matched(network, source, classes, config)
     notes = [f"initial weights from {source.origin}: {head}"]
     if config.optimizer.backbone_lr is None:
         config, chosen = _with_backbone_lr(config, network)
@@ -131,7 +131,7 @@ def _with_backbone_lr(config: RunConfig, network: nn.Module) -> tuple[RunConfig,
     return replace(config, optimizer=optimizer), f"using optimizer.backbone_lr={factor} of networks {kind} batch norm"
 
 
-def _fitted(
+def _matched(
     network: nn.Module, source: SourceWeights, classes: list[str] | None, config: RunConfig
 ) -> tuple[dict[str, Tensor], str]:
     """Return all weights of the run's network, and a note about its head."""
@@ -166,7 +166,7 @@ def _fitted_by_timm(network: nn.Module, weights: Mapping[str, Tensor], in_head: 
     expected = backbone(network.state_dict())
     if not differences(expected, backbone(weights)):
         return None
-    by_timm = fitted(network, weights)
+    by_timm = adapted(network, weights)
     return None if differences(expected, backbone(by_timm)) else by_timm
 
 

@@ -155,7 +155,7 @@ def _parts(composed: Composed, each: float) -> dict[str, float]:
 
     return {
         **waiting(prepared.plan, measure_steps(prepared, each)),
-        **measure(prepared, "launcher.prediction.step_parts:work", each, dict[str, float]),
+        **measure(prepared, "launcher.prediction.step_parts:time_parts", each, dict[str, float]),
     }
 
 
