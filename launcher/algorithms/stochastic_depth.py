@@ -111,7 +111,9 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         repeated = Surgery(scale_branches, values, parts=(drop_rates, last_layers, layers_with_rates, scale_branch))
         return None if self.values.keep_scaling == "training" else repeated
 
-    def change_batch(self, batch: Batch, size: Size) -> Transform:
+    def change_batch(self, batch: Batch, size: Size) -> Transform | None:
+        if not self._drops:  # note: without a network, in the look at training images
+            return None
         moment = batch.moment
         draws = randomness.uniforms(moment.seed, "stochastic_depth", moment.epoch, batch.indices, len(self._drops))
         keep_rates = [drop.keep_rate for drop in self._drops]
