@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 from pydantic import TypeAdapter
 
+from launcher.config.groups import about, values
 from launcher.config.layers import merged
+from launcher.config.rented import rows
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.paths import CONF
 
@@ -41,6 +43,13 @@ def read(path: Path) -> Option:
     bases = [read(path.with_name(f"{name}.yaml")) for name in reversed(listed)]
     values, below = merged(*(base.values for base in bases), own), merged(*(base.remarks for base in bases))
     return Option(path.stem, _description(text), values, below | remarks, frozenset(below.keys() - remarks.keys()))
+
+
+def packaged(group: str) -> list[Option]:
+    """Return the packaged options of a group, by name."""
+    files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+    of_table = [Option(name, about(group, name), values(group, name), {}) for name in rows(group)]
+    return sorted([*files, *of_table], key=lambda one: one.name)
 
 
 def inside(option: Option, name: str) -> Option:
@@ -94,7 +103,7 @@ def json_schema() -> dict[str, Any]:
     keys = schema["properties"]
     _describe(schema, [read(CONF / "train.yaml")], known)
     for group in GROUPS:
-        files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+        files = packaged(group)
         keys[group]["x-options"] = {one.name: {"description": one.description, "values": one.values} for one in files}
         keys[group]["description"] = f"the values of one option, which `{group}=NAME` chooses"
         of_name = keys[group].get("discriminator", {}).get("mapping", {})

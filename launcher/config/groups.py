@@ -8,6 +8,7 @@ from typing import Any
 
 from launcher import paths
 from launcher.config.layers import merged
+from launcher.config.rented import rows
 from launcher.config.schema import Hardware
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
@@ -25,11 +26,13 @@ def files(group: str) -> dict[str, Path]:
 
 def options(group: str) -> list[str]:
     """Return the names of a group's options, or of all algorithms."""
-    return list(files(group))
+    return sorted({*files(group), *rows(group)})
 
 
 def about(group: str, name: str) -> str:
     """Return the description of an option or algorithm: the comment at the start of its file, possibly empty."""
+    if name not in files(group):
+        return str(rows(group)[name]["about"])
     lines = files(group)[name].read_text(encoding="utf-8").splitlines()
     remarks = itertools.takewhile(lambda line: line.startswith("# "), lines)
     return " ".join(line[2:].strip() for line in remarks if not line.startswith("# @"))
@@ -41,6 +44,8 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
     Raises UserError if a file is not a mapping, or its defaults list has a missing option or a loop.
     """
     path = files(group).get(name)
+    if path is None and name in rows(group):
+        return {key: value for key, value in rows(group)[name].items() if key != "about"}
     if path is None or depth > _MOST_BASES:
         raise UserError(f"{group}/{name}: the defaults list has a missing option or a loop; list existing options")
     own = read_mapping(path)
@@ -50,15 +55,16 @@ def values(group: str, name: str, depth: int = 0) -> dict[str, Any]:
 
 
 def machines() -> dict[str, Hardware]:
-    """Return all machines of conf/hardware, including the user's, by file name.
+    """Return all machines of conf/hardware.yaml, and of the files of conf/hardware, including the user's, by name.
 
     Raises UserError if a file has an invalid value.
     """
+    own = files("hardware")
 
-    def machine(name: str, path: Path) -> Hardware:
-        return typed(Hardware, values("hardware", name), lambda key: str(path), "hardware.")
+    def machine(name: str) -> Hardware:
+        return typed(Hardware, values("hardware", name), lambda key: str(own.get(name)), "hardware.")
 
-    return {name: machine(name, path) for name, path in files("hardware").items()}
+    return {name: machine(name) for name in options("hardware")}
 
 
 def gpu_model(gpu: str) -> str:

@@ -18,7 +18,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher import paths
+from launcher.config.groups import values
 from launcher.config.layers import NOT_PLAIN, is_plain, leaves
+from launcher.config.rented import rows
 from launcher.config.schema import SWITCHED
 from launcher.config.similar import did_you_mean
 from launcher.config.yaml_file import defaults_list, package, read_mapping
@@ -129,8 +131,13 @@ class _Files:
         with suppress(OSError, ValueError):
             if ".." not in parts.parts:
                 found = next((file for root in paths.search_path() if (file := root / parts).is_file()), None)
+        if found is None and stem in rows(folder):
+            self._store.store(stem, OmegaConf.create(values(folder, stem)), folder)
+            return
         if found is None:
-            known = {file.stem for root in paths.search_path() for file in (root / folder).glob("*.yaml")}
+            known = {file.stem for root in paths.search_path() for file in (root / folder).glob("*.yaml")} | {
+                *rows(folder)
+            }
             what = f"its defaults list has no existing {folder or 'recipe'}: {stem}"
             raise UserError(f"{named_by}: {what}; {did_you_mean(stem, known)}")
         self._add(folder, stem, found)

@@ -9,7 +9,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from launcher.config.algorithms import declarations
-from launcher.config.described import MANY, Option, inside, read, remark
+from launcher.config.described import MANY, Option, inside, packaged, read, remark
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
@@ -53,7 +53,7 @@ def of_run() -> Iterator[Table]:
         if isinstance(types[name], type):
             yield Table(name, [*_rows(f"{name}.", types[name], [inside(train, name)])], {})
     for group in GROUPS:
-        files = [read(path) for path in sorted((CONF / group).glob("*.yaml"))]
+        files = packaged(group)
         kinds = [kind for kind in options(types[group]) if hasattr(kind, TARGET) or not issubclass(kind, Called)]
         for kind in kinds:
             same = [option for option in files if len(kinds) == 1 or option.name in _own_names(kind)]

@@ -15,6 +15,7 @@ from launcher.config import code
 from launcher.config.algorithms import Algorithms, declarations
 from launcher.config.fields import AnyPath, Within
 from launcher.config.options import ByName, Options
+from launcher.config.rented import rows
 from launcher.config.schema import RunConfig
 from launcher.config.similar import ALIKE, ALMOST_EQUAL, nearest
 from launcher.config.yaml_file import read_mapping
@@ -198,7 +199,8 @@ def takes(key: str, value: Any) -> bool:
     if not hints:
         # note: a word may be too long for the name of a file
         return not isinstance(value, bool | int | float) and str(value) in {
-            path.stem for path in (CONF / key).glob("*.yaml")
+            *(path.stem for path in (CONF / key).glob("*.yaml")),
+            *rows(key),
         }
     for hint in hints:
         with suppress(ValidationError, UserError):
