@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from launcher import probe
 from tests.data.sources.buckets import _s3_server, s3
-from tests.forked import fork_probes, piped
+from tests.forked import fork_probes
 from tests.made_runs import make_run
 from tests.other_machine import simulate
 from tests.runs import Cold, Here, Train
@@ -124,15 +124,6 @@ def tiny_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.networks import tiny
 
     monkeypatch.setattr("launcher.models.resnet.library_network", tiny)
-
-
-@pytest.fixture
-def forked_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check exports in forks of a process with torch, with tiny networks if the test uses them."""
-    from tests.networks import use_tiny_of_torchvision
-
-    before = [use_tiny_of_torchvision] if "tiny_networks" in request.fixturenames else []
-    monkeypatch.setattr("launcher.weights.export_check.subprocess", piped(*before))
 
 
 @pytest.fixture

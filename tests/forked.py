@@ -13,8 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
@@ -26,12 +25,12 @@ _CHOOSING_GPUS = ("CUDA_", "NVIDIA_", "HIP_", "ROCR_")
 # note: forks inherit it, so that they use the same server
 _RUN = os.environ.setdefault("TESTS_RUN", os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid())))
 
-# Like `python model.py IMAGE` of an export, without this project.
-MODEL_MAIN = """
-import runpy, sys
-sys.modules["launcher"] = None
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
+# Run the lines of an ONNX export's card, without this project and torch; words: of a text in place of that of the card.
+CARD_LINES = """
+import json, sys
+for name in ("launcher", "torch", "torchvision", "timm", "onnx"):
+    sys.modules[name] = None
+exec("\\n".join(json.load(open("model_card.json"))["load"]).replace("some text", " ".join(sys.argv[1:])))
 """
 
 
@@ -109,37 +108,6 @@ class Command:
     def _send(self, request: Any, files: Sequence[int] = ()) -> Any:
         socket.send_fds(self._server, [pickle.dumps(request)], files)
         return pickle.loads(self._server.recv(MOST_BYTES))
-
-
-class Piped(Command):
-    """`python -c CODE WORDS` with binary standard input and output."""
-
-    def __init__(self, command: Sequence[str], stderr: IO[Any], before: Sequence[Callable[[], object]] = (), **_: int):
-        stdin_end, stdin = os.pipe()
-        stdout, stdout_end = os.pipe()
-        super().__init__(command[1:], Path.cwd(), os.environ, stdout_end, stderr, before, stdin_end)
-        for end in (stdin_end, stdout_end):
-            os.close(end)
-        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
-
-    def communicate(self, timeout: float = 900) -> tuple[str, str]:
-        with suppress(BrokenPipeError):
-            self.stdin.close()
-        self.stdout.close()
-        self.wait(timeout)
-        return "", ""
-
-
-def piped(*before: Callable[[], object]) -> SimpleNamespace:
-    """Replace a module's `subprocess`: it starts forks, which call these functions first."""
-    return SimpleNamespace(Popen=partial(Piped, before=before), PIPE=subprocess.PIPE)
-
-
-def fork_checks(*before: Callable[[], object]) -> None:
-    """Check exports in forks of a process that has imported torch, which call these functions first."""
-    from launcher.weights import export_check
-
-    export_check.subprocess = piped(*before)  # type: ignore[assignment]
 
 
 def fork_probes() -> None:

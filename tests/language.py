@@ -1,9 +1,6 @@
 """A small language model: the words of its run, and its text."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +9,6 @@ from launcher.config.schema import RunConfig
 from launcher.data.text.prepare import tokens_of
 from launcher.data.text.shards import Stream
 from launcher.data.workers import quiet
-from tests.forked import python
 
 MODEL = ["model=gpt", "model.context=16", "model.width=16", "model.depth=2", "model.heads=2", "model.mlp_width=32"]
 RUN = [
@@ -83,18 +79,3 @@ def layouts(folder: Path, tokens: np.ndarray) -> None:
         (folder / name).mkdir()
         for split in ("train", "val"):
             write(folder / name, split, tokens)
-
-
-# Print the logits of an export's model.py for tokens, without this project.
-LOGITS = """
-import json, sys
-for name in ("launcher", "torchvision", "PIL"):
-    sys.modules[name] = None
-sys.path.insert(0, sys.argv[1])
-import model
-print(json.dumps(model.predict(model.load(), json.loads(sys.argv[2])).tolist()))
-"""
-
-
-def logits_of(export: Path, tokens: Sequence[Sequence[int]]) -> Any:
-    return json.loads(python(LOGITS, str(export), json.dumps(tokens), folder=export))

@@ -3,7 +3,6 @@
 from typing import Any
 
 import torch
-import torchvision.models
 from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
@@ -36,8 +35,3 @@ def tiny(
 def use_tiny() -> None:
     """Replace every network of a config by the tiny one, in this process and its forks."""
     resnet.library_network = tiny
-
-
-def use_tiny_of_torchvision() -> None:
-    """Make torchvision build the tiny one for every name, for code that does not import this project."""
-    torchvision.models.get_model = tiny

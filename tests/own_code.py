@@ -137,8 +137,6 @@ from launcher.tasks.classification import Classification, ClassificationConfig
 
 @dataclass(frozen=True, config=STRICT)
 class Tiny(ModelConfig):
-    library = "model.py"
-
     name: Literal["tiny"]
     width: Count
 

@@ -25,7 +25,7 @@ FILES = {
     "look": ["look", "-o", "FILE.html"],
 }
 FOLDERS = {
-    "export": (["export", "run", "-o", "FOLDER"], "model.py"),
+    "export": (["export", "run", "-o", "FOLDER"], "model.safetensors"),
     "classes": (["eval", "run", "--by-class", "-o", "FOLDER"], "by_class.csv"),
 }
 

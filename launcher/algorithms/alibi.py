@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Size, Transform
-from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
@@ -26,6 +25,9 @@ class AlibiConfig(AlgorithmConfig, change_model=5, change_batch=4, acts_on=("tok
 
     length_scaling: Annotated[float, Field(gt=0, le=1)]
 
+    def network_values(self) -> dict[str, Any]:
+        return {}
+
     def size_after(self, plan: RunPlan, step: int, size: Size) -> Size:
         return (round(size[0] * self.length_scaling),)
 
@@ -36,23 +38,14 @@ class AlibiConfig(AlgorithmConfig, change_model=5, change_batch=4, acts_on=("tok
             yield Problem(message, "length_scaling", self.length_scaling)
 
 
-def use_bias(network: nn.Module) -> None:
-    """Replace position embeddings by the bias, if the network can."""
-    use = getattr(network, "use_alibi", None)
-    if use is not None:
-        use()
-
-
 class Alibi(Algorithm[AlibiConfig]):
     """Adds the bias of attention, and reshapes each batch [B, T] to [n B, T / n] for n = 1 / `length_scaling`."""
 
     needs = "attention that takes ALiBi's bias"
 
     def change_model(self, model: nn.Module) -> None:
-        use_bias(model)
-
-    def surgery(self) -> Surgery:
-        return Surgery(use_bias)
+        if (use := getattr(model, "use_alibi", None)) is not None:
+            use()
 
     def change_batch(self, batch: Batch, size: Size) -> Transform:
         (length,) = self.values.size_after(self.context.plan, batch.moment.step, size)

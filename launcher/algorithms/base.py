@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 
 import numpy as np
 
-from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.data.batch import Batch, Moment
 from launcher.plugins import Complete
@@ -113,10 +112,6 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
 
     def change_model(self, model: nn.Module) -> None:
         """Change the model in place before the optimizer is built; keep parameter names if possible."""
-
-    def surgery(self) -> Surgery | None:
-        """Return the change by which an export evaluates to the same; None if the unchanged network does."""
-        return None
 
     def change_loss(self, loss: Loss) -> Loss:
         """Return the loss to train on, for targets as `change_batch` makes them."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
-from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn
@@ -20,6 +20,9 @@ class BlurPoolConfig(AlgorithmConfig, change_model=20):
     min_channels: Count
     blur_first: bool
 
+    def network_values(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 class BlurPool(Algorithm[BlurPoolConfig]):
     needs = "strided convolution of at least algorithms.blurpool.min_channels inputs or max pooling"
@@ -28,8 +31,3 @@ class BlurPool(Algorithm[BlurPoolConfig]):
         from launcher.algorithms.blurpool_layers import blur_pool
 
         blur_pool(model, **asdict(self.values))
-
-    def surgery(self) -> Surgery:
-        from launcher.algorithms.blurpool_layers import BlurConv2d, BlurMaxPool2d, binomial_filter, blur, blur_pool
-
-        return Surgery(blur_pool, asdict(self.values), parts=(binomial_filter, blur, BlurConv2d, BlurMaxPool2d))

@@ -1,4 +1,4 @@
-"""The layers of BlurPool (Zhang 2019), whose source an export has beside the weights."""
+"""The layers of BlurPool (Zhang 2019)."""
 
 import torch
 import torch.nn.functional as F

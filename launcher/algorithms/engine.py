@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, Gradients, Loss, Sent, Transform
-from launcher.config.choices import Surgery
 from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
 from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, packed, packed_size, unpacked
@@ -105,11 +104,6 @@ class Engine:
             algorithm.change_model(model)
         if initial is not None:
             model.load_state_dict(initial)
-
-    def surgeries(self) -> dict[str, Surgery]:
-        """Return by name and in order the changes of the model that evaluation sees."""
-        surgeries = {name: self.active[name].surgery() for name in self._acting["change_model"]}
-        return {name: surgery for name, surgery in surgeries.items() if surgery is not None}
 
     def bind(self, model: nn.Module, loss: Loss) -> None:
         for algorithm in self.active.values():

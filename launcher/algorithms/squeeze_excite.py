@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm
-from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -24,20 +20,20 @@ class SqueezeExciteConfig(AlgorithmConfig, change_model=10):
     latent_channels: Count
     min_channels: Count
 
+    def network_values(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 class SqueezeExcite(Algorithm[SqueezeExciteConfig]):
     needs = "convolution with that many channels"
 
     def change_model(self, model: nn.Module) -> None:
-        for name, block in self.surgery().change(model, **asdict(self.values)).items():
+        from launcher.algorithms.squeeze_excite_layers import squeeze_excite
+
+        for name, block in squeeze_excite(model, **asdict(self.values)).items():
             key = randomness.key(self.context.plan.config.seed, f"squeeze_excite of {name}")
             generator = torch.Generator().manual_seed(key)
             for linear in (block.squeeze, block.excite):
                 # note: on the CPU, where the generator is
                 drawn = nn.init.kaiming_uniform_(torch.empty(linear.weight.shape), a=math.sqrt(5), generator=generator)
                 linear.weight.data.copy_(drawn)
-
-    def surgery(self) -> Surgery:
-        from launcher.algorithms.squeeze_excite_layers import SqueezeExcite2d, excite, squeeze_excite
-
-        return Surgery(squeeze_excite, asdict(self.values), parts=(SqueezeExcite2d, excite))

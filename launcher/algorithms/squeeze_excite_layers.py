@@ -1,4 +1,4 @@
-"""The layers of squeeze-and-excitation (Hu et al. 2018), whose source an export has beside the weights."""
+"""The layers of squeeze-and-excitation (Hu et al. 2018)."""
 
 from typing import Any
 

@@ -9,7 +9,6 @@ from pydantic.dataclasses import dataclass
 
 from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
-from launcher.config.choices import Surgery
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch
@@ -25,6 +24,10 @@ class StochasticDepthConfig(AlgorithmConfig, change_model=30, change_batch=90):
     drop_rate: Annotated[float, Field(ge=0, lt=1)]
     distribution: Literal["linear", "linear_from_zero", "uniform"]
     keep_scaling: Literal["evaluation", "training"]
+
+    def network_values(self) -> dict[str, Any] | None:
+        values = {"drop_rate": self.drop_rate, "distribution": self.distribution}
+        return None if self.keep_scaling == "training" else values
 
 
 def drop_rates(blocks: int, last: float, distribution: str) -> list[float]:
@@ -49,18 +52,6 @@ def layers_with_rates(network: nn.Module, last: float, distribution: str) -> lis
     blocks = last_layers(network)
     rates = drop_rates(len(blocks), last, distribution)
     return [(layer, rate) for layers, rate in zip(blocks, rates, strict=True) for layer in layers]
-
-
-def scale_branch(layer: nn.Module, _: Any, branch: Tensor) -> Tensor:
-    """Multiply a residual branch by its keep rate, as the forward hook of its last layer."""
-    return branch * layer.get_buffer("keep_rate")
-
-
-def scale_branches(network: nn.Module, *, drop_rate: float, distribution: str) -> None:
-    """Multiply residual branches by their keep rates, for the evaluation of networks whose training does not scale."""
-    for layer, rate in layers_with_rates(network, drop_rate, distribution):
-        layer.register_buffer("keep_rate", torch.tensor(1 - rate), persistent=False)
-        layer.register_forward_hook(scale_branch)
 
 
 class BranchDrop:
@@ -105,11 +96,6 @@ class StochasticDepth(Algorithm[StochasticDepthConfig]):
         self._drops = [BranchDrop(rate, self.values.keep_scaling == "training") for _, rate in rated]
         for (layer, _), drop in zip(rated, self._drops, strict=True):
             layer.register_forward_hook(drop)
-
-    def surgery(self) -> Surgery | None:
-        values = {"drop_rate": self.values.drop_rate, "distribution": self.values.distribution}
-        repeated = Surgery(scale_branches, values, parts=(drop_rates, last_layers, layers_with_rates, scale_branch))
-        return None if self.values.keep_scaling == "training" else repeated
 
     def change_batch(self, batch: Batch, size: Size) -> Transform | None:
         if not self._drops:  # note: without a network, in the look at training images

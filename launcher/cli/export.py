@@ -1,4 +1,4 @@
-"""`train export RUN`: write the weights as safetensors, a model card, and a module that rebuilds the network."""
+"""`train export RUN`: write the weights as safetensors, or an ONNX program, with a model card."""
 
 import argparse
 import sys
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="a run folder")
     parser.add_argument("--best", action="store_true", help="the best checkpoint instead of the newest")
     parser.add_argument("-o", "--output", metavar="FOLDER", help="default: RUN/export, or RUN/onnx with --onnx")
-    parser.add_argument("--onnx", action="store_true", help="export to ONNX, for onnxruntime and other runtimes")
+    parser.add_argument("--onnx", action="store_true", help="an ONNX program: uint8 images in, averaged logits out")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     where = f"{HUB}NAME/MODEL, to publish it there, with an ONNX file too if --onnx is set (default: a folder)"
     parser.add_argument("place", metavar="PLACE", nargs="?", help=where)
@@ -58,7 +58,8 @@ def main(arguments: argparse.Namespace) -> int:
     primary = read(folder.config).task.primary
     result = "same logits as the run" if checked.value is None else f"{primary.title} {primary.text(checked.value)}"
     file = output / (ONNX if arguments.onnx else WEIGHTS)
-    print(f"checked without this project: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
+    where = " without this project" if arguments.onnx else ""
+    print(f"checked{where}: {result} on {checked.images:,} {checked.on}", file=sys.stderr)
     if arguments.json:
         print_json({"folder": output, "file": file, "checked": vars(checked)})
     else:

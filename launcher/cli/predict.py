@@ -191,7 +191,7 @@ def exported_at(path: str) -> Path | None:
         return None
     if not is_file(folder / WEIGHTS):
         raise UserError(
-            f"{folder} has no {WEIGHTS}; type train export RUN to write it, or run the model.py of an ONNX export"
+            f"{folder} has no {WEIGHTS}; type train export RUN to write it, or run the lines of an ONNX export's card"
         )
     return folder
 

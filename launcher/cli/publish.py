@@ -52,5 +52,5 @@ def publish(folder: RunFolder, arguments: argparse.Namespace) -> int:
     else:
         print(address)
     if not published.timm and not arguments.json:
-        print("note: timm has no equal network; load it by model.py of these files", file=sys.stderr)
+        print("note: timm has no equal network; train, or an ONNX file (--onnx), runs it", file=sys.stderr)
     return 0

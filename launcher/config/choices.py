@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
@@ -104,19 +102,6 @@ class ScheduleConfig(Complete, Declaration, ABC):
         """Return the multiplier after the warmup, as a pure function of the place."""
 
 
-@plain_dataclass(frozen=True)
-class Surgery:
-    """How an export repeats an algorithm's change of a library's network.
-
-    `change(network, **values)` applies it in place, before weights are loaded; `values` must be JSON values. Its source
-    and that of `parts`, in this order, may use only each other and the imports of `launcher.weights.standalone`.
-    """
-
-    change: Callable[..., Any]
-    values: dict[str, Any] = field(default_factory=dict)
-    parts: tuple[Callable[..., Any], ...] = ()
-
-
 # The libraries with pretrained weights for their own models: values of `model.weights`.
 LIBRARIES = ("torchvision", "timm", "smp")
 # The start of a value of `model.weights` that is a repository of the Hugging Face Hub.
@@ -128,13 +113,13 @@ Setting = bool | int | float | str | list[int] | None
 class ModelConfig(Complete, Declaration, ABC):
     """Values of all models; `checkpointing` recomputes activations in the backward pass to save memory.
 
-    library: that of the network, or model.py. pretrained: the library of its encoder's weights, if it is another.
+    library: that of the network, if any. pretrained: the library of its encoder's weights, if it is another.
     has_batch_norm: false if it has none. draws: its layers draw random numbers from torch's generators. takes: the part
     of a record that it is for (`TaskConfig.needs`); None for any. any_channels: its network has the channels of the
     data set; others are for those with three.
     """
 
-    library: ClassVar[str]
+    library: ClassVar[str | None] = None
     pretrained: ClassVar[str | None] = None
     takes: ClassVar[str | None] = "label"
     has_batch_norm: ClassVar[bool] = True
@@ -170,13 +155,9 @@ class ModelConfig(Complete, Declaration, ABC):
         Raises UserError if it cannot be built from these values.
         """
 
-    def surgeries(self, channels: int = 3) -> dict[str, Surgery]:
-        """Return the changes by name that `network` makes to the library's network, besides its weights."""
+    def network_changes(self, channels: int = 3) -> dict[str, dict[str, Any]]:
+        """Return the values of each change by name that `network` makes to the library's, besides its weights."""
         return {}
-
-    def source(self) -> tuple[str, str]:
-        """Return what an export writes for a network in no library: source, and what it calls with the outputs."""
-        return "", "None"
 
     @classmethod
     def instead_of(cls, word: str) -> str | None:

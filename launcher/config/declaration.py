@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # The points of the loop, in its order: the methods of `launcher.algorithms.base.Algorithm` that it calls there.
 POINTS = (
-    "change_model",  # surgery, before the optimizer is built
+    "change_model",  # before the optimizer is built
     "change_loss",  # the loss of outputs and targets, once
     "change_order",  # which sample indices an epoch reads
     "change_image",  # one uint8 image in a loader's worker process, after crop and flip
@@ -135,6 +135,10 @@ class AlgorithmConfig(Declaration):
     def following(self, plan: RunPlan, step: int) -> Mapping[str, float]:
         """Return the values that follow the run, by the names of their lists, at a step."""
         return {}
+
+    def network_values(self) -> dict[str, Any] | None:
+        """Return the values by which `change_model` changes what is evaluated; None if evaluation sees no change."""
+        return None
 
     @classmethod
     def advice(cls, values: Self | None, bound: Literal["data", "step"]) -> str | None:

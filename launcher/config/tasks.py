@@ -38,8 +38,7 @@ class TaskConfig(Complete, Declaration, ABC):
     labelled: what the label of an image is: one class, several, numbers, or a class of each of its pixels.
     predicted: what a prediction has: a name, and its probability or another number.
     facts: the keywords of its implementation that a run computes: numbers, one number for each output, or a text.
-    sample: the word for one. speeds: the unit of `speed`, short and in full. program: the files in `weights`, with the
-    endings _torch.py and _onnx.py, of an export's model.py.
+    sample: the word for one. speeds: the unit of `speed`, short and in full.
     """
 
     metrics: ClassVar[tuple[Metric, ...]]
@@ -54,7 +53,6 @@ class TaskConfig(Complete, Declaration, ABC):
     facts: ClassVar[tuple[str, ...]] = ()
     sample: ClassVar[str] = "image"
     speeds: ClassVar[tuple[str, str]] = ("im/s", "images/s")
-    program: ClassVar[str] = "standalone"
 
     name: str
 

@@ -1,6 +1,6 @@
 """GPT-2's transformer (Radford et al. 2019), with rotary positions, squared ReLU and QK norm as later models have them.
 
-Layers have the names of Hugging Face's GPT-2. An export contains this source, so it needs only torch.
+Layers have the names of Hugging Face's GPT-2.
 """
 
 import math
@@ -183,17 +183,3 @@ def slope_exponents(heads: int) -> list[float]:
     lower = 2 ** int(math.log2(heads))
     own = [8 * (head + 1) / lower for head in range(lower)]
     return own + [8 * (head + 1) / (2 * lower) for head in range(0, 2 * (heads - lower), 2)]
-
-
-# The parts of this file in an export's model.py, the network last.
-PARTS = (
-    is_turned,
-    own_names,
-    slope_exponents,
-    distance_bias,
-    rotated,
-    Perceptron,
-    CausalAttention,
-    CausalBlock,
-    CausalTransformer,
-)

@@ -1,8 +1,7 @@
-"""GPT-2 and what later models changed in it; its network is in `causal_transformer.py`, whose source an export has."""
+"""GPT-2 and what later models changed in it; its network is in `causal_transformer.py`."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -25,7 +24,6 @@ class GPTModel(ModelConfig):
     Weights are normal with deviation 0.02, those that end a residual branch divided by the root of their number.
     """
 
-    library = "model.py"
     has_batch_norm = False
     draws = True
     takes = "tokens"
@@ -66,8 +64,3 @@ class GPTModel(ModelConfig):
                 scale = (2 * self.depth) ** -0.5 if name.endswith("c_proj.weight") else 1.0
                 nn.init.normal_(parameter, std=scale * _DEVIATION, generator=generator_of(seed, name))
         return network
-
-    def source(self) -> tuple[str, str]:
-        from launcher.models.causal_transformer import PARTS
-
-        return "\n\n".join(inspect.getsource(part) for part in PARTS), PARTS[-1].__name__

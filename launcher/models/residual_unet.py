@@ -1,7 +1,4 @@
-"""The 2-D nnU-Net of NVIDIA's DeepLearningExamples, as in Composer: a U-Net (Ronneberger et al. 2015) with residuals.
-
-An export contains this source, so it needs only torch.
-"""
+"""The 2-D nnU-Net of NVIDIA's DeepLearningExamples, as in Composer: a U-Net (Ronneberger 2015) with residuals."""
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +86,3 @@ class ResidualUNet(nn.Module):
         for up, skip in zip(self.upsamples, skips[-2::-1], strict=True):
             out = up(out, skip)
         return self.output_block(out)  # type: ignore[no-any-return]
-
-
-# The parts of this file in an export's model.py, the network last.
-PARTS = (NormedConvolution, TwoConvolutions, Up, ResidualUNet)

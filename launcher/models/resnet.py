@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher.config.choices import ModelConfig, Surgery
+from launcher.config.choices import ModelConfig
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, NotNegative, Positive
 from launcher.errors import Problem
@@ -50,11 +50,9 @@ class TorchvisionModel(ModelConfig):
             replace_relu(network, activation=self.activation)
         return network
 
-    def surgeries(self, channels: int = 3) -> dict[str, Surgery]:
-        changed = {"channels": Surgery(set_channels, {"channels": channels})} if channels != 3 else {}
-        if self.activation == "relu":
-            return changed
-        return changed | {self.activation: Surgery(replace_relu, {"activation": self.activation})}
+    def network_changes(self, channels: int = 3) -> dict[str, dict[str, Any]]:
+        changed: dict[str, dict[str, Any]] = {"channels": {"channels": channels}} if channels != 3 else {}
+        return changed if self.activation == "relu" else changed | {self.activation: {"activation": self.activation}}
 
 
 def library_network(architecture: str, *, num_classes: int) -> nn.Module:

@@ -37,7 +37,6 @@ class SmpModel(ModelConfig):
     An encoder `tu-NAME` is timm's NAME. `arguments` are additional keywords of the decoder's constructor.
     """
 
-    library = "model.py"
     pretrained = "smp"
     takes = "mask"
     draws = True
@@ -100,10 +99,6 @@ class SmpModel(ModelConfig):
         network = smp.create_model(classes=1, **{**self.keywords(), "encoder_weights": weights})
         tensors = {name: one for name, one in network.state_dict().items() if name.startswith(ENCODER)}
         return settings[of_library]["repo_id"] if of_library else self.encoder, tensors
-
-    def source(self) -> tuple[str, str]:
-        call = f"{_PACKAGE}.create_model(classes=classes, **values)"
-        return f"import {_PACKAGE}\n", f"lambda classes, **values: {call}"
 
 
 def _unknown(key: str, value: str, names: Sequence[str]) -> UserError:

@@ -18,7 +18,6 @@ from launcher.models.timm import FORBIDDEN
 class ModelTargetConfig(Called, ModelConfig):
     """Calls the target with the number of outputs as `num_classes`, and its keywords; timm's also with the channels."""
 
-    library = "model.py"
     draws = True
     any_channels = True
     takes = None
@@ -45,8 +44,3 @@ class ModelTargetConfig(Called, ModelConfig):
             message = f"returns {type(network).__name__}; it must return an nn.Module"
             raise UserError(Problem(message, f"model.{KEY}", self.target))
         return network
-
-    def source(self) -> tuple[str, str]:
-        module = self.called.__module__
-        name = self.target.rpartition(".")[2]
-        return f"import {module}\n", f"lambda classes, **values: {module}.{name}(num_classes=classes, **values)"

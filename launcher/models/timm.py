@@ -105,9 +105,6 @@ class TimmModel(ModelConfig):
 
         return str(model_entrypoint(self.architecture).__module__)
 
-    def source(self) -> tuple[str, str]:
-        return f"import {self.registered_by}\n" if self.registered_by else "", "None"
-
     @classmethod
     def instead_of(cls, word: str) -> str | None:
         return f"type model=timm model.architecture={word}" if word in timm_architectures() else None

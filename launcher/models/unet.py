@@ -1,8 +1,7 @@
-"""The 2-D nnU-Net of NVIDIA's examples; its network is in `residual_unet.py`, whose source an export has."""
+"""The 2-D nnU-Net of NVIDIA's examples; its network is in `residual_unet.py`."""
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -19,7 +18,6 @@ from launcher.models.parameters import generator_of
 class UNetModel(ModelConfig):
     """A U-Net of `levels` resolutions with a class of each pixel; convolutions are drawn as He et al. (2015)."""
 
-    library = "model.py"
     takes = "mask"
     any_channels = True
 
@@ -49,9 +47,3 @@ class UNetModel(ModelConfig):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         return network
-
-    def source(self) -> tuple[str, str]:
-        from launcher.models.residual_unet import PARTS
-
-        head = "SLOPE = 0.01"
-        return "\n\n".join([head, *(inspect.getsource(part) for part in PARTS)]), PARTS[-1].__name__

@@ -1,7 +1,4 @@
-"""big_vision's plain vision transformer (Beyer et al. 2022), and AlgoPerf's variants of it (Dahl et al. 2023).
-
-An export contains this source, so it needs only torch.
-"""
+"""big_vision's plain vision transformer (Beyer et al. 2022), and AlgoPerf's variants of it (Dahl et al. 2023)."""
 
 import torch
 import torch.nn.functional as F
@@ -133,7 +130,7 @@ class AttentionPooling(nn.Module):
         self.mlp = MLP(width, mlp_width, glu=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        attended = self.attention(tokens, self.probe.expand(len(tokens), -1, -1))[:, 0]
+        attended = self.attention(tokens, self.probe.expand(tokens.shape[0], -1, -1))[:, 0]
         pooled: Tensor = attended + self.mlp(self.norm(attended))
         return pooled
 
@@ -148,7 +145,3 @@ def positions(width: int, rows: int, columns: int, *, device: torch.device) -> T
     across = (torch.arange(columns, device=device)[:, None] * frequencies).repeat(rows, 1)
     down = (torch.arange(rows, device=device)[:, None] * frequencies).repeat_interleave(columns, 0)
     return torch.cat([across.sin(), across.cos(), down.sin(), down.cos()], dim=1)
-
-
-# The parts of this file in an export's model.py, the network last.
-PARTS = (norm, positions, MLP, Attention, AttentionPooling, Block, VisionTransformer)

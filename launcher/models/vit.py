@@ -1,8 +1,7 @@
-"""The plain vision transformer; its network is in `vision_transformer.py`, whose source an export has."""
+"""The plain vision transformer; its network is in `vision_transformer.py`."""
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,7 +25,6 @@ _CUT_DEVIATION = 0.87962566103423978  # of a standard normal distribution trunca
 class VisionTransformerModel(ModelConfig):
     """big_vision's ViT with sinusoidal position embeddings and a tanh layer before the head; AlgoPerf's variants."""
 
-    library = "model.py"
     has_batch_norm = False
     any_channels = True
 
@@ -56,11 +54,6 @@ class VisionTransformerModel(ModelConfig):
         for name, parameter in network.named_parameters():
             draw_weight(name, parameter.detach(), generator_of(seed, name))
         return network
-
-    def source(self) -> tuple[str, str]:
-        from launcher.models.vision_transformer import PARTS
-
-        return "\n\n".join(inspect.getsource(part) for part in PARTS), PARTS[-1].__name__
 
 
 def draw_weight(name: str, values: Tensor, generator: torch.Generator) -> None:

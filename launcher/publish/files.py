@@ -52,6 +52,8 @@ def write_files(
     use = [f"train predict {place} IMAGES", f"train model.weights={place}"]
     if has_timm:
         use += ["", f'timm.create_model("hf-hub:{place.removeprefix(HUB)}", pretrained=True)']
+    if onnx:
+        use += ["", *json.loads((output / _ONNX / CARD).read_bytes())["load"]]
     metadata, body = card(folder, step=described["step"], use=use, library="timm" if has_timm else None)
     parts = [body, *_pictures(images), *([described["note"]] if described["note"] else [])]
     text = as_text(metadata, "\n".join(parts).rstrip("\n") + "\n")

@@ -131,7 +131,15 @@ class Task(Complete, ABC):
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the outputs of an evaluation, float32, for prepared inputs; the model is in evaluation mode."""
-        return model(inputs).float()  # type: ignore[no-any-return]
+        return self.average([model(one).float() for one in self.passes(inputs)])
+
+    def passes(self, inputs: Tensor) -> list[Tensor]:
+        """Return the inputs of equal shape of each forward pass of an evaluation."""
+        return [inputs]
+
+    def average(self, outputs: list[Tensor]) -> Tensor:
+        """Return the outputs of an evaluation from those of its passes."""
+        return outputs[0]
 
     def card_input(self) -> dict[str, Any]:
         """Return how an evaluation prepares inputs, as the `input` of a model card."""
@@ -141,8 +149,12 @@ class Task(Complete, ABC):
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         """Return what collects the details of an evaluation, with or without images to show."""
 
+    def in_unit(self, values: Tensor) -> Tensor:
+        """Return outputs in the unit of the training data, as predictions and exported programs have them."""
+        return values
+
     def raw(self, predicted: Tensor) -> Tensor:
-        """Return the network's outputs from what `predict` of an export returns."""
+        """Return the network's outputs from those `in_unit`."""
         return predicted
 
     def labels(self, targets: Tensor, names: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from launcher.tasks import Details
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from launcher.config.schema import RunConfig
 
@@ -61,11 +61,11 @@ class Classification(ImageTask):
         super().__init__(config, dtype)
         self._absent = [*absent]
 
-    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        outputs = super().forward(model, inputs)
+    def average(self, outputs: list[Tensor]) -> Tensor:
+        mean = super().average(outputs)
         if not self._absent:
-            return outputs
-        return outputs.index_fill(1, torch.tensor(self._absent, device=outputs.device), _NEVER)
+            return mean
+        return mean.index_fill(1, torch.tensor(self._absent, device=mean.device), _NEVER)
 
     def targets(self, labels: Tensor) -> Tensor:
         return labels

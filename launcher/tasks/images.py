@@ -17,7 +17,7 @@ from launcher.later import torch
 from launcher.tasks import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from launcher.config.choices import LossConfig, Scores
     from launcher.config.schema import Dataset, RunConfig
@@ -113,12 +113,12 @@ class ImageTask(Task):
 
         return evaluation_input(self.config)
 
-    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Return the outputs, averaged over the views of each image, and their mirror images, if the run does so."""
+    def passes(self, inputs: Tensor) -> list[Tensor]:
+        """Return the views of each image, and their mirror images if the run averages these."""
         views = self.views(inputs)
-        if self.config.image.eval_flip_average:
-            views = [one for view in views for one in (view, view.flip(3))]
-        outputs = [super(ImageTask, self).forward(model, view) for view in views]
+        return [one for view in views for one in (view, view.flip(3))] if self.config.image.eval_flip_average else views
+
+    def average(self, outputs: list[Tensor]) -> Tensor:
         if self.config.image.eval_views == "shifts":
             still = len(outputs) // 3
             return (_mean(outputs[:still]) + _mean(outputs[still:])) / 2

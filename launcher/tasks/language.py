@@ -43,7 +43,6 @@ class LanguageConfig(TaskConfig):
     facts = ("tokenizer",)
     sample = "sequence"
     speeds = ("tokens/s", "tokens/s")
-    program = "standalone_text"
 
     name: Literal["language"]
     length: Count

@@ -160,11 +160,12 @@ class Segmentation(ImageTask):
     def output_shape(self, count: int, view: int) -> tuple[int, ...]:
         return count, self.values.outputs(self.config.dataset), view, view
 
-    def forward(self, model: torch.nn.Module, inputs: Tensor) -> Tensor:
-        outputs = model(inputs).float()
-        if not self.config.image.eval_flip_average:
-            return outputs  # type: ignore[no-any-return]
-        return (outputs + model(inputs.flip(3)).float().flip(3)) / 2  # type: ignore[no-any-return]
+    def passes(self, inputs: Tensor) -> list[Tensor]:
+        # note: outputs of other views belong to other pixels
+        return [inputs, inputs.flip(3)] if self.config.image.eval_flip_average else [inputs]
+
+    def average(self, outputs: list[Tensor]) -> Tensor:
+        return (outputs[0] + outputs[1].flip(3)) / 2 if len(outputs) > 1 else outputs[0]
 
     def details(self, names: Sequence[str], *, with_images: bool) -> Details:
         from launcher.tasks.pixels import PixelConfusion  # note: it has the loaders, which a step does not need

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Context, Teacher
 from launcher.algorithms.engine import Engine
-from launcher.config.choices import Surgery
 from launcher.config.resolved import portable, typed_run
 from launcher.config.schema import RunConfig
 from launcher.disk import patiently
@@ -21,20 +20,20 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder
 
 
-def initial_network(plan: Plan) -> tuple[nn.Module, dict[str, Surgery]]:
-    """Return the run's network with initial weights, on the CPU, and its surgeries."""
+def initial_network(plan: Plan) -> nn.Module:
+    """Return the run's network with initial weights, on the CPU."""
     config = plan.config
     outputs = config.task.outputs(config.dataset)
     engine = Engine(Context(plan, outputs))
     network = build_model(config.model, outputs, config.loss, config.seed, config.dataset.channels)
     engine.change_model(network)
-    return network, config.model.surgeries(config.dataset.channels) | engine.surgeries()
+    return network
 
 
 def teacher_of(config: RunConfig, weights: Mapping[str, Tensor] | None = None) -> Teacher:
     """Return the network that a run of this config trains as a teacher, on the CPU; weights: None for initial ones."""
     plan = plan_for(config, 1)
-    network, _ = initial_network(plan)
+    network = initial_network(plan)
     if weights is not None:
         network.load_state_dict(dict(weights))
     return Teacher(network.eval().requires_grad_(False), plan.full_view, *config.dataset.normalization)

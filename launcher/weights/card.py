@@ -85,6 +85,13 @@ def read_card(path: Path) -> tuple[RunConfig, list[str], dict[str, Any]]:
     return config, [str(name) for name in classes], facts
 
 
+def network_changes(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """Return the values of each change of the library's network that an evaluation sees, by name and in order."""
+    of_model = config.model.network_changes(config.dataset.channels)
+    values = {name: config.algorithms[name].network_values() for name in config.algorithms.acting("change_model")}
+    return of_model | {name: of_name for name, of_name in values.items() if of_name is not None}
+
+
 def _is_fact(name: str, values: Any, count: int) -> bool:
     """Return whether it is the text of a tokenizer, or numbers, one for each output."""
     if name == "tokenizer":

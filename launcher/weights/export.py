@@ -1,11 +1,9 @@
-"""`train export`: write a checkpoint as a model that runs without this project, after checking it."""
+"""`train export`: write a checkpoint as weights or as an ONNX program, after checking the files."""
 
-import io
 import math
 import shutil
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from launcher.data.loading import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
 from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank
 from launcher.records.metrics import Row, read_metrics
@@ -27,17 +26,17 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks import Task, build_task
 from launcher.training.checkpoint import matching_run
 from launcher.training.evaluation import outside_steps
-from launcher.weights.card import ONNX
-from launcher.weights.export_check import ExportCheck, check_export
-from launcher.weights.export_files import LOAD, MODEL, module_source, write_card, write_export
+from launcher.weights.card import ONNX, network_changes
+from launcher.weights.export_check import ExportCheck, agrees, check_export
+from launcher.weights.export_files import write_card, write_weights
 from launcher.weights.hugging_face import as_gpt2
+from launcher.weights.predictor import write_onnx
+from launcher.weights.program import program
 from launcher.weights.trained_model import load_checkpoint, model_card, trained_network
 
 _BATCH = 64
 # Of a batch.
 _MOST_OUTPUTS = 2**26
-# note: the limit of protobuf for one message
-_MOST_ONNX_BYTES = 2**31 - 1
 
 
 def export_run(
@@ -48,13 +47,14 @@ def export_run(
     report: Callable[[int, int], None],
     onnx: bool = False,
 ) -> ExportCheck:
-    """Write the evaluated weights of the newest or best checkpoint, or an ONNX file, with a module that loads them.
+    """Write the evaluated weights of the newest or best checkpoint, or an ONNX program of the whole evaluation.
 
-    The files move to `output` only after a process without this project has loaded them and computed the run's logits
-    and, if the validation images are present, its first metric. Calls `report` with the images checked and their total.
+    The files move to `output` only after they have computed the run's logits and, if the validation images are present,
+    its first metric; an ONNX program in a process without this project. Calls `report` with the images checked and
+    their total.
 
     Raises UserError if the run has no valid checkpoint, the folder cannot be written, the model differs from the run's,
-    or it exceeds the size of an ONNX file.
+    or it has no ONNX file.
     """
     config = read(folder.config)
     if config.task.scores(config.loss) is None:
@@ -64,23 +64,44 @@ def export_run(
     state = load_checkpoint(folder, best=best)
     plan = plan_for(replace(config, eval_batch_size=_batch_size(config)), 1)
     with matching_run(state, config):
-        network, surgeries = trained_network(plan, state)
+        network = trained_network(plan, state).eval()
     with _validation_images(plan, folder, state.get("classes")) as images, _staged(output) as staged:
-        card = model_card(plan, state, surgeries, images.reader.classes if images else None)
+        card = model_card(plan, state, images.reader.classes if images else None)
         task = build_task(config, facts=card["task"])
         recorded = _add_recorded(card, read_metrics(folder.metrics), config.task.primary.name)
         if onnx:
-            card["load"] = LOAD
-            write_onnx(network.eval(), staged, card, task)
+            of_text, of_pixels = task.values.axes == 1, task.values.labelled == "pixels"
+            card |= {"load": program(card, of_text=of_text, of_pixels=of_pixels), "note": None}
+            write_onnx(network, task, staged / ONNX)
         else:
-            weights, files = as_gpt2(config.model, state["weights"], card)
-            write_export(weights, staged, card, surgeries, config.model.source(), config.task.program)
+            _check_declared(config, network, task)
+            weights, files = as_gpt2(config, state["weights"], card)
+            write_weights(weights, staged, card)
             for name, text in files.items():
                 (staged / name).write_text(text, encoding="utf-8")
-        code.copy(staged)
+            code.copy(staged)
         check = check_export(staged, network, plan, task, images, recorded, report)
         write_card(staged, card | {"checked": vars(check)})
     return check
+
+
+@torch.inference_mode()
+def _check_declared(config: RunConfig, network: nn.Module, task: Task) -> None:
+    """Raise UserError if algorithms change what the network computes, and none of them declares so."""
+    if network_changes(config) or not config.algorithms.acting("change_model"):
+        return
+    plain = build_model(config.model, config.task.outputs(config.dataset), config.loss, 0, config.dataset.channels)
+    inputs = task.prepare(
+        outside_steps(task.blank(2, task.values.evaluation_view(config), torch.device("cpu"))[0])
+    ).inputs
+    is_equal = plain.state_dict().keys() == network.state_dict().keys()
+    if is_equal:
+        plain.load_state_dict(network.state_dict())
+        is_equal = agrees(plain.eval()(inputs), network(inputs), 1e-4)
+    if not is_equal:
+        names = ", ".join(config.algorithms.acting("change_model"))
+        message = "changes what the network computes; return its values from `network_values` of their class"
+        raise UserError(Problem(message, "algorithms", names))
 
 
 def _batch_size(config: RunConfig) -> int:
@@ -140,39 +161,3 @@ def _staged(output: Path) -> Iterator[Path]:
             message = f"cannot be written: {reason(error, 'choose another folder')}"
             raise UserError(Problem(message, "--output", output)) from None
         raise
-
-
-def write_onnx(network: nn.Module, folder: Path, card: Mapping[str, Any], task: Task) -> None:
-    """Write the files of a network in evaluation mode, float32 on the CPU, for any number of images or length of texts.
-
-    The graph has no metadata but the card's `note`: those of torch's exporter contain paths of this machine.
-
-    Raises UserError if the weights exceed the size of an ONNX file.
-    """
-    size = sum(tensor.nbytes for tensor in network.state_dict().values())
-    if size > _MOST_ONNX_BYTES:
-        raise UserError(f"ONNX files hold 2.1 GB, but the weights have {size / 1e9:.1f} GB; export without --onnx")
-    from onnxscript.ir.passes.common import ClearMetadataAndDocStringPass
-
-    of_text = task.values.axes == 1
-    # note: torch would fix a batch size of one
-    loaded, _ = task.blank(2, task.values.evaluation_view(task.config), torch.device("cpu"))
-    inputs = task.prepare(outside_steps(loaded)).inputs
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            network,
-            (inputs,),
-            dynamo=True,
-            input_names=["tokens" if of_text else "images"],
-            output_names=["logits"],
-            dynamic_shapes=({0: torch.export.Dim("batch"), **({1: torch.export.Dim.AUTO} if of_text else {})},),
-            verbose=False,
-        )
-    assert program is not None
-    ClearMetadataAndDocStringPass()(program.model)
-    if card["note"]:
-        program.model.metadata_props["note"] = card["note"]
-    (folder / ONNX).write_bytes(program.model_proto.SerializeToString())
-    (folder / MODEL).write_text(module_source(f"{task.values.program}_onnx.py"), encoding="utf-8")
-    write_card(folder, card)

@@ -6,26 +6,28 @@ from typing import Any
 
 from torch import Tensor
 
-from launcher.config.choices import ModelConfig
+from launcher.config.schema import RunConfig
 from launcher.data.text.tokenizer import BYTES
 from launcher.models.causal_transformer import is_turned
 from launcher.models.gpt import GPTModel
+from launcher.weights.card import network_changes
 
 _CONFIG, _TOKENIZER = "config.json", "tokenizer.json"
 
 
 def as_gpt2(
-    model: ModelConfig, weights: Mapping[str, Tensor], card: Mapping[str, Any]
+    config: RunConfig, weights: Mapping[str, Tensor], card: Mapping[str, Any]
 ) -> tuple[Mapping[str, Tensor], dict[str, str]]:
     """Return weights by the library's names, and the texts of its files; unchanged and none if the network differs.
 
-    card: with `outputs`, `surgery`, `input` and `task`.
+    card: with `outputs`, `input` and `task`.
     """
-    if not isinstance(model, GPTModel) or not model.is_gpt2 or card["surgery"]:
+    model = config.model
+    if not isinstance(model, GPTModel) or not model.is_gpt2 or network_changes(config):
         return weights, {}
     names = {f"transformer.{name}": tensor.T if is_turned(name) else tensor for name, tensor in weights.items()}
     end = card["input"]["end"]
-    config = {
+    values = {
         "architectures": ["GPT2LMHeadModel"],
         "model_type": "gpt2",
         "vocab_size": card["outputs"],
@@ -41,5 +43,5 @@ def as_gpt2(
         "tie_word_embeddings": True,
     }
     tokenizer = card["task"].get("tokenizer") or BYTES
-    files = {_CONFIG: json.dumps(config, indent=2) + "\n"}
+    files = {_CONFIG: json.dumps(values, indent=2) + "\n"}
     return names, files if tokenizer == BYTES else {**files, _TOKENIZER: tokenizer}

@@ -27,9 +27,9 @@ from launcher.models.smp import SmpModel
 from launcher.models.timm import TimmModel
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint
-from launcher.weights.card import CARD, LIBRARY_CONFIG, find_weights, problem, read_card
+from launcher.weights.card import CARD, LIBRARY_CONFIG, find_weights, network_changes, problem, read_card
 from launcher.weights.export_files import read_weights
-from launcher.weights.trained_model import load_checkpoint, surgery_of
+from launcher.weights.trained_model import load_checkpoint
 
 # The keys of the weights in published files that contain other values too; averaged weights come first.
 _KEYS_OF_WEIGHTS = ("state_dict_ema", "model_ema", "ema", "weights", "state_dict", "model")
@@ -47,14 +47,14 @@ _CONVERT = (
 class SourceWeights:
     """Weights by the library's names, and the facts that their source contains.
 
-    `origin` describes them in messages; `surgery` has the values of each change of the library's network; `config` is
+    `origin` describes them in messages; `changes` has the values of each change of the library's network; `config` is
     that of the run that trained them; without one, `mean` and `std` are those of the normalization, if known.
     """
 
     origin: str
     tensors: dict[str, Tensor]
     architecture: str | None = None
-    surgery: dict[str, Any] | None = None
+    changes: dict[str, Any] | None = None
     classes: list[str] | None = None
     mean: list[float] | None = None
     std: list[float] | None = None
@@ -83,8 +83,8 @@ def load_weights(model: ModelConfig) -> SourceWeights:
 
 def _of_run(path: Path, config: RunConfig, state: dict[str, Any]) -> SourceWeights:
     origin, classes = f"{path} at step {state['step']:,}", state.get("classes")
-    architecture, surgery = config.model.architecture, surgery_of(config)
-    return SourceWeights(origin, state["weights"], architecture, surgery, classes, config=config)
+    architecture, changes = config.model.architecture, network_changes(config)
+    return SourceWeights(origin, state["weights"], architecture, changes, classes, config=config)
 
 
 def _of_torchvision(architecture: str) -> SourceWeights:
@@ -214,7 +214,7 @@ def _of_safetensors(path: Path) -> SourceWeights:
         weights = SourceWeights(str(path), *read_weights(path))
     except ValueError as error:
         raise problem(path, str(error)) from None
-    if weights.surgery is None or not (path.parent / CARD).is_file():
+    if weights.changes is None or not (path.parent / CARD).is_file():
         return weights
     config, classes, _ = read_card(path.parent / CARD)
     return replace(weights, classes=classes, config=config)

@@ -26,10 +26,9 @@ from launcher.models.resnet import TorchvisionModel
 from launcher.models.smp import ENCODER
 from launcher.plan.plan import plan_for
 from launcher.training.networks import initial_network
-from launcher.weights.card import problem
+from launcher.weights.card import network_changes, problem
 from launcher.weights.export_files import differences
 from launcher.weights.load import SourceWeights, load_weights
-from launcher.weights.trained_model import surgery_of
 
 # `optimizer.backbone_lr` of networks such as ViT and ConvNeXt, which are fine-tuned at lower learning rates.
 _WITHOUT_BATCH_NORM = 0.1
@@ -54,7 +53,7 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
 
     Source of the zeros: Dosovitskiy et al. 2021 and Kolesnikov et al. 2020.
 
-    The config gets the surgery of the network that the weights belong to, and the mean and standard deviation that they
+    The config gets the changes of the network that the weights belong to, and the mean and standard deviation that they
     were trained with, unless `typed`, the keys of the command line, has these.
 
     Raises UserError if the weights do not exist, cannot be read, or belong to another network.
@@ -64,9 +63,9 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     if config.model.weights_sha256 not in (None, digest):
         message = f"{source.origin} has the digest {digest}; set that one, or model.weights to the file of this digest"
         raise problem(config.model.weights_sha256, message, "model.weights_sha256")
-    config, changes = _with_surgery(config, source, typed)
-    network, surgeries = initial_network(plan_for(config, 1))
-    _check_surgery({name: surgery.values for name, surgery in surgeries.items()}, source, config)
+    config, changes = _with_network_of(source, config, typed)
+    network = initial_network(plan_for(config, 1))
+    _check_changes(source, config)
     weights, head = _matched(network, source, classes, config)
     notes = [f"initial weights from {source.origin}: {head}"]
     if config.optimizer.backbone_lr is None:
@@ -87,15 +86,15 @@ def pretrained_weights(config: RunConfig, classes: list[str] | None, *, typed: C
     return Pretrained(config, weights, notes)
 
 
-def _with_surgery(config: RunConfig, source: SourceWeights, typed: Collection[str]) -> tuple[RunConfig, list[str]]:
-    """Return the config with the surgery of the network that the weights belong to, and the words that changed.
+def _with_network_of(source: SourceWeights, config: RunConfig, typed: Collection[str]) -> tuple[RunConfig, list[str]]:
+    """Return the config with the changes of the network that the weights belong to, and the words that changed.
 
-    Raises UserError if the command line has another surgery.
+    Raises UserError if the command line has others.
     """
     trained = source.config
     if trained is None:
         return config, []
-    ours, theirs = surgery_of(config), surgery_of(trained)
+    ours, theirs = network_changes(config), network_changes(trained)
     names = [n for n in sorted({*config.algorithms, *trained.algorithms}) if ours.get(n) != theirs.get(n)]
     changes: dict[str, tuple[Any, Any]] = {}
     for name in names:
@@ -193,17 +192,16 @@ def _rows(
     return None, f"a new head for {count_of(count, 'class')} instead of {rows}"
 
 
-def _check_surgery(surgery: dict[str, Any], source: SourceWeights, config: RunConfig) -> None:
-    if source.surgery is None or source.surgery == surgery:
+def _check_changes(source: SourceWeights, config: RunConfig) -> None:
+    theirs, ours = source.changes, network_changes(config)
+    if theirs is None or theirs == ours:
         return
 
     def value(of: Mapping[str, Any], name: str) -> str:
         return json.dumps(of[name]) if name in of else "off"
 
-    different = [name for name in {**surgery, **source.surgery} if surgery.get(name) != source.surgery.get(name)]
-    listed = "; ".join(
-        f"{name}: {value(source.surgery, name)} there, {value(surgery, name)} here" for name in different
-    )
+    different = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+    listed = "; ".join(f"{name}: {value(theirs, name)} there, {value(ours, name)} here" for name in different)
     message = f"{source.origin} belongs to another network; set the same values: {listed}"
     raise problem(config.model.weights, message)
 

@@ -116,7 +116,7 @@ def copy_teacher(config: RunConfig, path: Path) -> None:
 
 def _note(config: RunConfig, own: RunConfig) -> str:
     plan, teacher = plan_for(config, 1), teacher_of(own)
-    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan)[0], plan.full_view) / 3
+    added = _operations(teacher.network, teacher.size) / _operations(initial_network(plan), plan.full_view) / 3
     return (
         f"the teacher, {own.model.architecture} at {teacher.size} px, adds {added:.0%} to the operations of a step of "
         f"{plan.full_view} px"

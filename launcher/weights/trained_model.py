@@ -11,9 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.algorithms.base import Context
-from launcher.algorithms.engine import Engine
-from launcher.config.choices import Surgery
 from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable, read, with_views, written_fingerprint
 from launcher.config.schema import RunConfig, Views
@@ -40,7 +37,7 @@ from launcher.training.trainer import set_backend
 from launcher.version import __version__
 from launcher.weights.card import CARD, WEIGHTS, read_card
 from launcher.weights.evaluated_images import EvaluatedImage, ImageRows
-from launcher.weights.export_files import FLIP_AVERAGE, IN_UNIT, VIEWS, network_card, read_weights
+from launcher.weights.export_files import IN_UNIT, ONE_VIEW, network_card, read_weights
 
 _BATCH = 64
 _PREFETCH = 2
@@ -77,29 +74,20 @@ def trained_model(plan: Plan, state: dict[str, Any], kind: str) -> TrainedModel:
     config, device = plan.config, use_device(kind, 0)
     set_backend(config)
     with checkpoint.matching_run(state, config):
-        network, surgeries = trained_network(plan, state)
+        network = trained_network(plan, state)
     precision = choose_precision(config, device)
     task = build_task(config, precision.dtype, state.get("task"))
-    return TrainedModel(network.eval().to(device), model_card(plan, state, surgeries, None), precision, device, task)
+    return TrainedModel(network.eval().to(device), model_card(plan, state, None), precision, device, task)
 
 
-def trained_network(plan: Plan, state: dict[str, Any]) -> tuple[nn.Module, dict[str, Surgery]]:
-    """Return the network that the run evaluates, on the CPU, and the surgeries that make it from the library's."""
-    network, surgeries = initial_network(plan)
+def trained_network(plan: Plan, state: dict[str, Any]) -> nn.Module:
+    """Return the network that the run evaluates, on the CPU."""
+    network = initial_network(plan)
     network.load_state_dict(state["weights"])
-    return network, surgeries
+    return network
 
 
-def surgery_of(config: RunConfig) -> dict[str, dict[str, Any]]:
-    """Return the values of each surgery of the run's network by name; the config has its number of classes."""
-    engine = Engine(Context(plan_for(config, 1), config.task.outputs(config.dataset)))
-    surgeries = config.model.surgeries(config.dataset.channels) | engine.surgeries()
-    return {name: surgery.values for name, surgery in surgeries.items()}
-
-
-def model_card(
-    plan: Plan, state: dict[str, Any], surgeries: dict[str, Surgery], classes: list[str] | None
-) -> dict[str, Any]:
+def model_card(plan: Plan, state: dict[str, Any], classes: list[str] | None) -> dict[str, Any]:
     """Describe a checkpoint's network; class names come from the checkpoint, else `classes`, else they are numbers.
 
     A language model has none.
@@ -107,14 +95,9 @@ def model_card(
     config, dataset = plan.config, plan.config.dataset
     of_text = "tokens" in config.task.needs
     facts = state.get("task", {})
-    notes = {
-        FLIP_AVERAGE: config.image.eval_flip_average,
-        VIEWS: config.image.eval_views != "centre",
-        IN_UNIT: "scale" in facts,
-    }
+    notes = {ONE_VIEW: config.image.eval_flip_average or config.image.eval_views != "centre", IN_UNIT: "scale" in facts}
     return {
-        **network_card(config.model, dataset.classes or 0, dataset.channels, changed=bool(surgeries)),
-        "surgery": {name: surgery.values for name, surgery in surgeries.items()},
+        **network_card(config),
         "classes": state.get("classes") or classes or ([] if of_text else [*map(str, range(dataset.classes or 0))]),
         "input": build_task(config, facts=state.get("task")).card_input(),
         "flip_average": config.image.eval_flip_average,
@@ -171,12 +154,12 @@ def exported_model(folder: Path, kind: str, views: Views | None = None) -> Train
     config, classes, facts = read_card(folder / CARD)
     config = with_views(config, views)
     try:
-        weights, _, surgery = read_weights(folder / WEIGHTS)
+        weights, _, changes = read_weights(folder / WEIGHTS)
     except ValueError as error:
         raise UserError(f"{folder / WEIGHTS} {error}; export the run again") from None
     state = {"weights": weights, "classes": classes, "step": 0, "config": fingerprint(config), "task": facts}
     model = trained_model(plan_for(config, 1), state, kind)
-    if surgery != model.card["surgery"]:
+    if changes != model.card["surgery"]:
         raise UserError(f"{folder / WEIGHTS} does not belong to the network in {CARD}; export the run again")
     return model
 

@@ -139,7 +139,7 @@ def test_a_teacher_of_other_classes_is_refused(folder: Path) -> None:
     config.write_text(whole)
 
 
-@pytest.mark.usefixtures("tiny_networks", "forked_checks")
+@pytest.mark.usefixtures("tiny_networks")
 def test_the_plan_has_the_cost_of_an_exported_teacher(folder: Path) -> None:
     train = Here(folder)
     train("export", "runs/teacher", "-o", "exported")

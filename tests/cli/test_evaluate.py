@@ -57,7 +57,7 @@ def expected(run: RunFolder, folder: Path, *, only_present: bool = False) -> np.
     """Return the confusion matrix by torchvision's preset, one image at a time; of a run with ten classes."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network, _ = trained_network(plan_for(config, 1), state)
+    network = trained_network(plan_for(config, 1), state)
     resize = plan_for(config, 1).config.scaled_size(config.image.eval_resize)
     preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
     counts = np.zeros((10, 10), int)
@@ -194,13 +194,11 @@ def test_shifted_views_have_the_weights_of_airbench() -> None:
 
 
 @pytest.mark.parametrize("kind", ["5crop", "scales", "shifts"])
-def test_views_are_averaged_by_evaluations_predictions_and_exports(
-    kind: str, tmp_path: Path, forked_checks: None
-) -> None:
+def test_views_are_averaged_by_evaluations_predictions_and_exports(kind: str, tmp_path: Path) -> None:
     run = finished(tmp_path / "runs", "loss=cross_entropy", "image.eval_resize=256", *SMALLER)
     draw_figure("star", 60, "other", 0).crop((0, 0, 60, 44)).save(tmp_path / "a.png")
     config, state = resolved.read(run.config), checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network, _ = trained_network(plan_for(config, 1), state)
+    network = trained_network(plan_for(config, 1), state)
     square = ImageClassification(crop_size=36, resize_size=36)(Image.open(tmp_path / "a.png").convert("RGB"))[None]
     crops = five_crop(square, [24, 24])
     if kind == "scales":
@@ -224,13 +222,12 @@ def test_views_are_averaged_by_evaluations_predictions_and_exports(
 
     run.config.write_text(run.config.read_text().replace("eval_views: centre", f"eval_views: {kind}"))
     assert json.loads(output_of("eval", str(run.path), "--json"))["loss"] == losses[1]
-    # note: export compares the outputs of model.py with those of the run
     output_of("export", str(run.path), "-o", str(tmp_path / "export"))
     assert probabilities(str(tmp_path / "export")) == pytest.approx(expected, rel=1e-3)
     assert probabilities(str(tmp_path / "export"), "--views", "centre") == pytest.approx(plain, rel=1e-6)
     card = json.loads((tmp_path / "export" / "model_card.json").read_text())
     assert card["views"] == {"kind": kind, "size": 24}
-    assert "logits of all views" in card["note"]
+    assert "average the logits of all `views`" in card["note"]
 
 
 def test_nested_classes_have_the_accuracy_of_their_parents(tmp_path: Path) -> None:
@@ -294,7 +291,7 @@ def expected_rows(run: RunFolder, folder: Path) -> dict[str, tuple[float, list[s
     """Return loss, classes and probabilities, likeliest first, of each image alone."""
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network, _ = trained_network(plan_for(config, 1), state)
+    network = trained_network(plan_for(config, 1), state)
     resize = plan_for(config, 1).config.scaled_size(config.image.eval_resize)
     preset, names = ImageClassification(crop_size=32, resize_size=resize), state["classes"]
     rows = {}

@@ -75,7 +75,7 @@ def _fields(document: Any) -> set[str]:
 
 @pytest.mark.parametrize("command", TYPED)
 def test_the_output_is_one_document_with_the_fields_of_the_page(
-    folder: Here, command: str, capfd: pytest.CaptureFixture[str], forked_checks: None, tiny_networks: None
+    folder: Here, command: str, capfd: pytest.CaptureFixture[str], tiny_networks: None
 ) -> None:
     done = folder(*TYPED[command], "--json")
     document = json.loads(done.stdout)

@@ -23,7 +23,8 @@ from launcher.plan.plan import plan_for
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.weights import trained_model as predict_module
-from launcher.weights.export_files import write_export
+from launcher.weights.card import network_changes
+from launcher.weights.export_files import write_weights
 from launcher.weights.trained_model import model_card, trained_network
 from tests.commands import execute, refused
 from tests.saved_runs import finished
@@ -46,11 +47,10 @@ def export(run: RunFolder, tmp_path: Path) -> Path:
     config = resolved.read(run.config)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
     plan = plan_for(config, 1)
-    _, surgeries = trained_network(plan, state)
-    assert list(surgeries) == ["blurpool"]
+    assert list(network_changes(config)) == ["blurpool"]
     folder = tmp_path / "export"
     folder.mkdir()
-    write_export(state["weights"], folder, model_card(plan, state, surgeries, None), surgeries)
+    write_weights(state["weights"], folder, model_card(plan, state, None))
     return folder
 
 
@@ -76,7 +76,7 @@ def expected(run: RunFolder, file: Path) -> list[tuple[str, float]]:
     config = resolved.read(run.config)
     plan = plan_for(config, 1)
     state = checkpoint.load(run.checkpoints / checkpoint_name(0))
-    network, _ = trained_network(plan, state)
+    network = trained_network(plan, state)
     preset = ImageClassification(crop_size=SIZE, resize_size=plan.config.scaled_size(config.image.eval_resize))
     with torch.inference_mode():
         image = preset(ImageOps.exif_transpose(Image.open(file)).convert("RGB"))
@@ -236,9 +236,7 @@ def test_an_export_without_weights_names_what_to_type(export: Path, images: Path
     shutil.copy(weights, other := export / "other.safetensors")
     assert "other.safetensors is a file; pass a run folder" in refused("predict", str(other), f"{images}/a.png")
     weights.rename(onnx)
-    line = (
-        f"{export} has no model.safetensors; type train export RUN to write it, or run the model.py of an ONNX export"
-    )
+    line = f"{export} has no model.safetensors; type train export RUN to write it, or run the lines of an ONNX"
     assert line in refused("predict", str(export), f"{images}/a.png")
     assert line in refused("predict", str(onnx), f"{images}/a.png")
     (export / "model_card.json").unlink()

@@ -18,9 +18,9 @@ from torchvision.models import ResNet50_Weights
 from launcher.config.resolved import read
 from launcher.errors import INTERRUPTED
 from launcher.installation import repository
-from tests.forked import Command, fork_checks
+from tests.forked import Command
 from tests.images import write_images
-from tests.networks import tiny, use_tiny_of_torchvision
+from tests.networks import tiny
 from tests.runs import SMALL, Here, in_ranks, use_tiny, wait_for
 from tests.wheels import build, command, install
 
@@ -69,7 +69,7 @@ def test_the_commands_of_the_page_work_in_order(tmp_path: Path) -> None:
         # note: the day is part of a run's name
         words = [today(word, tmp_path / "empty") for word in words]
         more = SHAPES if "dataset=shapes" in words else []
-        before: list[Callable[[], object]] = [use_tiny, partial(fork_checks, use_tiny_of_torchvision)]
+        before: list[Callable[[], object]] = [use_tiny]
         done = Command(["launcher", *words, *more], tmp_path / "empty", environment, before=before)
         if words[0] == "watch":
             wait_for(partial(is_listening, done.pid))

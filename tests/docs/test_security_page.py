@@ -46,7 +46,7 @@ replaces only a file:
 of the Hugging Face Hub:
 - test_a_pushed_model_is_read_back_with_equal_bits_by_train_and_by_timm
 - test_errors_of_the_hub_are_one_line
-that rebuilds its network: [test_an_export_has_three_files_for_everyone_and_a_card_that_describes_the_run]
+holds no code of this project: [test_an_export_has_two_files_for_everyone_and_a_card_that_describes_the_run]
 no variable of the environment: [test_a_run_folder_contains_no_variable_of_the_environment]
 No value with a credential: [test_a_run_does_not_store_a_credential]
 no path and no account: [test_an_export_contains_no_place_and_no_account_of_the_run]

@@ -8,15 +8,12 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from launcher.records.run_folder import RunFolder
 from tests.faults.failing_calls import Ended, FailingTrain, Plan, library, plans
-from tests.forked import fork_checks
-from tests.networks import use_tiny_of_torchvision
 from tests.runs import SMALL, same
 
 __all__ = ["library"]
@@ -28,7 +25,7 @@ RUN = [
     *(*SMALL, "epochs=2", "schedule.warmup=0ba", "dataset.train_samples=16", "dataset.val_samples=8", "batch_size=8"),
     *("checkpoint.every=1ba", "run_name=run"),
 ]
-EXPORTED = {"model.py", "model.safetensors", "model_card.json"}
+EXPORTED = {"model.safetensors", "model_card.json"}
 
 
 @pytest.fixture(scope="module")
@@ -128,15 +125,13 @@ def test_a_failed_call_of_a_mirror_is_a_warning_and_its_copy_resumes_to_the_same
 def test_a_failed_call_of_an_export_is_one_line_and_the_next_export_is_whole(
     template: FailingTrain, tmp_path: Path
 ) -> None:
-    checked = replace(template, around=(*template.around, partial(fork_checks, use_tiny_of_torchvision)))
-
     def ended(plan: Plan, folder: Path) -> Ended:
-        train = prepared(checked, folder, resumed=True)
+        train = prepared(template, folder, resumed=True)
         return train.ended(plan, folder / "out", "export", "runs/run", "-o", "out")
 
     for plan, folder, result in tried(ended, tmp_path):
         assert_one_line(replace(result, errors=result.errors if result.code else ""), plan)
-        assert_succeeds(replace(checked, folder=folder), "export", "runs/run", "-o", "out", after=(plan, result))
+        assert_succeeds(replace(template, folder=folder), "export", "runs/run", "-o", "out", after=(plan, result))
         assert {path.name for path in (folder / "out").iterdir()} == EXPORTED
 
 

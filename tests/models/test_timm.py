@@ -13,7 +13,7 @@ from launcher.models.build import build_model
 from launcher.models.timm import timm_architectures
 from launcher.training import checkpoint
 from launcher.training.trainer import Trainer
-from launcher.weights.export_files import network_card, write_export
+from launcher.weights.export_files import network_card, write_weights
 from tests.forked import python
 from tests.trainers import SMALL, alone, steps, tensors
 
@@ -85,10 +85,10 @@ def test_an_architecture_trains_resumes_to_the_same_bits_and_exports(architectur
 def _export(run: Trainer, folder: Path) -> None:
     """Write an export, and the logits of the run's network for noise."""
     classes = run.config.dataset.classes or 0
-    card = {**network_card(run.config.model, classes, changed=False), "classes": [str(n) for n in range(classes)]}
+    card = {**network_card(run.config), "classes": [str(n) for n in range(classes)]}
     folder.mkdir()
     network = run.train_step.model.eval()
-    write_export(network.state_dict(), folder, card | {"surgery": {}, "flip_average": False}, {})
+    write_weights(network.state_dict(), folder, card)
     size = run.plan.view(0)
     images = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():

@@ -24,7 +24,7 @@ from tests.saved_runs import finished
 
 pytestmark = pytest.mark.system
 PLAIN = ["algorithms.blurpool=off", "algorithms.ema=off"]
-FILES = {"README.md", "config.json", "model.py", "model.safetensors", "model_card.json"}
+FILES = {"README.md", "config.json", "model.safetensors", "model_card.json"}
 BY_TIMM = """
 import json, timm, torch
 network = timm.create_model("hf-hub:me/small", pretrained=True).eval()
@@ -64,8 +64,6 @@ def test_a_pushed_model_is_read_back_with_equal_bits_by_train_and_by_timm(folder
     of_run, _ = hub.train(folder, "predict", "runs/small", images, "--json")
     of_hub, _ = hub.train(folder, "predict", "hub:me/small", images, "--json")
     assert of_hub == of_run
-    # note: the code of a repository is not even downloaded
-    assert not any(request.endswith("model.py") for request in hub.requests)
     output, _ = hub.train(folder, *SHAPES, *PLAIN, "recipe=small", "model.weights=hub:me/small", "run_name=again")
     assert "initial weights from hub:me/small: the whole head" in output
     initial = load_file(folder / "runs" / "again" / "initial.safetensors")
@@ -79,15 +77,13 @@ def test_a_pushed_model_is_read_back_with_equal_bits_by_train_and_by_timm(folder
     assert labels[0] == "arrow"
 
 
-def test_a_dry_run_prints_what_goes_and_sends_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, forked_checks: None
-) -> None:
+def test_a_dry_run_prints_what_goes_and_sends_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     # note: neither reads a token nor calls the Hub
     monkeypatch.setattr("huggingface_hub.HfApi", None)
     monkeypatch.setattr("huggingface_hub.get_token", None)
     *files, last = output_of("export", "runs/small", "hub:me/dry", "--dry-run").splitlines()
-    assert last == "5 files for hub:me/dry, private; nothing was sent"
+    assert last == "4 files for hub:me/dry, private; nothing was sent"
     assert {line.split()[1] for line in files} == FILES
     document = json.loads(output_of("export", "runs/small", "hub:me/dry", "--dry-run", "--json", "--public"))
     assert (document["public"], document["timm"], document["address"]) == (True, True, None)
@@ -132,7 +128,7 @@ def test_images_and_an_onnx_file_on_request_are_published_too(folder: Path, hub:
     (folder / "runs" / "small" / "confusion.png").write_bytes(b"png")
     hub.train(folder, "export", "runs/small", "hub:me/onnx", "--onnx")
     (folder / "runs" / "small" / "confusion.png").unlink()
-    of_onnx = {f"onnx/{name}" for name in ("model.onnx", "model.py", "model_card.json")}
+    of_onnx = {f"onnx/{name}" for name in ("model.onnx", "model_card.json")}
     assert hub.files["me/onnx"].keys() == FILES | of_onnx | {"confusion.png"}
     assert "![confusion matrix](confusion.png)" in (text := hub.files["me/onnx"]["README.md"].decode())
     assert str(folder) not in text
@@ -143,13 +139,13 @@ def published(run: RunFolder, output: Path) -> ModelFiles:
     return write_files(run, output, "hub:me/out", best=False, onnx=False, report=lambda *_: None)
 
 
-def test_a_network_that_timm_lacks_travels_with_its_code(tmp_path: Path, forked_checks: None) -> None:
+def test_a_network_that_timm_lacks_has_no_config_of_timms(tmp_path: Path) -> None:
     assert not published(finished(tmp_path), tmp_path / "out").timm
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES - {"config.json"}
     assert "timm.create_model" not in (tmp_path / "out" / "README.md").read_text()
 
 
-def test_a_model_of_timm_keeps_its_arguments(tmp_path: Path, forked_checks: None) -> None:
+def test_a_model_of_timm_keeps_its_arguments(tmp_path: Path) -> None:
     words = [*PLAIN, "model=timm", "model.architecture=vit_tiny_patch16_224", "model.img_size=32"]
     assert published(finished(tmp_path, *words), tmp_path / "out").timm
     values = json.loads((tmp_path / "out" / "config.json").read_text())

@@ -217,7 +217,5 @@ TASKS: list[Callable[[Script], None]] = [
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: str(task.__name__))
-def test_a_script_does_the_task(
-    script: Script, task: Callable[[Script], None], forked_checks: None, tiny_networks: None
-) -> None:
+def test_a_script_does_the_task(script: Script, task: Callable[[Script], None], tiny_networks: None) -> None:
     task(script)

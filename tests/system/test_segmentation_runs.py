@@ -10,14 +10,13 @@ import pytest
 from PIL import Image
 
 from launcher.tasks.pixels import palette
-from tests.forked import fork_checks
 from tests.runs import Train, draw_nothing
 
 pytestmark = pytest.mark.system
 
 
 def test_flags_of_masks_and_folders_of_masks_are_refused_elsewhere(tmp_path: Path) -> None:
-    train = Train(tmp_path, before=(draw_nothing, fork_checks))
+    train = Train(tmp_path, before=(draw_nothing,))
     for split in ("train", "val"):
         for part in ("images", "masks"):
             (tmp_path / "data" / split / part).mkdir(parents=True)
@@ -41,7 +40,7 @@ def test_look_shows_masks_over_images(tmp_path: Path) -> None:
             Image.new("L", (32, 32), value).save(tmp_path / "data" / split / part / "0.png")
     words = ["recipe=small_segmentation", "dataset=image_folder", "dataset.path=data", "dataset.native_size=32"]
     words += ["task.classes=[a,b]", "launch=cpu", "batch_size=1", "dataloader.workers=0"]
-    Train(tmp_path, before=(draw_nothing, fork_checks))("look", *words, "-o", "look.html")
+    Train(tmp_path, before=(draw_nothing,))("look", *words, "-o", "look.html")
     shown = re.findall(r"data:image/\w+;base64,([\w+/=]+)", (tmp_path / "look.html").read_text())
     assert shown
     for one in shown:

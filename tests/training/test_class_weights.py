@@ -112,4 +112,4 @@ def test_records_and_export_have_the_weights_and_metrics_by_name(tmp_path: Path)
     assert start["primary"] == "macro_f1"
     state = checkpoint.load(next(folder.checkpoints.iterdir()))
     assert state["best"] == state["history"][0] == evaluated
-    assert model_card(run.plan, state, {}, None)["class_weights"] == start["class_weights"]
+    assert model_card(run.plan, state, None)["class_weights"] == start["class_weights"]

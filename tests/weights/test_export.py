@@ -4,10 +4,10 @@ import csv
 import json
 import math
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from PIL import Image
 from torchvision.models import resnet18
 from torchvision.transforms._presets import ImageClassification
 
-from launcher.algorithms.blurpool import BlurPool
+from launcher.algorithms.blurpool import BlurPoolConfig
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.config.keys import path_keys
@@ -24,16 +24,15 @@ from launcher.config.validate import validate
 from launcher.errors import UserError
 from launcher.installation import how_to_add
 from launcher.records.run_folder import RunFolder
+from launcher.tasks import Task
 from launcher.weights import export as export_module
 from launcher.weights.export import export_run
 from launcher.weights.export_check import agrees
 from tests.commands import execute
 from tests.commands import refused as refused_command
-from tests.forked import python
+from tests.forked import CARD_LINES, python
 from tests.saved_runs import finished
 from tests.trainers import alone
-
-pytestmark = pytest.mark.usefixtures("forked_checks")
 
 
 def export(folder: RunFolder, output: Path) -> dict[str, object]:
@@ -56,13 +55,13 @@ def umask(mask: int) -> Iterator[None]:
     os.umask(before)
 
 
-def test_an_export_has_three_files_for_everyone_and_a_card_that_describes_the_run(
+def test_an_export_has_two_files_for_everyone_and_a_card_that_describes_the_run(
     tmp_path: Path, tiny_networks: None
 ) -> None:
     folder, output = finished(tmp_path, "image.eval_flip_average=true"), tmp_path / "a" / "b"
     with umask(0o022):
         card = export(folder, output)
-    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model_card.json"}
     assert {path.stat().st_mode & 0o777 for path in output.iterdir()} == {0o644}
     recorded = json.loads(folder.metrics.read_text().splitlines()[-1])
     assert card["checked"] == {"on": "validation images", "images": 20, "value": recorded["metrics"]["top1"]}
@@ -88,7 +87,7 @@ def test_an_export_removes_what_a_killed_one_left(tmp_path: Path, tiny_networks:
     (output / ".export").mkdir(parents=True)
     (output / ".export" / "model.safetensors").write_bytes(b"half")
     export(finished(tmp_path), output)
-    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model.py", "model_card.json"}
+    assert {path.name for path in output.iterdir()} == {"model.safetensors", "model_card.json"}
 
 
 def test_an_export_contains_no_place_and_no_account_of_the_run(tmp_path: Path, tiny_networks: None) -> None:
@@ -117,17 +116,13 @@ def test_a_model_that_differs_from_the_runs_is_not_written(
 ) -> None:
     folder = finished(tmp_path, "precision=fp32")
     with monkeypatch.context() as patch:
-        patch.setattr(BlurPool, "surgery", lambda algorithm: None)
+        write = export_module.write_weights
+        others = {"fc.bias": torch.arange(10) / 100}
+        patch.setattr(export_module, "write_weights", lambda weights, *others_: write({**weights, **others}, *others_))
         refused(folder, "logits differ from the run's")
     with monkeypatch.context() as patch:
-        card = export_module.model_card
-        patch.setattr(
-            export_module, "model_card", lambda *all: card(*all) | {"input": card(*all)["input"] | {"resize": 40}}
-        )
-        refused(folder, "prepares images differently")
-    with monkeypatch.context() as patch:
-        patch.setattr(export_module, "model_card", lambda *all: card(*all) | {"outputs": 1})
-        refused(folder, "fails without this project: .*size mismatch")
+        patch.setattr(BlurPoolConfig, "network_values", lambda values: None)
+        refused(folder, "algorithms=blurpool, .*changes what the network computes; return its values from")
     set_recorded_top1(folder, 0.95)
     refused(folder, r"has top-1 .* on the 20 validation images, but the run recorded 95.00%")
     text = folder.config.read_text()
@@ -205,32 +200,24 @@ def test_an_onnx_file_predicts_with_onnxruntime_only_and_a_wrong_one_is_not_writ
     folder, output = finished(tmp_path, *EVERYTHING), tmp_path / "new" / "onnx"
     checked = export_run(folder, output, best=False, onnx=True, report=lambda done, total: None)
     assert (checked.on, checked.images) == ("validation images", 20)
-    assert {path.name for path in output.iterdir()} == {"model.onnx", "model.py", "model_card.json"}
+    assert {path.name for path in output.iterdir()} == {"model.onnx", "model_card.json"}
     card = json.loads((output / "model_card.json").read_text())
-    assert "horizontal mirror image" in card["note"]
-    assert card["note"].encode() in (output / "model.onnx").read_bytes()
     assert_no_place(output)
     assert set(card["surgery"]) == {"silu", "squeeze_excite", "blurpool", "stochastic_depth"}
-    random = np.random.default_rng(0)
-    files = [tmp_path / f"{number}.png" for number in range(3)]
-    for file, shape in zip(files, ((40, 77, 3), (90, 41, 3), (50, 50, 3)), strict=True):
-        Image.fromarray(random.integers(0, 256, shape, dtype=np.uint8)).save(file)
-    printed = python(BARE, str(output / "model.py"), *map(str, files), folder=tmp_path)
-
-    config = resolved.read(folder.config)
-    run = alone(config)
+    assert 10 <= len(card["load"]) <= 14
+    run = alone(resolved.read(folder.config))
     run.loaders.close()
-    with torch.inference_mode():
-        preset = ImageClassification(crop_size=32, resize_size=card["input"]["resize"])
-        images = torch.stack([preset(Image.open(file)) for file in files])
-        network = run.evaluation_model.eval()
-        logits = (network(images) + network(images.flip(3))) / 2
-    expected = []
-    for file, scores in zip(files, logits.sigmoid(), strict=True):
-        best = scores.topk(5)
-        expected.append(str(file))
-        expected += [f"{v:8.2%}  {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
-    assert printed.splitlines() == expected
+    preset, network = (
+        ImageClassification(crop_size=32, resize_size=card["input"]["resize"]),
+        run.evaluation_model.eval(),
+    )
+    for shape in ((40, 77, 3), (90, 41, 3), (50, 50, 3)):
+        pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        with torch.inference_mode():
+            image = preset(Image.fromarray(pixels))[None]
+            best = ((network(image) + network(image.flip(3))) / 2)[0].sigmoid().topk(5)
+        expected = [f"{v:.2%} {card['classes'][n]}" for v, n in zip(best.values, best.indices, strict=True)]
+        assert printed(output, pixels, tmp_path / str(shape)).splitlines() == expected
     assert_another_file_is_refused(folder, output, monkeypatch)
 
 
@@ -244,28 +231,25 @@ def test_a_run_of_a_timm_model_predicts_the_same_in_every_form(tmp_path: Path) -
     checked = export_run(folder, onnx, best=False, onnx=True, report=lambda done, total: None)
     assert (checked.on, checked.images) == ("validation images", 20)
     export(folder, tmp_path / "export")
-    file = tmp_path / "image.png"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)).save(file)
+    file, pixels = tmp_path / "image.png", np.random.default_rng(0).integers(0, 256, (40, 77, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file)
     own, exported = (
         execute("predict", str(source), str(file), "--csv")[1] for source in (folder.path, tmp_path / "export")
     )
     assert own == exported
-    printed = python(BARE, str(onnx / "model.py"), str(file), folder=tmp_path)
+    lines = printed(onnx, pixels, tmp_path / "alone").splitlines()
     likeliest = {row["class"]: row["probability"] for row in csv.DictReader(own.splitlines())}
-    percents = {name: float(percent.rstrip("%")) for percent, name in map(str.split, printed.splitlines()[1:])}
+    percents = {name: float(percent.rstrip("%")) for percent, name in map(str.split, lines)}
     # note: another runtime rounds differently
     assert percents == pytest.approx({name: 100 * float(score) for name, score in likeliest.items()}, abs=0.02)
     assert execute("eval", str(folder.path), "--by-class")[1].splitlines()[1] == "20 images on 1 process on the CPU"
 
 
-# Run a file without this project and torch, as a user of onnxruntime does.
-BARE = """
-import runpy, sys
-for name in ("launcher", "torch", "torchvision", "onnx"):
-    sys.modules[name] = None
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+def printed(export: Path, pixels: np.ndarray, folder: Path) -> str:
+    """Return what the lines of an export's card print in a folder with its two files and an image."""
+    shutil.copytree(export, folder)
+    Image.fromarray(pixels).save(folder / "image.jpg", "PNG")
+    return python(CARD_LINES, folder=folder)
 
 
 def assert_another_file_is_refused(folder: RunFolder, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,9 +263,9 @@ def assert_another_file_is_refused(folder: RunFolder, output: Path, monkeypatch:
     bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
     write = export_module.write_onnx
 
-    def write_another(network: torch.nn.Module, staged: Path, *card_and_task: Any) -> None:
-        write(network, staged, *card_and_task)
-        onnx.save(model, staged / "model.onnx")
+    def write_another(network: torch.nn.Module, task: Task, path: Path) -> None:
+        write(network, task, path)
+        onnx.save(model, path)
 
     monkeypatch.setattr(export_module, "write_onnx", write_another)
     with pytest.raises(UserError, match="logits differ from the run's"):

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.usefixtures("tiny_networks")
         (["algorithms=[blurpool]"], ["recipe=small"], []),
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("forked_checks")
 def test_the_network_of_the_weights_is_taken_over(
     exported: bool, surgery: list[str], usual: list[str], changes: list[str], here: Here
 ) -> None:

@@ -269,7 +269,6 @@ def test_weights_with_another_digest_are_refused(file: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["runs/first", "runs/first/checkpoints/best.pt", "runs/first/export"])
-@pytest.mark.usefixtures("forked_checks")
 def test_a_run_starts_from_the_weights_of_another(source: str, here: Here) -> None:
     """A learning rate of 0 keeps all weights and averages; resuming needs no file of the first run."""
     short = ["epochs=1", "schedule.warmup=0ba"]

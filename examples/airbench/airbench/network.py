@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import fields
 from typing import Annotated, Any, Literal
 
@@ -75,7 +74,6 @@ class WhitenedNetwork(nn.Module):
 class AirbenchModel(ModelConfig):
     """The first filters of the convolutions start as identities."""
 
-    library = "model.py"
     any_channels = True
 
     name: Literal["airbench"]
@@ -101,7 +99,3 @@ class AirbenchModel(ModelConfig):
         assert network.whiten.bias is not None
         nn.init.zeros_(network.whiten.bias)
         return network
-
-    def source(self) -> tuple[str, str]:
-        parts = (ConvolutionGroup, WhitenedNetwork)
-        return "\n\n".join(inspect.getsource(part) for part in parts), parts[-1].__name__

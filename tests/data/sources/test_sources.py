@@ -3,17 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from launcher.config.compose import compose
 from launcher.data.ffcv.beton import read_manifest
 from launcher.data.identity import identity
 from launcher.data.inspection import inspect_data
-from launcher.data.pixel_types import RGB
 from launcher.doctor.examine import examine_data
-from launcher.weights.export_check import own_files
 
 from ..conftest import make_loaders, same, stream, words_for, write_files
 from .downloads import arrow, parquet, split_column, tar_of_folders, webdataset, zip_of_folders
@@ -46,8 +42,6 @@ def test_batches_are_those_of_the_class_folders_for_any_number_of_workers(source
     assert same(there[3:5], stream(make_loaders(source, "dataloader.workers=0"), epochs=(0,), first=3))
     loaders = [make_loaders(path, "dataloader.workers=0").evaluate for path in (source, image_folder)]
     assert same(*map(list, loaders))
-    # an export is compared with the run by files that Pillow opens alone
-    assert all(Image.open(file) for loader in loaders for file in own_files(loader, np.arange(2), RGB))
 
 
 def test_ffcv_files_have_the_bytes_of_those_of_the_class_folders(

@@ -1,0 +1,90 @@
+"""The lines of Python in the card of an ONNX export that predict a file, with onnxruntime, NumPy and Pillow alone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+_SCORES = {
+    "softmax": "scores = np.exp(outputs - np.logaddexp.reduce(outputs))",
+    "sigmoid": "scores = 1 / (1 + np.exp(-outputs))",
+}
+_BYTES = "bytes"
+
+
+def program(card: Mapping[str, Any], *, of_text: bool, of_pixels: bool) -> list[str]:
+    """Return the lines; card: with `input`, `scores` and `task`. of_pixels: outputs are of each pixel."""
+    if of_text:
+        return _of_text(card)
+    image = card["input"]
+    is_rgb = (image["channels"], image["dtype"]) == (3, "uint8")
+    dtype = "uint8" if image["dtype"] == "uint8" else "float32"
+    upright = (
+        'ImageOps.exif_transpose(Image.open("image.jpg"))' if image["exif_orientation"] else 'Image.open("image.jpg")'
+    )
+    pixels = f'np.asarray(prepared({upright}.convert("RGB"))).transpose(2, 0, 1)[None]'
+    if not is_rgb:
+        planes = f'np.load("image.npy").astype("{dtype}").transpose(2, 0, 1)'
+        pixels = f"np.stack([np.asarray(prepared(Image.fromarray(one))) for one in {planes}])[None]"
+    return [
+        "import json, numpy as np, onnxruntime",
+        "from PIL import Image, ImageOps",
+        'card, session = json.load(open("model_card.json")), onnxruntime.InferenceSession("model.onnx")',
+        "def prepared(image):",
+        *(f"    {line}" for line in _prepared(image["resize"], image["size"], image["interpolation"].upper())),
+        f"pixels = {pixels}",
+        'outputs = session.run(None, {"images": pixels})[0][0]',
+        *_printed(card, of_pixels=of_pixels),
+    ]
+
+
+def _prepared(short: float, size: int, interpolation: str) -> list[str]:
+    """Return the lines that resize and cut an image as an evaluation does; FFCV cuts before it resizes."""
+    resample = f"Image.Resampling.{interpolation}"
+    if isinstance(short, int):
+        return [
+            f"image = image.resize([edge * {short} // min(image.size) for edge in image.size], {resample})",
+            f"left, top = (round((edge - {size}) / 2) for edge in image.size)",
+            f"return image.crop((left, top, left + {size}, top + {size}))",
+        ]
+    return [
+        f"edge = int(min(image.size) * {size} / {short})",
+        "left, top = ((one - edge) // 2 for one in image.size)",
+        f"return image.crop((left, top, left + edge, top + edge)).resize(({size}, {size}), {resample})",
+    ]
+
+
+def _printed(card: Mapping[str, Any], *, of_pixels: bool) -> list[str]:
+    """Return the lines that print what an image's outputs predict."""
+    if of_pixels:
+        return [
+            "mask = outputs.argmax(0)",
+            "for number in np.unique(mask): print(f\"{(mask == number).mean():.2%} {card['classes'][number]}\")",
+        ]
+    if card["scores"] == "numbers":
+        return ['for name, value in zip(card["classes"], outputs): print(f"{value:.6g} {name}")']
+    threshold = card["task"].get("threshold")
+    chosen = "(-scores).argsort()[:5]" if threshold is None else f"np.flatnonzero(scores >= {threshold})"
+    return [
+        _SCORES[card["scores"]],
+        f"for number in {chosen}: print(f\"{{scores[number]:.2%}} {{card['classes'][number]}}\")",
+    ]
+
+
+def _of_text(card: Mapping[str, Any]) -> list[str]:
+    """Return the lines that continue a text by its likeliest tokens."""
+    tokenizer, text = card["task"].get("tokenizer"), "some text"
+    encode, decode, load = f'[*"{text}".encode()]', "bytes(one for one in tokens if one < 256).decode()", []
+    if tokenizer != _BYTES:
+        encode, decode = f'tokenizer.encode("{text}", add_special_tokens=False).ids', "tokenizer.decode(tokens)"
+        load = ["from tokenizers import Tokenizer", 'tokenizer = Tokenizer.from_str(card["task"]["tokenizer"])']
+    if tokenizer is None:
+        encode, decode, load = "[0]  # the run did not have its tokenizer", "tokens", []
+    return [
+        "import json, numpy as np, onnxruntime",
+        'card, session = json.load(open("model_card.json")), onnxruntime.InferenceSession("model.onnx")',
+        *load,
+        f"tokens = {encode}",
+        "for _ in range(100):",
+        f"    window = np.array([tokens[-{card['input']['length']}:]])",
+        '    tokens.append(int(session.run(None, {"tokens": window})[0][0, -1].argmax()))',
+        f"print({decode})",
+    ]
