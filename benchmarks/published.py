@@ -93,7 +93,7 @@ def machine_of(figure: Figure) -> tuple[Hardware, Gpu]:
 def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused: bool, ours: bool) -> Predictor:
     words = [*_file()["steps"][step], "dataset=imagenet", f"batch_size={gpu_count * batch}"]
     words += [f"epochs={epochs}"] if epochs else []
-    words += ["compile=on"] if fused else []
+    words += ["cuda_graphs=off", f"compile={'on' if fused else 'off'}"]
     words += [] if ours else ["precision=fp16"]
     plan = plan_for(compose(words).config, gpu_count)
     predictor = Predictor(plan)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Typ
 import numpy as np
 
 from launcher.config.declaration import AlgorithmConfig, Size
+from launcher.config.fields import is_on
 from launcher.data.batch import Batch, Moment
 from launcher.plugins import Complete
 
@@ -81,7 +82,7 @@ class Context:
 
     def fixed_shapes(self, device: torch.device) -> bool:
         """Return whether arrays must have the same shapes at every step, as on GPUs and in compiled code."""
-        return device.type != "cpu" or self.plan.config.compile != "off"
+        return device.type != "cpu" or is_on(self.plan.config.compile)
 
 
 class Algorithm(Complete, ABC, Generic[ConfigT]):

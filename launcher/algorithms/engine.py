@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from launcher.algorithms.base import Algorithm, Context, Gradients, Loss, Sent, Transform
 from launcher.config.declaration import POINTS, PREPARE, AlgorithmConfig, Size
+from launcher.config.fields import is_on
 from launcher.config.options import code_of
 from launcher.data.batch import Batch, Moment, packed, packed_size, unpacked
 from launcher.errors import Problem, UserError
@@ -84,7 +85,7 @@ class Engine:
     def can_repeat_changes(self) -> bool:
         """Return whether a graph can repeat changes of a batch on other arrays."""
         # note: code of the user may read the step, and compiled code has few launches
-        return self._plan.config.compile == "off" and not self._plan.config.code
+        return not is_on(self._plan.config.compile) and not self._plan.config.code
 
     @property
     def alike_on_ranks(self) -> bool:

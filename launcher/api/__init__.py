@@ -79,11 +79,11 @@ def train(*words: str, in_this_process: bool = False) -> Run:
     Raises UserError if a value cannot work, and RuntimeError if training failed.
     """
     from launcher.launch.start import start
-    from launcher.measure.launch import MEASURES
+    from launcher.prediction.start import STARTS
 
     of_run = _composed("run", words)
     with environment(_SAFE):
-        return _run(start(of_run, MEASURES, InThisProcess if in_this_process else None))
+        return _run(start(of_run, STARTS, InThisProcess if in_this_process else None))
 
 
 def resume(path: str | Path, *words: str, in_this_process: bool = False) -> Run:

@@ -42,8 +42,9 @@ def seconds(text: str) -> float:
 def main(arguments: argparse.Namespace) -> int:
     composed = arguments.composed or compose(arguments.overrides)
     from launcher.measure.launch import measure_steps, prepare_here
+    from launcher.prediction.start import with_fastest_steps
 
-    prepared = prepare_here(composed)
+    prepared = with_fastest_steps(prepare_here(composed))
     plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
     result, diagnosis = estimate(plan, measured), diagnose(plan, measured)
     offers = prices(result, hardware(plan.config.hardware, measured.device))

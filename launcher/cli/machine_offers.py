@@ -35,7 +35,7 @@ from launcher.prediction.profiles import correction, read_profiles
 from launcher.records.progress import duration
 
 # The loading of the published curves: FFCV, eight workers per GPU.
-_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8")
+_AS_PUBLISHED = ("dataset=imagenet", "dataloader=ffcv", "dataloader.workers=8", "compile=off", "cuda_graphs=off")
 
 _FILES = ["dataloader=ffcv"]
 # Of files, with the least change of pixels that loads much faster; docs/data.md.

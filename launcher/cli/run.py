@@ -22,10 +22,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     composed = arguments.composed or compose(arguments.overrides)
     from launcher.launch.start import start
-    from launcher.measure.launch import MEASURES
+    from launcher.prediction.start import STARTS
 
     with only_json(arguments.json):
-        ended = start(composed, MEASURES)
+        ended = start(composed, STARTS)
     if arguments.json:
         print_json(listed(ended.folder))
     return ended.code

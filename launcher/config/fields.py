@@ -150,3 +150,8 @@ def expanded(text: str) -> str:
 # note: not a path, so that a recipe from elsewhere cannot choose where a run is written
 FolderName = Annotated[str, AfterValidator(_folder_name)]
 AnyPath = Annotated[str, AfterValidator(expanded)]
+
+
+def is_on(value: str) -> bool:
+    """Return whether a value of `compile` or `cuda_graphs` turns it on; `auto` does once it was replaced."""
+    return value in ("on", "require")

@@ -242,7 +242,8 @@ class NonFinite:
 class RunConfig:
     """One training run, complete. `batch_size` is global: the number of GPUs never changes the mathematics.
 
-    `auto` is replaced by a number, measured on this machine's GPUs, before a run is written.
+    `auto` is replaced by a number, measured on this machine's GPUs, before a run is written; that of `compile` and
+    `cuda_graphs` by `on` where it is predicted to be faster on them, and is else `off`.
     """
 
     recipe: str | None
@@ -259,8 +260,8 @@ class RunConfig:
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
     deterministic: bool
-    compile: Literal["off", "on", "require"]
-    cuda_graphs: Literal["off", "on", "require"]
+    compile: Literal["auto", "off", "on", "require"]
+    cuda_graphs: Literal["auto", "off", "on", "require"]
     runs: AnyPath
     run_name: FolderName | None
     image: Image

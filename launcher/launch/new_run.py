@@ -58,6 +58,7 @@ def prepare_new(
             measures=measures._replace(batch=lambda *_: batch),
             report=report,
         )
+    prepared = prepared if measures is None else measures.steps(prepared)
     prepared = replace(prepared, notes=[*note_on_files(composed, prepared.plan), *prepared.notes])
     if measures is None or config.stop.minutes is None:
         return prepared

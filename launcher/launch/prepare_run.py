@@ -46,11 +46,13 @@ class Measures(NamedTuple):
     """What is measured before a run is written.
 
     batch: for `batch_size=auto`, the largest batch of a config with counted images. in_time: the config with which a
-    prepared run ends within `stop.minutes`. Both raise UserError if there is none.
+    prepared run ends within `stop.minutes`. Both raise UserError if there is none. steps: the run with `auto` of
+    compile and cuda_graphs replaced.
     """
 
     batch: Callable[[RunConfig, Devices], int]
     in_time: Callable[[Prepared], RunConfig]
+    steps: Callable[[Prepared], Prepared] = lambda prepared: prepared
 
 
 @dataclass(frozen=True)

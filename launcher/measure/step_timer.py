@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from launcher.accelerator import synchronize
+from launcher.config.fields import is_on
 from launcher.data.batch import Loaded
 from launcher.plan.step_kinds import StepSample
 from launcher.rank.signs import STOP, Requests
@@ -21,7 +22,7 @@ from launcher.training.trainer import Trainer
 def capture(run: Trainer, capturer: type[Capturer] = Capturer) -> int:
     """Capture steps as the run does, without its messages; return how many steps of a kind precede a graph."""
     step, value = run.train_step, run.config.cuda_graphs
-    if value == "off" or why_not_captured(run.ranks, step.engine, step.optimizer) is not None:
+    if not is_on(value) or why_not_captured(run.ranks, step.engine, step.optimizer) is not None:
         return 0
     step.capture(CapturedSteps(capturer(run.ranks.device), value))
     return captured.WARMUP_STEPS

@@ -7,7 +7,7 @@ from dataclasses import replace
 from launcher.accelerator import Kind
 from launcher.config.choices import LIBRARIES
 from launcher.config.declaration import Declaration
-from launcher.config.fields import parse_duration
+from launcher.config.fields import is_on, parse_duration
 from launcher.config.keys import kinds
 from launcher.config.layers import leaves
 from launcher.config.options import code_of, names
@@ -180,7 +180,7 @@ def _class_weights(plan: Plan) -> Iterator[Problem]:
 def _checkpointing(plan: Plan) -> Iterator[Problem]:
     if plan.config.model.checkpointing == "on":
         for key in ("compile", "cuda_graphs"):
-            if (value := getattr(plan.config, key)) != "off":
+            if is_on(value := getattr(plan.config, key)):
                 yield Problem(
                     f"untested with model.checkpointing=on; set {key}=off or model.checkpointing=off", key, value
                 )
@@ -275,6 +275,6 @@ def _of_declarations(plan: Plan) -> Iterator[str]:
 
 
 def _compiled(plan: Plan) -> Iterator[str]:
-    if plan.config.compile != "off" and plan.config.launch.device == "cpu":
+    if is_on(plan.config.compile) and plan.config.launch.device == "cpu":
         value = plan.config.compile
         yield f"compile={value} was slower than compile=off on every CPU measured, and adds minutes to the first start"

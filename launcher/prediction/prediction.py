@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from launcher import paths
+from launcher.config.fields import is_on
 from launcher.config.gpus import Gpu
 from launcher.config.schema import Hardware, RunConfig
 from launcher.config.yaml_file import read_mapping
@@ -21,6 +22,7 @@ from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Sp
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 from launcher.prediction.counted import CountedStep, Work
+from launcher.prediction.faster import described, fastest
 from launcher.prediction.machines import loading_rate
 from launcher.prediction.step_counts import counted_steps
 
@@ -76,7 +78,7 @@ def main_bound(phases: Sequence[Phase]) -> str:
 class Prediction:
     """A run on a machine: its times with their range, and the memory that a GPU needs.
 
-    `made_from` is the source of the efficiencies.
+    `made_from` is the source of the efficiencies; `steps` is how they are computed, such as `compiled`.
     """
 
     machine: Hardware
@@ -85,6 +87,7 @@ class Prediction:
     memory_gigabytes: float
     fits: bool
     made_from: str
+    steps: str = "eager"
 
     @property
     def steps_seconds(self) -> float:
@@ -107,7 +110,7 @@ class Rates:
 
     def parts(self, counted: CountedStep, config: RunConfig) -> Parts:
         """Return the seconds of one step on each of the GPUs, launched as the config sets it."""
-        compiled = config.compile != "off"
+        compiled = is_on(config.compile)
         channels_last = any(one.in_channels_last for one in config.algorithms.values())
         stack = self.values["stacks"]["compiled" if compiled else "eager"]
         if config.precision != "bf16" and not (config.precision == "auto" and self.gpu.bf16):
@@ -119,7 +122,7 @@ class Rates:
             arithmetic += work.count * products * (products > moves)
             memory += work.count * (moves * (products <= moves) + copies + stack["kernel"])
         calls = sum(work.count for work in works)
-        launches = calls * (self.values["captured_call"] if config.cuda_graphs != "off" else stack["call"])
+        launches = calls * (self.values["captured_call"] if is_on(config.cuda_graphs) else stack["call"])
         all_reduce = self._all_reduce(arithmetic + memory, counted.gradient_bytes, stack["ranks"])
         return Parts(arithmetic, memory, launches, all_reduce)
 
@@ -175,15 +178,36 @@ class Predictor:
         self, machine: Hardware, gpu: Gpu, values: Mapping[str, Any] | None = None, correction: float = 1.0,
         made_from: str = "",
     ) -> Prediction:  # fmt: skip
-        """Predict the run on a machine; `correction` multiplies the seconds of its steps."""
+        """Predict the run on a machine, with the fastest steps that `auto` allows.
+
+        `correction` multiplies the seconds of its steps.
+        """
         values = values or efficiencies()
-        nodes = self.plan.config.launch.nnodes
-        rates = Rates(gpu, self.plan.world_size, values, nodes, machine.network or math.inf)
-        model = _Model(self.plan, machine, rates, self.counted, correction)
+        config = self.fastest(machine, gpu, values, correction)
+        model = self._model(config, machine, gpu, values, correction)
         peak = max(step.peak_bytes for step in self.counted) / 1e9
         fits = peak <= values["assumed"]["memory"] * gpu.memory
         phases = model.phases()
-        return Prediction(machine, model.estimate(main_bound(phases)), phases, peak, fits, made_from)
+        estimate = model.estimate(main_bound(phases))
+        return Prediction(machine, estimate, phases, peak, fits, made_from, described(config))
+
+    def fastest(self, machine: Hardware, gpu: Gpu, values: Mapping[str, Any], correction: float = 1.0) -> RunConfig:
+        """Return the config with the steps that are predicted to be the fastest, of those that `auto` allows."""
+        return fastest(self.plan.config, gpu, lambda config: self.seconds(config, machine, gpu, values, correction))
+
+    def seconds(
+        self, config: RunConfig, machine: Hardware, gpu: Gpu, values: Mapping[str, Any], correction: float = 1.0
+    ) -> float:
+        """Return the predicted seconds of all steps, and of compiling them, with a config that differs in `auto`."""
+        steps = self._model(config, machine, gpu, values, correction).steps_seconds
+        return steps + is_on(config.compile) * float(values["assumed"]["compile"])
+
+    def _model(
+        self, config: RunConfig, machine: Hardware, gpu: Gpu, values: Mapping[str, Any], correction: float
+    ) -> "_Model":
+        nodes, network = config.launch.nnodes, machine.network or math.inf
+        rates = Rates(gpu, self.plan.world_size, values, nodes, network)
+        return _Model(replace(self.plan, config=config), machine, rates, self.counted, correction)
 
 
 class _Model:
@@ -222,6 +246,11 @@ class _Model:
             mean = Parts(*np.average(parts, axis=0, weights=[*here.values()]).tolist())
             phases.append(Phase(size, steps, max(mean.seconds, load), mean.bound(load)))
         return phases
+
+    @property
+    def steps_seconds(self) -> float:
+        """Seconds of all steps with their loading."""
+        return sum(phase.steps * phase.seconds for phase in self.phases())
 
     def estimate(self, bound: str) -> Estimate:
         """Return the run's times; their range is the error of held-out figures with such a bottleneck."""

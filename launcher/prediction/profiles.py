@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from launcher.config.fields import is_on
 from launcher.config.gpus import gpus
 from launcher.config.groups import is_named
 from launcher.config.resolved import read
@@ -138,7 +139,7 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
     """
 
     def launched(config: RunConfig) -> tuple[bool, bool]:
-        return config.compile != "off", config.cuda_graphs != "off"
+        return is_on(config.compile), is_on(config.cuda_graphs)
 
     fit = [profile for profile in profiles if launched(profile.plan.config) == launched(plan.config)]
     steps = computed(plan)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from launcher import paths
 from launcher.algorithms.engine import Changes, apply_changes, sent
+from launcher.config.fields import is_on
 from launcher.counts import count_of
 from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
@@ -44,7 +45,7 @@ def compile_run(trainer: Trainer) -> None:
 
     Raises UserError if a rank cannot compile, with compile=require.
     """
-    if trainer.config.compile == "off":
+    if not is_on(trainer.config.compile):
         return
     start, before = time.perf_counter(), graphs()
     _set_up(len(_views(trainer)))

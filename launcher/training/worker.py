@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from launcher.config.fields import is_on
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
@@ -120,7 +121,7 @@ def capture_run(trainer: Trainer) -> None:
     Raises UserError if steps cannot be captured, with cuda_graphs=require.
     """
     value = trainer.config.cuda_graphs
-    if value == "off":
+    if not is_on(value):
         return
     step = trainer.train_step
     reason = why_not_captured(trainer.ranks, step.engine, step.optimizer)
