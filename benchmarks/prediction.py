@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 
 from benchmarks.published import Figure, error, figures, machine_of, predicted, waits_for_loader
 from launcher.prediction.machines import decoding_threads
-from launcher.prediction.prediction import efficiencies
+from launcher.prediction.rates import efficiencies
 
 _WORKERS = 8
 _BEGIN, _END = "<!-- figures -->", "<!-- end of figures -->"

@@ -30,8 +30,9 @@ from launcher.prediction.offers import (
     offers,
     with_front,
 )
-from launcher.prediction.prediction import Prediction, Predictor, efficiencies
+from launcher.prediction.prediction import Prediction, Predictor
 from launcher.prediction.profiles import correction, read_profiles
+from launcher.prediction.rates import efficiencies
 from launcher.records.progress import duration
 
 # The loading of the published curves: FFCV, eight workers per GPU.

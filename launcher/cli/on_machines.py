@@ -20,7 +20,7 @@ from launcher.errors import Problem, UserError
 from launcher.installation import page
 from launcher.prediction.machines import ALL, machine_named, rented
 from launcher.prediction.offers import Length, Offer, length_for, network_problem
-from launcher.prediction.prediction import efficiencies
+from launcher.prediction.rates import efficiencies
 from launcher.records.progress import duration
 
 

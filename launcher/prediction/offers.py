@@ -12,7 +12,8 @@ from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
-from launcher.prediction.prediction import Prediction, efficiencies
+from launcher.prediction.prediction import Prediction
+from launcher.prediction.rates import efficiencies
 from launcher.results.curve_math import cost_at, pareto_front
 from launcher.results.curves import Cost, Curve
 

@@ -23,7 +23,7 @@ from launcher.installation import page
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
-from launcher.prediction.prediction import Rates
+from launcher.prediction.rates import Rates
 from launcher.prediction.step_counts import cached_steps, computed
 from launcher.records.metrics import read_metrics
 from launcher.records.run import read_run

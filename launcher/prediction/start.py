@@ -8,8 +8,9 @@ from launcher.doctor.machine import judge_compiler
 from launcher.launch.prepare_run import Prepared
 from launcher.measure.launch import MEASURES
 from launcher.prediction.faster import AUTO, described, is_open, why_eager, with_eager_steps
-from launcher.prediction.prediction import Predictor, efficiencies
+from launcher.prediction.prediction import Predictor
 from launcher.prediction.profiles import gpu_named
+from launcher.prediction.rates import efficiencies
 from launcher.probe import usable_cores
 from launcher.records.progress import duration
 

@@ -8,8 +8,9 @@ from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
 from launcher.prediction.machines import gpu_of
 from launcher.prediction.offers import Offer, memory_problem, network_problem, offers
-from launcher.prediction.prediction import Predictor, efficiencies
+from launcher.prediction.prediction import Predictor
 from launcher.prediction.profiles import correction, read_profiles
+from launcher.prediction.rates import efficiencies
 from launcher.records.progress import duration
 
 

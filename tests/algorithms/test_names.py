@@ -24,7 +24,7 @@ ALLOWED = {
         for name in ("backbone_freezing", "ema", "label_smoothing", "stored_labels")
     },
     ("launcher/weights/load.py", "ema"): "a key in the checkpoints of other programs",
-    ("launcher/prediction/prediction.py", "channels_last"): "the memory order, whichever algorithm sets it",
+    ("launcher/prediction/rates.py", "channels_last"): "the memory order, whichever algorithm sets it",
 }
 
 

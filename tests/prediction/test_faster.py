@@ -13,7 +13,8 @@ from launcher.launch.prepare_run import Prepared
 from launcher.plan.plan import plan_for
 from launcher.prediction import start
 from launcher.prediction.faster import described, fastest, why_eager, with_eager_steps
-from launcher.prediction.prediction import Predictor, efficiencies
+from launcher.prediction.prediction import Predictor
+from launcher.prediction.rates import efficiencies
 from launcher.prediction.start import with_fastest_steps
 
 IMAGENET = ["dataset=imagenet", "dataset.train_samples=1281167", "dataset.val_samples=50000", "dataloader=synthetic"]

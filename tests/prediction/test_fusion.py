@@ -9,7 +9,7 @@ from launcher.config.compose import compose
 from launcher.config.gpus import gpus
 from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.fusion import compiled_kernels, eager_kernels
-from launcher.prediction.prediction import Rates, efficiencies
+from launcher.prediction.rates import Rates, efficiencies
 from launcher.prediction.trace import Call
 from tests.traces import traced
 

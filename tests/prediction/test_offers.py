@@ -9,7 +9,8 @@ from launcher.measure.estimate import Estimate, Span
 from launcher.plan.plan import Plan, plan_for
 from launcher.prediction.machines import machine_named, rented
 from launcher.prediction.offers import best_interval, length_for, offers
-from launcher.prediction.prediction import Prediction, efficiencies
+from launcher.prediction.prediction import Prediction
+from launcher.prediction.rates import efficiencies
 from launcher.results.curves import Curve, CurvePoint, StudySetting
 from launcher.results.published import published_curves
 

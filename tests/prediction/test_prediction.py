@@ -15,7 +15,8 @@ from launcher.plan.plan import Plan, plan_for
 from launcher.prediction import step_trace
 from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.machines import decoding_threads, loading_rate, thread_rate
-from launcher.prediction.prediction import Parts, Predictor, Rates, efficiencies
+from launcher.prediction.prediction import Predictor
+from launcher.prediction.rates import Parts, Rates, efficiencies
 from launcher.prediction.step_counts import computed, counted_steps
 from launcher.prediction.step_trace import _peak
 from launcher.prediction.trace import Call

@@ -13,7 +13,8 @@ from launcher.plan.plan import plan_for
 from launcher.prediction.counted import CountedStep, Work
 from launcher.prediction.machines import gpu_of, loading_rate
 from launcher.prediction.offers import between_checkpoints, offers
-from launcher.prediction.prediction import Predictor, Rates, efficiencies
+from launcher.prediction.prediction import Predictor
+from launcher.prediction.rates import Rates, efficiencies
 from tests.counted_steps import made_up
 
 
