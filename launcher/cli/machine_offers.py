@@ -20,6 +20,7 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare_run import prepare_run
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan, plan_for
+from launcher.prediction.faster import is_open
 from launcher.prediction.machines import gpu_of, machine_named
 from launcher.prediction.offers import (
     Offer,
@@ -80,8 +81,7 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
         candidates += offers(plan, prediction, problem)
         if len(chosen) == 1:
             remedies += _faster_loader(predictor, prediction, gpu, corrected.factor)
-            remedies += _without_launches(predictor, prediction, gpu, corrected.factor)
-            notes = [*notes, *_checkpoints(plan, prediction)]
+            notes = [*notes, *_chosen_steps(plan, prediction), *_checkpoints(plan, prediction)]
     return Offered(with_front(candidates), notes, remedies)
 
 
@@ -127,20 +127,10 @@ def _with(config: RunConfig, words: Sequence[str]) -> RunConfig:
     return replace(config, dataloader=loader, algorithms=algorithms)
 
 
-def _without_launches(predictor: Predictor, prediction: Prediction, gpu: Gpu, correction: float) -> list[str]:
-    """Return a note on what CUDA graphs would change, if launches are the bottleneck at some image sizes."""
-    slow = [phase for phase in prediction.phases if phase.bound == "launches"]
-    if not slow:
-        return []
-    plan = replace(predictor.plan, config=replace(predictor.plan.config, cuda_graphs="on"))
-    graphs = Predictor(plan, predictor.counted).on(prediction.machine, gpu, correction=correction)
-    sizes, unit = [phase.view for phase in slow], plan.config.task.unit
-    after = sum(phase.steps * phase.seconds for phase in graphs.phases if phase.view in sizes)
-    before = sum(phase.steps * phase.seconds for phase in slow)
-    return [
-        f"launches are the bottleneck up to {max(sizes)} {unit}; cuda_graphs=on would take {duration(after)} "
-        f"instead of {duration(before)} there ({page('performance')})"
-    ]
+def _chosen_steps(plan: Plan, prediction: Prediction) -> list[str]:
+    """Return a note on how steps are computed there, if a prediction chooses it."""
+    chosen = f"steps are {prediction.steps} there, as auto of compile and cuda_graphs chooses ({page('performance')})"
+    return [chosen] if is_open(plan.config) else []
 
 
 def _checkpoints(plan: Plan, prediction: Prediction) -> list[str]:

@@ -23,6 +23,7 @@ from launcher.installation import page
 from launcher.measure.estimate import StepTimes
 from launcher.plan.plan import Plan, plan_for
 from launcher.plan.step_kinds import StepKind, step_kinds
+from launcher.prediction.faster import is_open
 from launcher.prediction.rates import Rates
 from launcher.prediction.step_counts import cached_steps, computed
 from launcher.records.metrics import read_metrics
@@ -141,7 +142,9 @@ def correction(plan: Plan, gpu: str, profiles: Iterable[Profile], values: Mappin
     def launched(config: RunConfig) -> tuple[bool, bool]:
         return is_on(config.compile), is_on(config.cuda_graphs)
 
-    fit = [profile for profile in profiles if launched(profile.plan.config) == launched(plan.config)]
+    # note: steps that are yet to be chosen may be of any kind
+    own = launched(plan.config)
+    fit = [one for one in profiles if is_open(plan.config) or launched(one.plan.config) == own]
     steps = computed(plan)
     ratios = [(profile, ratio) for profile in fit if (ratio := _ratio(profile, values)) is not None]
     same = [(p, r) for p, r in ratios if computed(p.plan) == steps]

@@ -2,14 +2,11 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from launcher.config.groups import machines
-from launcher.plan.plan import Plan
-from launcher.prediction.counted import CountedStep
 from launcher.prediction.machines import rented
 from tests.commands import execute, output_of, refused
 from tests.counted_steps import made_up
@@ -154,18 +151,15 @@ def test_a_loading_bottleneck_has_the_gain_of_ffcv_files() -> None:
     assert not note("dataloader=synthetic")
 
 
-def test_a_bottleneck_of_launches_has_the_gain_of_cuda_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def many(plan: Plan) -> list[CountedStep]:
-        return [
-            replace(step, eager=[replace(one, count=500, operations=0) for one in step.eager]) for step in made_up(plan)
-        ]
-
-    monkeypatch.setattr("launcher.prediction.prediction.counted_steps", many)
-    words = (*PLAN, "--on", "8xB200", "dataloader=synthetic", "batch_size=8")
-    _, out, _ = execute(*words)
-    assert "launches are the bottleneck up to" in out.replace("\n", " ")
-    _, captured, _ = execute(*words, "cuda_graphs=on")
-    assert "launches are the bottleneck" not in captured.replace("\n", " ")
+def test_steps_are_those_that_auto_chooses_and_never_slower_than_eager_ones() -> None:
+    eager = ("compile=off", "cuda_graphs=off")
+    times = {}
+    for words in ((), eager):
+        code, out, _ = execute(*PLAN, "--on", "8xH100", *words)
+        assert code == 0
+        assert ("steps are " in out) == (not words)
+        times[words] = offered(*PLAN, "--on", "8xH100", *words)[0]["minutes"]["value"]  # type: ignore[index]
+    assert times[()] <= times[eager]
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,11 @@ def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.prediction.prediction.counted_steps", made_up)
 
 
+EAGER = ("compile=off", "cuda_graphs=off")
+
+
 def run(*words: str, gpus: int = 8) -> Plan:
-    return plan_for(compose([*words, "dataset=imagenet"]).config, gpus)
+    return plan_for(compose([*words, *EAGER, "dataset=imagenet"]).config, gpus)
 
 
 @pytest.mark.usefixtures("by_hand")
