@@ -145,7 +145,7 @@ def _keyed_ffcv(name: str, kind: str, scaled: bool, folder: Path, files: Files) 
 
     from launcher.data.batch import START
     from launcher.data.ffcv.beton import open_beton
-    from launcher.data.ffcv.loader import DecodingPool
+    from launcher.data.ffcv.reader import DecodingPool
     from launcher.data.sampling import Request, Shard
 
     file = open_beton(getattr(files, kind))

@@ -40,10 +40,10 @@ def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequen
         skipped = find_skipped(dataset, config.seed, quiet)
     both = images[:2] or splits(dataset, config.seed, config.task.labelled, skipped or ())
     if dataset.folds is not None:
-        return of_splits(*[divided(both, f"folds {dataset.folds} {dataset.groups}")] * 2)
+        return of_splits(*[fingerprint_of_whole(both, f"folds {dataset.folds} {dataset.groups}")] * 2)
     if dataset.val_split is None:
         return of_splits(*(fingerprint(listed(one)) for one in both))
-    return of_splits(*[divided(both, f"val_split {dataset.val_split!r}")] * 2)
+    return of_splits(*[fingerprint_of_whole(both, f"val_split {dataset.val_split!r}")] * 2)
 
 
 def identity_if_present(
@@ -72,7 +72,7 @@ def listed(images: Images) -> list[tuple[str, int | None]]:
     return [(composed(file), size) for file, size in zip(images.names, sizes(images), strict=True)]
 
 
-def divided(splits: Iterable[Images], how: str) -> str:
+def fingerprint_of_whole(splits: Iterable[Images], how: str) -> str:
     """Return the fingerprint of both splits: that of all files, and `how` they are divided.
 
     It is independent of seed and fold, so runs with several of them have the same data set.

@@ -58,13 +58,13 @@ def missing_files(images: Images) -> list[str]:
     return [*filter(None, in_threads(missing, range(len(images)), _FILES_A_TASK))]
 
 
-def without(folder: Images, skipped: Collection[str]) -> Images:
+def without(images: Images, skipped: Collection[str]) -> Images:
     """Remove images, given relative to the data set's folder; classes stay."""
     if not skipped:
-        return folder
-    kept = np.array([f"{folder.place}{file}" not in skipped for file in folder.names])
-    bad = [folder.names[number] for number in np.flatnonzero(~kept).tolist()]
-    return replace(folder.part(kept), dropped={**folder.dropped, **drops_of({UNREADABLE: bad})})
+        return images
+    kept = np.array([f"{images.place}{file}" not in skipped for file in images.names])
+    bad = [images.names[number] for number in np.flatnonzero(~kept).tolist()]
+    return replace(images.part(kept), dropped={**images.dropped, **drops_of({UNREADABLE: bad})})
 
 
 def divided(whole: Images, fraction: float, seed: int, *, by_class: bool = True) -> tuple[Images, Images]:

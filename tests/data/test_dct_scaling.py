@@ -12,7 +12,7 @@ from PIL import Image
 
 from launcher.data.batch import START
 from launcher.data.ffcv.beton import open_beton
-from launcher.data.ffcv.loader import DecodingPool
+from launcher.data.ffcv.reader import DecodingPool
 from launcher.data.jpeg import fewest_eighths, scaled_box
 from launcher.data.sampling import Request
 

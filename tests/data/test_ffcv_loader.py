@@ -18,7 +18,7 @@ from launcher.data.batch import Moment
 from launcher.data.crops import Crops, centre_boxes, random_crops
 from launcher.data.ffcv.beton import open_beton
 from launcher.data.ffcv.dataset import file_name
-from launcher.data.ffcv.loader import DecodingPool, choose
+from launcher.data.ffcv.reader import DecodingPool, choose
 from launcher.data.images import ChangeImage
 from launcher.data.jpeg import with_decoder
 from launcher.data.sampling import Request

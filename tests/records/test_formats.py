@@ -29,7 +29,7 @@ from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.data.batch import START
 from launcher.data.crops import centre_boxes
 from launcher.data.ffcv.dataset import FFCVDataset
-from launcher.data.ffcv.loader import DecodingPool
+from launcher.data.ffcv.reader import DecodingPool
 from launcher.data.inspection import inspect_data
 from launcher.data.sampling import Request, Shard
 from launcher.errors import UserError

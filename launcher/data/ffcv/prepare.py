@@ -22,7 +22,7 @@ from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.ffcv.encoder import store_all
 from launcher.data.ffcv.unfinished import UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
-from launcher.data.identity import divided, fingerprint, listed
+from launcher.data.identity import fingerprint, fingerprint_of_whole, listed
 from launcher.data.index import Images
 from launcher.data.sources.find import find_skipped, images_path, splits
 from launcher.data.sources.source import Files
@@ -95,7 +95,7 @@ def known_as(dataset: Dataset, train: Images, val: Images) -> str | None:
     if dataset.is_built_in and dataset.path is None:
         # note: their bytes depend on the JPEG library, but the data set is the same
         return shapes_folder(dataset).name
-    return None if dataset.val_split is None else divided((train, val), f"val_split {dataset.val_split!r}")
+    return None if dataset.val_split is None else fingerprint_of_whole((train, val), f"val_split {dataset.val_split!r}")
 
 
 def check_source(file: Beton, images: Images, dataset: Dataset, known_as: str | None) -> None:
@@ -122,7 +122,7 @@ def is_written(path: Path) -> bool:
     return is_there(path) and is_there(manifest_path(path))
 
 
-def identity_of(source: Images, values: FFCVFile, *, upright: bool) -> str:
+def key_of(source: Images, values: FFCVFile, *, upright: bool) -> str:
     """Return the SHA-256 of what determines a file, equal for equal lists of images and equal values."""
     files = [*source.names]
     facts = [_root(source), files, source.labels.tolist(), dataclasses.asdict(values), upright]
@@ -152,7 +152,7 @@ class _Job:
     def write(self, path: Path) -> Manifest:
         """Write a file and its manifest, or continue what was stored of it."""
         source = self.source
-        identity = identity_of(source, self.values, upright=self.dataset.exif_orientation)
+        identity = key_of(source, self.values, upright=self.dataset.exif_orientation)
         try:
             unfinished = UnfinishedFile(path, len(source.labels), self.values.max_side, identity)
             with closing(unfinished), unfinished.alone():

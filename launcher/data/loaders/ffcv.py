@@ -51,6 +51,6 @@ class FFCVLoader(FFCVValues):
         return identity_of_files(config)
 
     def open(self, opening: Opening) -> tuple[Reader, Reader]:
-        from launcher.data.ffcv.loader import open_readers  # note: OpenCV
+        from launcher.data.ffcv.reader import open_readers  # note: OpenCV
 
         return open_readers(self, opening)

@@ -64,20 +64,20 @@ def splits(config: RunConfig, tokens: Tokens) -> list[Images]:
 def sequences(config: RunConfig, tokens: Tokens, name: str, most: int | None) -> Images:
     """Return the sequences of a split, at most so many, which have the label 0; raises UserError if there is none."""
     length = config.task.full_view(config)
-    folder = Images(name, str(tokens.folder), [], Texts(tokens.files[name]), np.zeros(0, np.uint8))
-    size = len(Stream([Path(folder.root, file) for file in folder.names], config.dataset.classes))
+    images = Images(name, str(tokens.folder), [], Texts(tokens.files[name]), np.zeros(0, np.uint8))
+    size = len(Stream([Path(images.root, file) for file in images.names], config.dataset.classes))
     count = (size - 1) // length
     if count < 1:
         message = (
             f"has not {length + 1:,} tokens for {name}, a sequence and the next; add text, or set a lower task.length"
         )
-        if not folder.names:
+        if not images.names:
             message = f"has files of tokens, but none with {name} in its name; rename or add one"
         elif not size and config.dataset.val_split is not None:
             message = f"has no text for {name}, since dataset.val_split draws whole documents; cut the text into more,"
             message += " or save its end as val.txt and the rest as train.txt in a folder"
         raise UserError(Problem(message, "dataset.path", config.dataset.path or tokens.folder))
-    return replace(folder, labels=np.zeros(min(count, most or count), np.uint8), seen=len(folder.names))
+    return replace(images, labels=np.zeros(min(count, most or count), np.uint8), seen=len(images.names))
 
 
 def identity_of(tokens: Tokens) -> str:
