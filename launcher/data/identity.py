@@ -2,18 +2,17 @@
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.data.builtin import drawn_as
-from launcher.data.index import Images
+from launcher.data.index import Images, Texts
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of
-from launcher.data.sources.find import find_skipped, splits
 from launcher.data.split import sizes
-from launcher.data.workers import quiet
 from launcher.errors import UserError
 
 COUNTS = ("dataset.classes", "dataset.train_samples", "dataset.val_samples")
@@ -30,15 +29,13 @@ def identity(config: RunConfig, skipped: Collection[str] | None = None, images: 
     return loader_of(config).identity(config, skipped, images)
 
 
-def of_source(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-    """Return the identity of images that are read where they are; raises as `identity`."""
+def of_source(config: RunConfig, images: Callable[[], Sequence[Images]]) -> str:
+    """Return the identity of the training and validation images that a function lists, unless they are built in."""
     dataset = config.dataset
     if dataset.is_built_in and dataset.path is None:
         # note: the values determine built-in images
         return of_splits(drawn_as(dataset), drawn_as(dataset))
-    if skipped is None and not images:
-        skipped = find_skipped(dataset, config.seed, quiet)
-    both = images[:2] or splits(dataset, config.seed, config.task.labelled, skipped or ())
+    both = images()
     if dataset.folds is not None:
         return of_splits(*[fingerprint_of_whole(both, f"folds {dataset.folds} {dataset.groups}")] * 2)
     if dataset.val_split is None:
@@ -68,8 +65,13 @@ def fingerprint(files: Iterable[tuple[str, int | None]]) -> str:
 
 
 def listed(images: Images) -> list[tuple[str, int | None]]:
-    """Return CLASS/NAME and bytes of each image; names in Unicode's composed form, as macOS's may not be."""
-    return [(composed(file), size) for file, size in zip(images.names, sizes(images), strict=True)]
+    """Return CLASS/NAME and bytes of each image, then of each mask; names in Unicode's composed form."""
+    # note: macOS's may not be
+    files = [(composed(name), size) for name, size in zip(images.names, sizes(images), strict=True)]
+    if images.masks is None:
+        return files
+    names = Texts(path.removeprefix(f"{images.root}/") for path in images.masks)
+    return [*files, *listed(replace(images, names=names, paths=images.masks, masks=None))]
 
 
 def fingerprint_of_whole(splits: Iterable[Images], how: str) -> str:

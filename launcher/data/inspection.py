@@ -20,7 +20,7 @@ from launcher.data.loaders.base import loader_of
 from launcher.data.masks.pairs import check_reads_masks, check_without_masks
 from launcher.data.normalization import check_types, normalization_problems, with_normalization
 from launcher.data.pixel_types import PixelType
-from launcher.data.sources.find import evaluation_images, find_skipped, is_in_class_folders, read_splits
+from launcher.data.sources.find import evaluation_images, find_splits, labelled_as
 from launcher.data.sources.layout import VAL, is_remote, problem, unread_folders
 from launcher.data.sources.path_tables import tables_in
 from launcher.data.sources.shards import archives_in
@@ -164,8 +164,8 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
     if dataset.path is None or not (is_remote(dataset.path) or _exists(dataset.path)):
         raise UserError(_missing_folder(dataset))
     check_without_masks(dataset.path)
-    bad = find_skipped(dataset, config.seed, report) if skipped is None else {}
-    train, val = read_splits(config, bad if skipped is None else skipped, report)
+    both, bad = find_splits(dataset, config.seed, config.task.labelled, skipped, report)
+    train, val = labelled_as(config, both)
     _check_files(config, (train, val))
     skipped_files = _skip_notes(bad, (train, val))
     for split in (train, val):
@@ -178,7 +178,7 @@ def inspect_source(config: RunConfig, must_exist: bool, skipped: Collection[str]
         # note: images may be missing because they are skipped
         (wrong,) = error.problems
         raise UserError(replace(wrong, message="; ".join([wrong.message, *skipped_files]))) from None
-    if is_in_class_folders(dataset.path):
+    if train.are_class_folders:
         notes += _layout(Path(dataset.path), dataset, train, val)
     notes += skipped_files
     counts = len(train.classes), len(train), len(val)

@@ -208,4 +208,4 @@ def test_devices_and_links_of_a_tar_file_are_no_images(tmp_path: Path) -> None:
     headers += [tar_header(f"train/a/{name}.png", 0, tarfile.LNKTYPE, f"train/a/{name}.png") for name in "xy"]
     headers.append(tar_header("train/a/linked.png", 0, tarfile.LNKTYPE, "train/a/good.png"))
     path = tar_of(tmp_path / "a.tar", *headers, size=1 << 20)
-    assert open_source(str(path), "train", report).files == ["a/good.png", "a/linked.png"]
+    assert open_source(str(path), "train", report).names == ["a/good.png", "a/linked.png"]

@@ -22,14 +22,14 @@ def count_listings() -> None:
     """Append each listing of images, and the process that lists, to a file."""
     from launcher.data.sources import find
 
-    listed = find.open_source
+    listed = find.list_images
 
-    def open_source(path, wanted, *arguments, **keywords):
+    def list_images(path, wanted, *arguments, **keywords):
         with Path(os.environ["LISTINGS"]).open("a") as file:
-            print("rank" if "RANK" in os.environ else "launcher", wanted, file=file)
+            print("rank" if "RANK" in os.environ else "launcher", *wanted, file=file)
         return listed(path, wanted, *arguments, **keywords)
 
-    find.open_source = open_source
+    find.list_images = list_images
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def listings(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("path", ["images", "images.csv"])
 def test_images_are_listed_once_for_two_ranks_and_for_a_resume(counted: Train, path: str, tmp_path: Path) -> None:
-    run, once = tmp_path / "runs" / "r", ["launcher train", "launcher val", "launcher evaluation"]
+    run, once = tmp_path / "runs" / "r", ["launcher train val", "launcher evaluation"]
     counted(*WORDS, "epochs=1", f"dataset.path={path}", "dataset.test_path=test", "run_name=r")
     assert listings(tmp_path) == once
     counted("resume", str(run), "epochs=2")
@@ -77,7 +77,7 @@ def test_the_images_that_choose_a_recipe_are_listed_once(counted: Train, verb: s
         "auto: recipe=small dataset=image_folder batch_size=8 dataset.native_size=32: 24 training images of 2 classes"
         in shown
     )
-    assert sorted(listings(tmp_path)) == ["launcher train", "launcher val"]
+    assert listings(tmp_path) == ["launcher train val"]
 
 
 def count_texts() -> None:

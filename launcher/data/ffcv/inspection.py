@@ -14,6 +14,7 @@ from launcher.data.ffcv.beton import Beton, manifest_path, read_manifest
 from launcher.data.ffcv.dataset import SPLITS, FFCVDataset
 from launcher.data.identity import of_source, of_splits
 from launcher.data.inspection import Inspection, counted, has_counts
+from launcher.data.sources.find import listed_splits
 from launcher.data.sources.layout import FFCV, is_remote
 from launcher.data.sources.path_tables import TABLES
 from launcher.data.sources.shards import format_of, formats
@@ -74,7 +75,7 @@ def are_of_images(config: RunConfig) -> bool:
     if is_large and all(one.stat().st_ctime <= written for one in _folders_and_archives(root, 2)):
         return True
     skipped = {f"{one.split}/{name}" for one in manifests for name in one.skipped} if config.dataset.skip_bad else ()
-    return of_source(config, skipped, ()) == identity_of_files(config)
+    return of_source(config, lambda: listed_splits(config, skipped)) == identity_of_files(config)
 
 
 def _folders_and_archives(root: Path, depth: int) -> Iterator[Path]:

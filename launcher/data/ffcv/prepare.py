@@ -24,7 +24,7 @@ from launcher.data.ffcv.unfinished import UnfinishedFile
 from launcher.data.ffcv.values import FFCVFile
 from launcher.data.identity import fingerprint, fingerprint_of_whole, listed
 from launcher.data.index import Images
-from launcher.data.sources.find import find_skipped, images_path, splits
+from launcher.data.sources.find import find_splits, images_path
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_threads, in_workers
 from launcher.disk import is_there, reason
@@ -56,14 +56,18 @@ def prepare(data: FFCVDataset, report: Report, images: Sequence[Images] = ()) ->
     files = data.written()
     if not all(is_written(path) for _, path in files):
         # note: a validation split is drawn from the readable images
-        bad = find_skipped(dataset, data.seed, report) if dataset.val_split is not None else {}
-        train, val = images or splits(dataset, data.seed, data.labelled, bad, report, is_prepared=True)
+        skipped = () if dataset.val_split is None else None
+        (train, val), bad = (
+            (images, dict[str, str]())
+            if images
+            else find_splits(dataset, data.seed, data.labelled, skipped, report, is_prepared=True)
+        )
         if data.labelled == "class":
             check_classes(train.classes, train.labels, val.labels, "dataset.path", dataset.path)
-        skipped = {name.removeprefix(train.place): reason for name, reason in bad.items()}
+        without = {name.removeprefix(train.place): reason for name, reason in bad.items()}
         workers = usable_cores() if loader.workers == "auto" else loader.workers
         job = partial(_Job, dataset, loader.files, workers, report, known_as(dataset, train, val))
-        jobs = {"train": job(train, skipped), "val": job(val, {})}
+        jobs = {"train": job(train, without), "val": job(val, {})}
     for split, path in files:
         if not is_written(path):
             yield path, jobs[split].write(path)

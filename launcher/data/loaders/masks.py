@@ -46,9 +46,9 @@ class MaskLoader(Loader):
         return inspect_pairs(config, skipped, report)
 
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-        from launcher.data.masks.inspection import identity_of_pairs
+        from launcher.data.identity import of_source
 
-        return identity_of_pairs(config, skipped, images)
+        return of_source(config, lambda: images[:2] or self.images(config, skipped or ()))
 
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         from launcher.data.masks.pairs import read_pairs

@@ -67,8 +67,9 @@ class TorchvisionLoader(DecodingLoader):
 
     def identity(self, config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
         from launcher.data.identity import of_source
+        from launcher.data.sources.find import listed_splits
 
-        return of_source(config, skipped, images)
+        return of_source(config, lambda: images[:2] or listed_splits(config, skipped))
 
     def images(self, config: RunConfig, skipped: Collection[str]) -> Sequence[Images]:
         from launcher.data.sources.find import read_splits

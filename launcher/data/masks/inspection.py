@@ -12,11 +12,10 @@ import numpy as np
 
 from launcher.cache import cached
 from launcher.counts import count_of
-from launcher.data.builtin import check_built_in, drawn_as
+from launcher.data.builtin import check_built_in
 from launcher.data.decode import UnreadableImage
 from launcher.data.dropped import UNREADABLE, notes_on
-from launcher.data.identity import fingerprint, listed, of_splits
-from launcher.data.index import Images, Piece, Texts
+from launcher.data.index import Images, Piece
 from launcher.data.inspection import Inspection, check_counted, counted
 from launcher.data.masks.pairs import evaluation_pairs, read_pairs
 from launcher.data.masks.values import Masks, MaskTask
@@ -160,22 +159,3 @@ def mismatch(shape: Sequence[int], mask: np.ndarray) -> str | None:
     if tuple(shape[:2]) == mask.shape:
         return None
     return f"the image has {shape[1]} x {shape[0]} px, its mask {mask.shape[1]} x {mask.shape[0]}"
-
-
-def identity_of_pairs(config: RunConfig, skipped: Collection[str] | None, images: Sequence[Images]) -> str:
-    """Return the hash of images and masks, as `data.identity.identity`."""
-    dataset = config.dataset
-    if dataset.is_built_in and dataset.path is None:
-        return of_splits(drawn_as(dataset), drawn_as(dataset))
-    both = images[:2] or read_pairs(config, skipped or ())
-    files = [[*listed(one), *listed(_masks_of(one))] for one in both]
-    if dataset.val_split is None:
-        return of_splits(*map(fingerprint, files))
-    whole = f"{fingerprint(sorted(files[0] + files[1]))} val_split {dataset.val_split!r}"
-    return of_splits(whole, whole)
-
-
-def _masks_of(split: Images) -> Images:
-    """Return the masks of a split in place of its images."""
-    assert split.masks is not None
-    return replace(split, names=Texts(path.removeprefix(f"{split.root}/") for path in split.masks), paths=split.masks)

@@ -1,8 +1,9 @@
 """Find the images of a path: class folders, archives, tables, ImageNet's or CIFAR's files; imports no torch."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from launcher.data.listing import is_file, is_folder
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.cifar import as_class_folders
 from launcher.data.sources.folders import folders_source
-from launcher.data.sources.formats import SourceOptions
+from launcher.data.sources.formats import Listing, SourceOptions
 from launcher.data.sources.imagenet import ARCHIVES, imagenet_source
 from launcher.data.sources.layout import FFCV, Wanted, below, is_remote, no_split, problem
 from launcher.data.sources.path_tables import TABLES, folders_in, lone_table, table_source, tables_in
@@ -27,6 +28,7 @@ from launcher.data.sources.shards import (
     archives_in,
     format_of,
     formats,
+    listing_of,
     packed_source,
     split_of,
 )
@@ -40,11 +42,15 @@ _PLAIN = SourceOptions()
 
 
 def read_splits(config: RunConfig, skipped: Collection[str] = (), report: Report = quiet) -> tuple[Images, Images]:
-    """Find the images of `splits` with the labels of the task, int64 [N] or rows [N, K], and the names of these.
+    """Find the images of `splits` with the labels of the task, as `labelled_as`."""
+    return labelled_as(config, splits(config.dataset, config.seed, config.task.labelled, skipped, report))
 
-    Raises UserError also if a label is none of the task.
+
+def labelled_as(config: RunConfig, both: tuple[Images, Images]) -> tuple[Images, Images]:
+    """Return images with the labels of the task, int64 [N] or rows [N, K], and the names of these.
+
+    Raises UserError if a label is none of the task.
     """
-    both = splits(config.dataset, config.seed, config.task.labelled, skipped, report)
     names, labels = read_labels(config, both[0].classes)
     train, val = (replace(one, classes=names, labels=labels[one.labels]) for one in both)
     return train, val
@@ -63,42 +69,71 @@ def with_classes(split: Images, classes: Sequence[str] | None, config: RunConfig
 
 
 def splits(
+    dataset: Dataset, seed: int, labelled: str, skipped: Collection[str] = (), report: Report = quiet
+) -> tuple[Images, Images]:
+    """Find the training and validation images of `find_splits`."""
+    return find_splits(dataset, seed, labelled, skipped, report)[0]
+
+
+def listed_splits(config: RunConfig, skipped: Collection[str] | None) -> tuple[Images, Images]:
+    """Find the training and validation images of a config, as `find_splits`."""
+    return find_splits(config.dataset, config.seed, config.task.labelled, skipped, quiet)[0]
+
+
+def find_splits(
     dataset: Dataset,
     seed: int,
     labelled: str,
-    skipped: Collection[str] = (),
-    report: Report = quiet,
+    skipped: Collection[str] | None,
+    report: Report,
     *,
     is_prepared: bool = False,
-) -> tuple[Images, Images]:
+) -> tuple[tuple[Images, Images], dict[str, str]]:
     """Find the training and validation images of a data set, without those `skipped`; a class is the text of a label.
 
-    With `dataset.val_split` or `dataset.folds` the split is drawn from each class if images are `labelled` by a class,
-    else from all.
+    None decodes all to find those that `dataset.skip_bad` skips; these are returned with reasons. With
+    `dataset.val_split` or `dataset.folds` the split is drawn from each class if images are `labelled` by a class, else
+    from all.
 
     Raises UserError if images are missing or cannot be listed, or only `train prepare` reads them (`is_prepared`).
     """
-    path, fraction, by_class = images_path(dataset), dataset.val_split, labelled == "class"
-    column = dataset.groups if isinstance(dataset.groups, str) else None
-    options = SourceOptions(
-        dataset.columns, dataset.links, labelled, (), column, PixelType.of(dataset).extensions, dataset.class_level
-    )
+    images, bad = _listed(dataset, labelled, report, is_prepared=is_prepared), dict[str, str]()
+    if skipped is None and dataset.skip_bad and not dataset.is_built_in:
+        bad = unreadable(images, PixelType.of(dataset), report)
+    readable = [without(one, bad if skipped is None else skipped) for one in images]
+    return _divided(readable, dataset, seed, labelled), bad
+
+
+def _listed(dataset: Dataset, labelled: str, report: Report, *, is_prepared: bool) -> list[Images]:
+    """Return the images of training and validation, or all that are to be divided."""
+    groups = dataset.groups if isinstance(dataset.groups, str) else None
+    path, options = images_path(dataset), _options(dataset, labelled, groups=groups)
     if dataset.folds is not None:
         with _keyed("dataset.folds", dataset.folds):
-            whole = open_source(path, "all", report, options, is_prepared=is_prepared)
-        return held_out_fold(without(whole, skipped), dataset, seed, by_class=by_class)
-    if fraction is not None:
-        whole = open_source(path, "all", report, options, is_prepared=is_prepared)
-        train, val = divided(without(whole, skipped), fraction, seed, by_class=by_class)
-        if not val.names:
-            message = (
-                f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
-            )
-            raise UserError(Problem(message, "dataset.val_split", fraction))
-        return train, val
-    both = [open_source(path, one, report, options, is_prepared=is_prepared) for one in ("train", "val")]
-    train, val = (without(replace(one, place=one.place or f"{one.split}/"), skipped) for one in both)
-    return same_classes(train, val)
+            return list_images(path, ("all",), report, options, is_prepared=is_prepared)
+    if dataset.val_split is not None:
+        return list_images(path, ("all",), report, options, is_prepared=is_prepared)
+    both = list_images(path, ("train", "val"), report, options, is_prepared=is_prepared)
+    return [replace(one, place=one.place or f"{one.split}/") for one in both]
+
+
+def _divided(images: Sequence[Images], dataset: Dataset, seed: int, labelled: str) -> tuple[Images, Images]:
+    """Return the training and validation images of those that are listed; raises UserError if a part is empty."""
+    if dataset.folds is not None:
+        return held_out_fold(images[0], dataset, seed, by_class=labelled == "class")
+    if dataset.val_split is None:
+        return same_classes(*images)
+    train, val = divided(images[0], dataset.val_split, seed, by_class=labelled == "class")
+    if not len(val):
+        path = images_path(dataset)
+        message = f"{path} has one image of each class, so none is left to validate on; add images, or a val/ folder"
+        raise UserError(Problem(message, "dataset.val_split", dataset.val_split))
+    return train, val
+
+
+def _options(dataset: Dataset, labelled: str, classes: Sequence[str] = (), groups: str | None = None) -> SourceOptions:
+    extensions = PixelType.of(dataset).extensions
+    return SourceOptions(dataset.columns, dataset.links, labelled, classes, groups, extensions, dataset.class_level)
 
 
 @contextmanager
@@ -134,32 +169,15 @@ def evaluation_images(path: str, config: RunConfig, classes: Sequence[str] = (),
 
     Raises UserError if no images exist, or they cannot be listed.
     """
-    dataset = config.dataset
-    extensions = PixelType.of(dataset).extensions
-    options = SourceOptions(
-        dataset.columns,
-        dataset.links,
-        config.task.labelled,
-        classes,
-        extensions=extensions,
-        class_level=dataset.class_level,
-    )
+    options = _options(config.dataset, config.task.labelled, classes)
     return open_source(path, "evaluation", report, options, is_prepared=False)
 
 
-def find_skipped(dataset: Dataset, seed: int, report: Report) -> dict[str, str]:
-    """Return the images that `dataset.skip_bad` skips, with reasons; none if it is off."""
-    if not dataset.skip_bad or dataset.is_built_in:
-        return {}
-    return unreadable(splits(dataset, seed, "", report=report), PixelType.of(dataset), report)
-
-
-def is_in_class_folders(path: str) -> bool:
+def _are_class_folders(files: Files, path: str) -> bool:
     """Return whether a path is, or should be, class folders on this machine, not archives or tables in a folder.
 
     Raises UserError if it is a file of another kind, or a folder of compressed archives alone.
     """
-    path = as_class_folders(lone_table(path) or path)
     is_in_one = format_of(path) in (*formats(), *TABLES) and not is_folder(Path(path))
     if is_remote(path) or is_in_one:
         return False
@@ -169,7 +187,7 @@ def is_in_class_folders(path: str) -> bool:
         raise problem(path, f"{message}({' '.join(TABLES)}) or a folder with train/CLASS/*.jpg and val/CLASS/*.jpg")
     if not is_folder(Path(path)) or folders_in(below(path, "train")):
         return True
-    archives, unread = archives_in(Files(path), path)
+    archives, unread = archives_in(files, path)
     others = {*folders_in(path)}.difference((*FOLDERS, FFCV))
     if others and not any(split_of(file.removeprefix(path)) for file in archives):
         archives = []
@@ -183,26 +201,46 @@ def is_in_class_folders(path: str) -> bool:
 def open_source(
     path: str, wanted: Wanted, report: Report, options: SourceOptions = _PLAIN, *, is_prepared: bool = True
 ) -> Images:
-    """Find the images of a split, or of all.
+    """Find the images of a split, or of all, as `list_images`."""
+    return list_images(path, (wanted,), report, options, is_prepared=is_prepared)[0]
+
+
+def list_images(
+    path: str, wanted: Sequence[Wanted], report: Report, options: SourceOptions, *, is_prepared: bool
+) -> list[Images]:
+    """Find the images of splits, or of all; reads each archive once.
 
     Raises UserError if no images exist, or they cannot be listed; if they are not `is_prepared`, also for class folders
     of a web server.
     """
     path = as_class_folders(lone_table(path) or path)
     files = Files(path)
-    if is_in_class_folders(path):
-        return folders_source(path, wanted, options, report)
+    if _are_class_folders(files, path):
+        return [folders_source(path, one, options, report) for one in wanted]
+    listing = cache(partial(listing_of, files, options.columns))
+    images = [_in_files(files, listing, path, one, options, report) for one in wanted]
+    if not is_prepared and any(one.are_in_bucket and None in sizes(one) for one in images):
+        message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
+        raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
+    return images
+
+
+def _in_files(
+    files: Files,
+    listing: Callable[[str], tuple[Listing, str]],
+    path: str,
+    wanted: Wanted,
+    options: SourceOptions,
+    report: Report,
+) -> Images:
+    """Find the images of a split in archives or tables, or in a bucket."""
     split = "val" if wanted == "evaluation" else wanted
     if split in ARCHIVES and files.holds(below(path, ARCHIVES[split])):
         return imagenet_source(files, path, split, report)
     if not is_remote(path) and (source := table_source(path, wanted, options)) is not None:
         return source
-    if (source := packed_source(files, path, wanted, report, options)) is not None:
+    if (source := packed_source(files, listing, path, wanted, options, report)) is not None:
         return source
     if not is_remote(path):
         raise no_split(path, wanted)
-    source = folders_source(path, wanted, options, report)
-    if not is_prepared and None in sizes(source):
-        message = "lists files without their sizes, as web servers do; run train prepare dataloader.folder=FOLDER, then"
-        raise problem(path, f"{message} dataloader=ffcv dataloader.folder=FOLDER")
-    return source
+    return folders_source(path, wanted, options, report)

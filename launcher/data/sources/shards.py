@@ -4,7 +4,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import partial
 from pathlib import PurePosixPath
 from typing import BinaryIO, ClassVar
 
@@ -86,8 +85,17 @@ def archives_in(files: Files, path: str) -> tuple[list[str], dict[str, list[str]
     return [name for name in names if format_of(name) in known and name not in others[_CACHES]], others
 
 
-def packed_source(files: Files, path: str, wanted: Wanted, report: Report, options: SourceOptions) -> Images | None:
+def packed_source(
+    files: Files,
+    read: Callable[[str], tuple[Listing, str]],
+    path: str,
+    wanted: Wanted,
+    options: SourceOptions,
+    report: Report,
+) -> Images | None:
     """Find the images of a split, or of all, in the archives of a path; None if there are no archives.
+
+    read: as `listing_of`.
 
     Raises UserError if an archive cannot be read, a label is missing, or no images exist.
     """
@@ -101,9 +109,7 @@ def packed_source(files: Files, path: str, wanted: Wanted, report: Report, optio
     archives = of_split(path, splits, wanted) if is_divided else present
     if len(kinds := sorted({*map(format_of, archives)})) > 1:
         raise problem(path, f"holds archives of several formats, {first_few(kinds)}; keep those of one format")
-    listed = in_threads(
-        partial(_listing, files, options.columns), archives, report=report, what=f"listing {wanted} images"
-    )
+    listed = in_threads(read, archives, report=report, what=f"listing {wanted} images")
     listings, versions = zip(*listed, strict=True)
     rows = Rows(wanted, options)
     rows.drop_unread(_NO_SPLIT, unread(splits, archives))
@@ -128,7 +134,7 @@ def split_of(file: str) -> str:
     return match[1] if match else ""
 
 
-def _listing(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
+def listing_of(files: Files, columns: Columns, file: str) -> tuple[Listing, str]:
     """List an archive, or read the listing that was stored for the same version of it; return the version too.
 
     Raises UserError if it cannot be read.
