@@ -28,8 +28,11 @@ def _by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launcher.prediction.profiles.cached_steps", lambda _: made_up(plan(Path())))
 
 
+EAGER = ("compile=off", "cuda_graphs=off")
+
+
 def plan(runs: Path, *words: str) -> Plan:
-    return plan_for(compose(["recipe=mild", "dataset=imagenet", f"runs={runs}", *words]).config, 8)
+    return plan_for(compose(["recipe=mild", "dataset=imagenet", f"runs={runs}", *EAGER, *words]).config, 8)
 
 
 def keep(run: Plan, device: str, times: float) -> Path:
