@@ -31,14 +31,8 @@ _NUMBER = re.compile(r"-\.?\d")
 # A remedy that is one `key=value`.
 _TYPED = re.compile(r"type [\w.]+=\S+")
 # Flags of other programs, and the verb that replaces them.
-_ELSEWHERE = {
-    "--multirun": "curve",
-    "-m": "curve",
-    "--dry-run": "plan",
-    "--dryrun": "plan",
-    "--dry": "plan",
-    "-n": "plan",
-}
+_PLAN, _CURVE = ("--dry-run", "--dryrun", "--dry", "-n"), ("--multirun", "-m")
+_ELSEWHERE = dict.fromkeys(_PLAN, "plan") | dict.fromkeys(_CURVE, "curve")
 _CFG, _PARTS_OF_CFG = ("--cfg", "-c"), ("job", "hydra", "all")  # Hydra's flag that prints the config, and its values
 _CONFIG, _QUIET = ("--config", "--config-name", "--config-file", "-c"), ("--quiet", "--silent", "-q")
 
