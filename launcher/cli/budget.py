@@ -17,7 +17,7 @@ from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
-from launcher.prediction.budget import Budget, Candidate, Choice, affordable, around, best, spent
+from launcher.prediction.budget import Affordable, Budget, Candidate, affordable, around, best, spent
 from launcher.prediction.offers import Offer
 from launcher.records.progress import duration
 
@@ -33,7 +33,7 @@ def choose(arguments: argparse.Namespace, machines: Sequence[Hardware]) -> int:
     if paid.currency is not None and paid.currency not in currencies:
         message = f"the prices are in {first_few(currencies)}; set an amount in it"
         raise UserError(Problem(message, "--budget", arguments.budget))
-    choices, least = list[Choice](), list[Choice]()
+    choices, least = list[Affordable](), list[Affordable]()
     with progress_bars(console(sys.stderr)) as (_, report):
         data = candidates(words, max(one.gpus or 1 for one in machines))
         able = [replace(one, lengths=lengths) for one in data.several if (lengths := around(one.lengths, quality))]
@@ -97,7 +97,7 @@ def _by_price(
         yield from _by_price(candidate, data, [one for one in machines if one.name in names], fitting)
 
 
-def _why_none(data: Candidates, least: Sequence[Choice], paid: Budget, quality: float | None) -> str:
+def _why_none(data: Candidates, least: Sequence[Affordable], paid: Budget, quality: float | None) -> str:
     """Return why nothing can be chosen, with what can be."""
     qualities = [one.lengths[-1].quality or 0.0 for one in data.several]
     if quality is not None and not data.source:
@@ -117,18 +117,18 @@ def _why_none(data: Candidates, least: Sequence[Choice], paid: Budget, quality: 
     )
 
 
-def _place(choice: Choice) -> str:
+def _place(choice: Affordable) -> str:
     offer = choice.offer
     several = f"{offer.nodes} x " if offer.nodes > 1 else ""
     return f"{several}{offer.machine.name}{' (spot)' if offer.spot else ''}"
 
 
-def _words(choice: Choice, typed: Sequence[str]) -> list[str]:
+def _words(choice: Affordable, typed: Sequence[str]) -> list[str]:
     candidate = choice.candidate
     return [f"recipe={candidate.recipe}", f"epochs={choice.epochs}", *candidate.words, *choice.words, *typed]
 
 
-def _table(chosen: Sequence[Choice]) -> Table:
+def _table(chosen: Sequence[Affordable]) -> Table:
     columns = ("recipe", "epochs", "top-1", "known", "machine", "wall clock", "cost")
     cells = table(*columns, numbers=("epochs", "top-1", "wall clock", "cost"))
     for choice in chosen:
@@ -145,13 +145,13 @@ def _table(chosen: Sequence[Choice]) -> Table:
     return cells
 
 
-def _known(choice: Choice) -> str:
+def _known(choice: Affordable) -> str:
     low, high = choice.known or (math.nan, math.nan)
     several = f"{low:g} %" if low == high else f"{low:g} to {high:g} %"
     return "-" if choice.known is None else several
 
 
-def _values(choice: Choice, typed: Sequence[str]) -> dict[str, Any]:
+def _values(choice: Affordable, typed: Sequence[str]) -> dict[str, Any]:
     offer = choice.offer
     return {
         "recipe": choice.candidate.recipe,

@@ -13,7 +13,8 @@ from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
 from launcher.errors import Problem, Problems, UserError
-from launcher.prediction.budget import Candidate, Length, rising, worthwhile
+from launcher.prediction.budget import Candidate, rising, worthwhile
+from launcher.prediction.offers import Length
 from launcher.results.curves import Curve, build_curves
 from launcher.results.published import known_curves
 from launcher.results.same_images import runs_of, words_of

@@ -39,12 +39,9 @@ def predict(arguments: argparse.Namespace) -> int | None:
         return choose(arguments, [known[name]] if name in known else [*known.values()])
     composed = compose([*arguments.overrides, *([] if named is None else [f"hardware={named.machine}"])])
     if arguments.quality is not None:
-        length, epochs = _length(arguments, composed)
-        notes.append(
-            f"{count_of(epochs, 'epoch')} for {arguments.quality:g} %: {length.source}"
-            + (f", {length.minutes:.1f} minutes at the throughput predicted there" if length.minutes else "")
-        )
-        composed = replace(composed, config=replace(composed.config, epochs=epochs))
+        length = _length(arguments, composed)
+        notes.append(f"{count_of(length.epochs, 'epoch')} for {arguments.quality:g} %: {length.source}")
+        composed = replace(composed, config=replace(composed.config, epochs=length.epochs))
     config = composed.config
     if arguments.on != ALL:
         check_gpu(config.hardware, "--on")
@@ -123,8 +120,8 @@ def _on_several(arguments: argparse.Namespace, nodes: int) -> list[str]:
     return [*words, f"launch.nnodes={nodes}"]
 
 
-def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, int]:
-    """Return the length for a quality, and its epochs: those of its minutes on the published machine, as predicted."""
+def _length(arguments: argparse.Namespace, composed: Composed) -> Length:
+    """Return the length for the quality; published minutes are those of the epochs that fit into them, as predicted."""
     from launcher.results.published import known_curves  # note: numpy and more
 
     config = composed.config
@@ -136,10 +133,7 @@ def _length(arguments: argparse.Namespace, composed: Composed) -> tuple[Length, 
         raise UserError(Problem(message, "--quality", arguments.quality))
     runs = [config.runs] if any(Path(config.runs).glob("*/metrics.jsonl")) else []
     curves = known_curves(map(str, runs))
-    length = length_for(arguments.quality, str(config.recipe), curves)
-    if length.minutes is None:
-        return length, max(1, round(length.epochs or 0))
-    return length, epochs_in(length.minutes, str(config.recipe), length.hardware)
+    return length_for(arguments.quality, str(config.recipe), curves, epochs_in)
 
 
 def _values(offer: Offer) -> dict[str, Any]:

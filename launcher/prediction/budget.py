@@ -9,7 +9,7 @@ import numpy as np
 
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
-from launcher.prediction.offers import Offer
+from launcher.prediction.offers import Length, Offer
 from launcher.results.curve_math import cost_at, pareto_front, quality_at
 from launcher.results.curves import Curve
 
@@ -47,16 +47,8 @@ def spent(paid: Budget, offer: Offer) -> float:
 
 
 @dataclass(frozen=True)
-class Length:
-    """A length with its quality in percent, if that is known; a recipe's have rising epochs and qualities."""
-
-    epochs: int
-    quality: float | None
-
-
-@dataclass(frozen=True)
 class Candidate:
-    """A recipe with its shortest and longest length, and all those between them with a known quality.
+    """A recipe with its shortest and longest length, and all those between them with a known quality, both rising.
 
     words: what it has besides. label: its name beside candidates of the same recipe.
     """
@@ -72,7 +64,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Affordable:
     """A candidate's length on a machine, with the quality to expect and those of the known lengths around it, if any.
 
     words: what it needs there besides, such as a smaller `device_batch_size`.
@@ -117,7 +109,7 @@ def worthwhile(curves: Sequence[Curve]) -> list[str]:
     return sorted(set(found))
 
 
-def affordable(candidate: Candidate, offers: Sequence[Offer], paid: Budget, quality: float | None) -> Choice | None:
+def affordable(candidate: Candidate, offers: Sequence[Offer], paid: Budget, quality: float | None) -> Affordable | None:
     """Return the longest run within a budget, or the one of a quality; None if the budget does not pay for it.
 
     offers: of one machine at one price, for each of the lengths; what is between them is interpolated, the quality in
@@ -137,10 +129,10 @@ def affordable(candidate: Candidate, offers: Sequence[Offer], paid: Budget, qual
         return None
     offer = _between(epochs, offers, chosen)
     if not qualities:
-        return Choice(candidate, chosen, None, None, offer)
+        return Affordable(candidate, chosen, None, None, offer)
     place = int(np.searchsorted(epochs, chosen))
     known = (qualities[place],) * 2 if epochs[place] == chosen else (qualities[place - 1], qualities[place])
-    return Choice(candidate, chosen, quality_at(epochs, qualities, chosen), known, offer)
+    return Affordable(candidate, chosen, quality_at(epochs, qualities, chosen), known, offer)
 
 
 def _between(epochs: Sequence[int], offers: Sequence[Offer], chosen: int) -> Offer:
@@ -152,19 +144,19 @@ def _between(epochs: Sequence[int], offers: Sequence[Offer], chosen: int) -> Off
     return replace(offers[0], wall=span([offer.wall for offer in offers]), cost=span(costs) if costs else None)
 
 
-def best(choices: Iterable[Choice], quality: float | None, count: int = 3) -> list[Choice]:
+def best(choices: Iterable[Affordable], quality: float | None, count: int = 3) -> list[Affordable]:
     """Return the best choices of different candidates: the cheapest with a quality, or else those of the highest.
 
     Without known qualities, they are the longest of each candidate, in the order of the first choices.
     """
 
-    def order(choice: Choice) -> tuple[float, float, float]:
+    def order(choice: Affordable) -> tuple[float, float, float]:
         money = choice.offer.cost.seconds if choice.offer.cost else math.inf
         worth = -choice.epochs if choice.quality is None else -round(choice.quality, 1)
         return (0.0 if quality is not None else worth, money, choice.offer.wall.seconds)
 
     choices = [*choices]
-    chosen: dict[str, Choice] = {}
+    chosen: dict[str, Affordable] = {}
     for choice in sorted(choices, key=order):
         chosen.setdefault(choice.candidate.name, choice)
     if all(choice.quality is None for choice in choices):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from launcher.config.gpus import gpus
@@ -20,16 +20,19 @@ from launcher.results.curves import Cost, Curve
 
 @dataclass(frozen=True)
 class Length:
-    """The epochs (also fractional) for a quality, or its minutes on a published machine, and their source."""
+    """A length with its quality in percent, if that is known, and where that is from."""
 
-    epochs: float | None
-    minutes: float | None
-    hardware: str
-    source: str
+    epochs: int
+    quality: float | None
+    source: str = ""
 
 
-def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
+def length_for(
+    quality: float, recipe: str, curves: Iterable[Curve], epochs_in: Callable[[float, str, str], int]
+) -> Length:
     """Interpolate the length for a quality in the logarithm of the cost; the user's own curves come first.
+
+    epochs_in: how many a recipe trains in published minutes on a machine.
 
     Raises UserError if no curve of the recipe spans the quality.
     """
@@ -45,9 +48,12 @@ def length_for(quality: float, recipe: str, curves: Iterable[Curve]) -> Length:
         spans.append((min(qualities), max(qualities)))
         cost = cost_at(costs, qualities, quality)
         if 0 < cost < math.inf:
-            epochs, minutes = (cost, None) if axis == "epochs" else (None, cost)
             hardware = curve.setting.hardware
-            return Length(epochs, minutes, hardware, f"{curve.source or 'own runs'}: {recipe} on {hardware}")
+            source = f"{curve.source or 'own runs'}: {recipe} on {hardware}"
+            if axis == "epochs":
+                return Length(max(1, round(cost)), quality, source)
+            source += f", {cost:.1f} minutes at the throughput predicted there"
+            return Length(epochs_in(cost, recipe, hardware), quality, source)
     if not spans:
         message = f"{recipe} has no published point and no finished run below runs=; set epochs= instead"
         raise UserError(Problem(message, "--quality", quality))

@@ -13,9 +13,9 @@ from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
-from launcher.prediction.budget import Budget, Candidate, Length, affordable, around, best, rising, worthwhile
+from launcher.prediction.budget import Budget, Candidate, affordable, around, best, rising, worthwhile
 from launcher.prediction.machines import gpu_of, rented
-from launcher.prediction.offers import Offer, offers
+from launcher.prediction.offers import Length, Offer, offers
 from launcher.prediction.prediction import Predictor
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder

@@ -104,25 +104,30 @@ def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
     return Curve("mild", "mild", SETTING, points_of_curve, source)
 
 
+def no_minutes(*_: object) -> int:
+    raise AssertionError
+
+
 def test_a_length_is_interpolated_on_the_users_own_curve() -> None:
     own = curve((16, 74.0), (64, 78.0))
-    length = length_for(76.0, "mild", [*published_curves(), own])
-    assert length.epochs == pytest.approx(32)
-    assert length.source == "own runs: mild on 8x NVIDIA A100"
-    assert length_for(78.0, "mild", [own]).epochs == 64
+    length = length_for(76.0, "mild", [*published_curves(), own], no_minutes)
+    assert (length.epochs, length.source) == (32, "own runs: mild on 8x NVIDIA A100")
+    assert length_for(78.0, "mild", [own], no_minutes).epochs == 64
 
 
 def test_published_minutes_are_used_where_no_length_is_printed() -> None:
-    length = length_for(76.6, "mild", published_curves())
-    assert (length.epochs, length.minutes, length.hardware) == (None, pytest.approx(25.3), "8x A100 80GB")
-    hot = length_for(80.78, "hot", published_curves())
-    assert hot.epochs == pytest.approx(450)
+    asked = []
+    length = length_for(76.6, "mild", published_curves(), lambda *words: asked.append(words) or 36)  # type: ignore[func-returns-value]
+    assert asked == [(pytest.approx(25.3), "mild", "8x A100 80GB")]
+    assert length.epochs == 36
+    assert length.source.endswith("mild on 8x A100 80GB, 25.3 minutes at the throughput predicted there")
+    assert length_for(80.78, "hot", published_curves(), no_minutes).epochs == 450
 
 
 @pytest.mark.parametrize(("recipe", "quality"), [("mild", 90.0), ("mild", 50.0), ("nothing", 76.0)])
 def test_a_quality_that_no_curve_spans_is_refused(recipe: str, quality: float) -> None:
     with pytest.raises(UserError, match=r"reach 75.9 to 78.1 %|no published point"):
-        length_for(quality, recipe, published_curves())
+        length_for(quality, recipe, published_curves(), no_minutes)
 
 
 def spot_run(hours: float, save: float, interval: float) -> tuple[Plan, Prediction]:
