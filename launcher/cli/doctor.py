@@ -21,7 +21,7 @@ from launcher.doctor.machine import Finding, ok, problem
 from launcher.errors import DONE, EXIT_USER_ERROR, MachineError, UserError, first_few
 from launcher.launch.files_first import note_on_files
 from launcher.launch.prepare_run import prepare_run
-from launcher.training.mirror import mirror_of
+from launcher.records.mirror import mirror_of
 
 EXAMPLES = [
     "train doctor",

@@ -63,7 +63,7 @@ def _resume(arguments: argparse.Namespace) -> Ended:
         console().print(verbatim(f"resuming {name}, the newest unfinished run"))
     fetched_from = None
     if "://" in name:
-        from launcher.training.mirror import Mirror
+        from launcher.records.mirror import Mirror
 
         mirror = Mirror(name.rstrip("/"))
         path = _folder_for(runs, name)

@@ -14,8 +14,8 @@ from launcher.launch.files_first import note_on_files, write_first
 from launcher.launch.prepare_run import Measures, Prepared, prepare_run
 from launcher.plan.checks import check, notes
 from launcher.plan.plan import plan_for
+from launcher.records.mirror import check_protocol
 from launcher.records.run_folder import check_new
-from launcher.training.mirror import check_protocol
 
 
 def prepare_new(

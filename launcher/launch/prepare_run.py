@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.weights.pretrained import Pretrained
 
 # What decides whether a model is accepted.
-_SOURCES = ("algorithms/*.py", "models/*.py", "training/model_check.py")
+_SOURCES = ("algorithms/*.py", "models/*.py", "launch/model_check.py")
 
 
 class Measures(NamedTuple):
@@ -167,7 +167,7 @@ def _check_model(plan: Plan, origins: Mapping[str, str], report: Report) -> None
     def check_now() -> bool:
         # note: the import of torch and timm takes seconds
         report(f"checking {plan.config.model.architecture} for the first time", 0, 1)
-        from launcher.training.model_check import check_model
+        from launcher.launch.model_check import check_model
 
         check_model(plan, origins)
         return True

@@ -34,6 +34,7 @@ from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
 from launcher.publish.run_page import write_page_or_warn
 from launcher.records.metrics import is_finished, read_last
+from launcher.records.mirror import mirror_of
 from launcher.records.mirrored import check_mirrored, mirror_url, mirrored
 from launcher.records.origins import note_resume, write_origins
 from launcher.records.progress import ProgressView
@@ -41,7 +42,6 @@ from launcher.records.run_folder import RunFolder, check_new, clear, create, not
 from launcher.records.summary import summary_table
 from launcher.records.writer import check_order, check_writer, write_writer
 from launcher.stopping import StopRequest, stop_requests
-from launcher.training.mirror import mirror_of
 
 
 class Ended(NamedTuple):

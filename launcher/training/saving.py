@@ -17,9 +17,9 @@ from launcher.config.schema import Checkpoint
 from launcher.disk import DiskError
 from launcher.rank.group import Ranks, from_first
 from launcher.rank.signs import HEARTBEAT
+from launcher.records.mirror import Mirror, Pusher
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
-from launcher.training.mirror import Mirror, Pusher
 
 
 class Saver:

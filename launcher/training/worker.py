@@ -20,6 +20,7 @@ from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank, join_ranks
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
+from launcher.records.mirror import mirror_of
 from launcher.records.run_folder import RunFolder
 from launcher.training.callbacks import Callbacks
 from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
@@ -27,7 +28,6 @@ from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.metric_logger import MetricLogger
-from launcher.training.mirror import mirror_of
 from launcher.training.networks import read_teacher
 from launcher.training.nonfinite import NonFiniteGuard
 from launcher.training.rehearsal import rehearse_run

@@ -8,8 +8,8 @@ import torch
 from launcher.algorithms.whitening import whitening_filters
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.launch.model_check import check_model
 from launcher.plan.plan import plan_for
-from launcher.training.model_check import check_model
 from tests.trainers import build, steps
 
 DEEP = ["algorithms=[whitening]", "algorithms.whitening.images=8", "model=timm", "model.architecture=resnet18"]

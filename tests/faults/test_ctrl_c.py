@@ -22,7 +22,7 @@ PHASES = {
     "step": "launcher.training.trainer:Trainer.count",
     "evaluation": "launcher.training.trainer:Trainer.evaluate",
     "checkpoint": "launcher.training.checkpoint:_write",
-    "mirror": "launcher.training.mirror:Mirror.push",
+    "mirror": "launcher.records.mirror:Mirror.push",
     "end": "launcher.training.metric_logger:MetricLogger.log_end",
     "curve": "launcher.training.worker:draw",
     "restart": "launcher.training.worker:newest_on_all_ranks",

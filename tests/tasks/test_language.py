@@ -15,6 +15,7 @@ from launcher.config.groups import options
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Batch
 from launcher.errors import UserError
+from launcher.launch.model_check import check_model
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
 from launcher.rank.group import Ranks
@@ -22,7 +23,6 @@ from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
 from launcher.training import compiled
 from launcher.training.captured import CapturedSteps
-from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse
 from launcher.training.trainer import Trainer, build_trainer
 from tests.graphs import StandIn

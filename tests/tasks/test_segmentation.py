@@ -19,6 +19,7 @@ from launcher.data.batch import Batch, Moment
 from launcher.data.inspection import inspect_data
 from launcher.data.masks.decoder import RandomPairs
 from launcher.errors import UserError
+from launcher.launch.model_check import check_model
 from launcher.losses.dice_cross_entropy import dice_loss, pixel_cross_entropy
 from launcher.plan.checks import check
 from launcher.plan.plan import plan_for
@@ -27,7 +28,6 @@ from launcher.records.run_folder import RunFolder
 from launcher.tasks import build_task
 from launcher.training import compiled
 from launcher.training.captured import CapturedSteps
-from launcher.training.model_check import check_model
 from launcher.training.rehearsal import rehearse, unchanged_statistics
 from launcher.training.trainer import build_trainer
 from tests.graphs import StandIn

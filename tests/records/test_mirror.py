@@ -14,9 +14,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from launcher.errors import UserError
 from launcher.records.metrics import read_metrics
+from launcher.records.mirror import Mirror
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint, mirror
-from launcher.training.mirror import Mirror
 from tests.covering import sweep
 from tests.data.sources.buckets import Bucket, stall_quickly
 from tests.runs import (

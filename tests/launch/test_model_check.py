@@ -8,9 +8,9 @@ import pytest
 from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.launch import prepare_run
+from launcher.launch.model_check import check_model
 from launcher.plan.plan import plan_for
 from launcher.training import model_check
-from launcher.training.model_check import check_model
 from tests.commands import execute
 from tests.trainers import VIT as SMALL_VIT
 
