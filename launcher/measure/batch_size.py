@@ -13,16 +13,14 @@ from torch import Tensor
 
 from launcher.accelerator import interface
 from launcher.algorithms.base import Teacher
-from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.measure.estimate import RESULT
 from launcher.measure.launch import FEWEST_IMAGES, LEAST_STEPS
 from launcher.measure.step_timer import StepTimer, capture
 from launcher.plan.step_kinds import step_kinds, step_samples
-from launcher.rank.group import Ranks, join_ranks
-from launcher.records.run_folder import RunFolder
+from launcher.rank.group import Ranks
 from launcher.training.captured import Capturer
-from launcher.training.networks import read_teacher
+from launcher.training.opened import opened
 from launcher.training.trainer import build_trainer
 
 # Of the memory that is free at first; the rest is for NCCL, fragmentation and captured graphs.
@@ -31,14 +29,9 @@ _SHARE = 0.9
 
 def search(scratch: Path) -> None:
     """Write the largest number of images of a step of the folder's config that fits on this rank's GPU, or 0."""
-    folder = RunFolder(scratch)
-    config = read(folder.config)
-    assert config.dataset.train_samples is not None
-    with join_ranks(config) as ranks:
-        teacher = read_teacher(folder, config, ranks.device)
-        images = largest(
-            lambda images: fits(config, images, ranks, teacher), config.dataset.train_samples // LEAST_STEPS
-        )
+    with opened(scratch) as run:
+        most = (run.config.dataset.train_samples or 0) // LEAST_STEPS
+        images = largest(lambda images: fits(run.config, images, run.ranks, run.teacher), most)
     (scratch / RESULT).write_text(json.dumps(images))
 
 

@@ -12,22 +12,19 @@ from pathlib import Path
 
 import torch
 
-from launcher.config.resolved import read
 from launcher.data.batch import Loaded
 from launcher.data.loaders.base import loader_of
-from launcher.data.unreadable import read_skipped
 from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
 from launcher.measure.step_timer import StepTimer, agreed_count, capture
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
 from launcher.probe import rank_cores
-from launcher.rank.group import any_rank, join_ranks
+from launcher.rank.group import any_rank
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested
-from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
-from launcher.training.networks import read_teacher
+from launcher.training.opened import opened
 from launcher.training.saving import Saver
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import Trainer
 
 ROUNDS = 4
 WARMUP_STEPS = 2
@@ -215,23 +212,13 @@ def write_result(scratch: Path, measure: Callable[[Trainer, float, float], objec
 
     lr: the learning rate; with 0 all steps cost the same, and the weights cannot overflow.
     """
-    folder = RunFolder(scratch)
-    config = read(folder.config)
-    config = replace(config, optimizer=replace(config.optimizer, lr=lr))
     seconds, requested_at = json.loads((scratch / REQUEST).read_text())
-    with join_ranks(config) as ranks:
-        initial = read_initial(folder.initial) if folder.initial.exists() else None
-        teacher = read_teacher(folder, config, ranks.device)
-        skipped = read_skipped(folder.skipped, config.dataset)
-        run = build_trainer(config, ranks, skipped, initial, teacher, index=folder.index)
-        try:
-            result = measure(run, seconds, requested_at)
-        except StopRequested:
-            return
-        finally:
-            run.loaders.close()
-            if run.train_step.captured:
-                # note: NCCL ends only once no graph has its collectives
-                run.train_step.captured.forget()
-        if ranks.is_first:
-            (scratch / RESULT).write_text(json.dumps(result))
+    with opened(scratch) as folder:
+        config = replace(folder.config, optimizer=replace(folder.config.optimizer, lr=lr))
+        with folder.trainer(config) as run:
+            try:
+                result = measure(run, seconds, requested_at)
+            except StopRequested:
+                return
+            if run.ranks.is_first:
+                (scratch / RESULT).write_text(json.dumps(result))

@@ -14,8 +14,6 @@ from shlex import quote
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_weights
 
 from launcher import atomic
 from launcher.config.resolved import fingerprint
@@ -176,18 +174,6 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def read_initial(path: Path) -> dict[str, torch.Tensor]:
-    """Read the file of `Pretrained.write`.
-
-    Raises UserError if the file is missing or damaged, and DiskError if it cannot be read.
-    """
-    try:
-        return load_weights(patiently(path.read_bytes, path))
-    except (OSError, SafetensorError) as error:
-        message = f"{path}, the run's pretrained weights, cannot be read ({error}); use another run_name"
-        raise UserError(message) from None
 
 
 @contextmanager

@@ -58,6 +58,18 @@ def check_teacher(config: RunConfig, content: bytes, origin: object) -> str:
     return digest
 
 
+def read_initial(folder: RunFolder) -> dict[str, Tensor]:
+    """Return the pretrained weights in a run's folder.
+
+    Raises UserError if the file is missing or damaged, and DiskError if it cannot be read.
+    """
+    try:
+        return load(patiently(folder.initial.read_bytes, folder.initial))
+    except (OSError, SafetensorError) as error:
+        message = f"{folder.initial}, the run's pretrained weights, cannot be read ({error}); use another run_name"
+        raise UserError(message) from None
+
+
 def read_teacher(folder: RunFolder, config: RunConfig, device: torch.device) -> Teacher | None:
     """Return the teacher in a run's folder on the device; None for a run without one.
 

@@ -10,29 +10,26 @@ from pathlib import Path
 import torch
 
 from launcher.config.fields import is_on
-from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
-from launcher.data.unreadable import read_skipped
 from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
-from launcher.rank.group import any_rank, join_ranks
+from launcher.rank.group import any_rank
 from launcher.rank.signs import COMMAND, STOP
 from launcher.records.environment import write_environment
 from launcher.records.mirror import mirror_of
 from launcher.records.run_folder import RunFolder
 from launcher.training.callbacks import Callbacks
 from launcher.training.captured import CapturedSteps, Capturer, train_without, why_not_captured
-from launcher.training.checkpoint import read_initial
 from launcher.training.compiled import compile_run
 from launcher.training.loop import evaluate_held_out, train
 from launcher.training.metric_logger import MetricLogger
-from launcher.training.networks import read_teacher
 from launcher.training.nonfinite import NonFiniteGuard
+from launcher.training.opened import opened
 from launcher.training.rehearsal import rehearse_run
 from launcher.training.saving import Saver, newest_on_all_ranks
-from launcher.training.trainer import Trainer, build_trainer
+from launcher.training.trainer import Trainer
 
 
 def work(run_folder: Path) -> bool:
@@ -40,44 +37,37 @@ def work(run_folder: Path) -> bool:
 
     Returns False if a rank was stopped.
     """
-    folder, finished = RunFolder(run_folder), False
-    config = read(folder.config)
-    with join_ranks(config) as ranks:
+    finished = False
+    with opened(run_folder) as run:
+        folder, config, ranks = run.folder, run.config, run.ranks
         if ranks.is_first and not is_there(folder.environment):
             gpus = [ranks.device_name] * ranks.local_world_size if ranks.device.type != "cpu" else []
             write_environment(folder.environment, json.loads(os.environ.get(COMMAND, "[]")), gpus)
         state = newest_on_all_ranks(folder, ranks)
-        initial = read_initial(folder.initial) if state is None and config.model.weights is not None else None
-        teacher = read_teacher(folder, config, ranks.device)
-        skipped, classes = read_skipped(folder.skipped, config.dataset), (state or {}).get("classes")
-        trainer = build_trainer(config, ranks, skipped, initial, teacher, classes, folder.index)
-        trainer.callbacks = Callbacks(config.callbacks, folder.path)
-        if state is not None:
-            trainer.load_state_dict(state)
-        compile_run(trainer)
-        with explain_out_of_memory(trainer.plan):
-            rehearse_run(trainer)
-        capture_run(trainer)
-        mirror = mirror_of(config, folder.path.name) if ranks.is_first else None
-        if not any_rank(STOP.requested):
-            with (
-                MetricLogger(trainer, folder, resumed=state is not None) as logger,
-                Saver(folder, config.checkpoint, ranks, mirror) as saver,
-            ):
-                guard = NonFiniteGuard(trainer, logger)
-                with explain_out_of_memory(trainer.plan):
-                    finished = train(trainer, logger, saver, guard, STOP)
-                finished = finished and evaluate_held_out(trainer, logger, STOP)
-                logger.log_end(finished=finished)
-                trainer.callbacks.raise_error()
-                if trainer.train_step.captured:
-                    print(trainer.train_step.captured.summary(), flush=True)
-            if ranks.is_first:
-                draw(folder, config)
-        trainer.loaders.close()
-        if trainer.train_step.captured:
-            # note: NCCL ends only once no graph has its collectives
-            trainer.train_step.captured.forget()
+        with run.trainer(config, state) as trainer:
+            trainer.callbacks = Callbacks(config.callbacks, folder.path)
+            if state is not None:
+                trainer.load_state_dict(state)
+            compile_run(trainer)
+            with explain_out_of_memory(trainer.plan):
+                rehearse_run(trainer)
+            capture_run(trainer)
+            mirror = mirror_of(config, folder.path.name) if ranks.is_first else None
+            if not any_rank(STOP.requested):
+                with (
+                    MetricLogger(trainer, folder, resumed=state is not None) as logger,
+                    Saver(folder, config.checkpoint, ranks, mirror) as saver,
+                ):
+                    guard = NonFiniteGuard(trainer, logger)
+                    with explain_out_of_memory(trainer.plan):
+                        finished = train(trainer, logger, saver, guard, STOP)
+                    finished = finished and evaluate_held_out(trainer, logger, STOP)
+                    logger.log_end(finished=finished)
+                    trainer.callbacks.raise_error()
+                    if trainer.train_step.captured:
+                        print(trainer.train_step.captured.summary(), flush=True)
+                if ranks.is_first:
+                    draw(folder, config)
     return finished
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.system
 
 # What a rank calls in each phase.
 PHASES = {
-    "start": "launcher.training.worker:join_ranks",
+    "start": "launcher.training.opened:join_ranks",
     "rehearsal": "launcher.training.worker:rehearse_run",
     "step": "launcher.training.trainer:Trainer.count",
     "evaluation": "launcher.training.trainer:Trainer.evaluate",

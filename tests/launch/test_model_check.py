@@ -7,10 +7,9 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.launch import prepare_run
+from launcher.launch import model_check, prepare_run
 from launcher.launch.model_check import check_model
 from launcher.plan.plan import plan_for
-from launcher.training import model_check
 from tests.commands import execute
 from tests.trainers import VIT as SMALL_VIT
 

@@ -13,10 +13,11 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from launcher.errors import UserError
+from launcher.records import mirror
 from launcher.records.metrics import read_metrics
 from launcher.records.mirror import Mirror
 from launcher.records.run_folder import RunFolder
-from launcher.training import checkpoint, mirror
+from launcher.training import checkpoint
 from tests.covering import sweep
 from tests.data.sources.buckets import Bucket, stall_quickly
 from tests.runs import (

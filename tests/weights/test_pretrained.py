@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.models.build import build_model
 from launcher.records.run_folder import RunFolder, checkpoint_name
-from launcher.training.checkpoint import read_initial
+from launcher.training.networks import read_initial
 from launcher.weights.pretrained import pretrained_weights
 from tests.commands import refused
 from tests.networks import tiny
@@ -293,4 +294,4 @@ def test_damaged_initial_weights_of_a_run_are_an_error(file: Path) -> None:
     for write in (file.unlink, lambda: file.write_bytes(b"cut")):
         write()
         with pytest.raises(UserError, match="the run's pretrained weights, cannot be read"):
-            read_initial(file)
+            read_initial(SimpleNamespace(initial=file))  # type: ignore[arg-type]

@@ -225,7 +225,7 @@ class StalledSystem(LocalFileSystem):
 
 def stall_quickly() -> None:
     """Make `stalled://` such a file system, whose failure is noticed within seconds."""
-    from launcher.training import mirror
+    from launcher.records import mirror
 
     fsspec.register_implementation("stalled", StalledSystem)
     mirror._SECONDS, mirror._SECONDS_AFTER_A_STALL = 2.0, 1.0
