@@ -56,6 +56,11 @@ class Called:
         return {}
 
     @property
+    def is_packaged(self) -> bool:
+        """Whether the option is of conf/, not the user's."""
+        return hasattr(type(self), KEY)
+
+    @property
     def target(self) -> str:
         """The dotted name of the class or function."""
         return str(getattr(self, KEY))
@@ -243,7 +248,7 @@ def of_packaged(base: Any, group: str, name: str) -> type[Any]:
     values = read_mapping(paths.CONF / group / f"{name}.yaml")
     of_group = {one.name for one in fields(base)}
     passed = [key for key in values if key not in {KEY, *of_group}]
-    own = {key: base.stated.get(key, type(values[key])) for key in passed}
+    own = {key: base.stated.get(f"{name}.{key}", base.stated.get(key, type(values[key]))) for key in passed}
     made_by = (of_packaged, base, group, name)
     return _class(base, {"name": Literal[name], **own}, {KEY: values[KEY], "passed": (*passed,), "made_by": made_by})
 

@@ -35,11 +35,11 @@ class MaskedOptimizer(Complete, ABC, Optimizer, Generic[Values]):
     """An optimizer whose step changes no bit of weights and state if `found_inf`, float32 [] on the device, is 1.
 
     groups: parameters with their `weight_decay`. lr: the peak of the schedule at first; a number, or float32 [] on the
-    device. step_number: the number of the current step in the run.
+    device. step_number, rate: the number of the current step in the run, and its learning rate on the host, if known.
     """
 
     # Whether a CUDA graph can capture a step: state stays at its address, and the host decides nothing.
-    capturable: ClassVar[bool] = True
+    capturable: bool = True
     # Whether only `before_gradients` updates the running statistics of batch norm.
     updates_statistics: ClassVar[bool] = False
 
@@ -53,6 +53,7 @@ class MaskedOptimizer(Complete, ABC, Optimizer, Generic[Values]):
         self.values = values
         self.found_inf: Tensor | None = None
         self.step_number = 0
+        self.rate: float | None = None
 
     @property
     def failures(self) -> Tensor | None:

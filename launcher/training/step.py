@@ -118,6 +118,7 @@ class TrainStep:
         """Copy the host's values of this step to the device asynchronously."""
         numbers = torch.tensor([lr, requests.stop, requests.save], dtype=torch.float32)
         self._numbers.copy_(numbers.pin_memory() if self._pins else numbers, non_blocking=True)
+        self.optimizer.rate = float(np.float32(lr))
         set_lr(self.optimizer, self._numbers[0])
 
     def train(self, batch: Batch) -> Tensor:

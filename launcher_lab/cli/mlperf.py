@@ -13,9 +13,6 @@ from typing import Any
 
 from launcher.config.resolved import read
 from launcher.errors import UserError
-from launcher.optimizers.decoupled_sgd import DecoupledSGDConfig
-from launcher.optimizers.lars import LARSConfig
-from launcher.optimizers.sgd import SGDConfig
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.metrics import Row, reached
 from launcher.records.run import quality, read_run
@@ -109,7 +106,8 @@ def _training(plan: Plan, rows: Sequence[Row], start: float) -> Iterator[Event]:
 
 def _facts(plan: Plan, platform: str) -> dict[str, Any]:
     """Return the log's values; a submitting organisation replaces `submission_org`."""
-    config, optimizer = plan.config, plan.config.optimizer
+    config = plan.config
+    optimizer: Any = config.optimizer
     facts: dict[str, Any] = {
         "submission_benchmark": "resnet",
         "submission_division": "open",
@@ -124,9 +122,8 @@ def _facts(plan: Plan, platform: str) -> dict[str, Any]:
         "model_bn_span": plan.rank_batch // plan.accumulation,
         "opt_learning_rate_warmup_epochs": plan.warmup_steps / plan.steps_per_epoch,
     }
-    if not isinstance(optimizer, SGDConfig | DecoupledSGDConfig | LARSConfig):
+    if (name := {"decoupled_sgd": "sgd"}.get(optimizer.name, optimizer.name)) not in ("sgd", "lars"):
         return {**facts, "opt_name": optimizer.name, "opt_base_learning_rate": plan.peak_lr}
-    name = "lars" if isinstance(optimizer, LARSConfig) else "sgd"
     facts |= {
         "opt_name": name,
         f"{name}_opt_base_learning_rate": plan.peak_lr,
@@ -134,7 +131,7 @@ def _facts(plan: Plan, platform: str) -> dict[str, Any]:
         f"{name}_opt_momentum": optimizer.momentum,
         f"{name}_opt_weight_decay": optimizer.weight_decay,
     }
-    if isinstance(optimizer, LARSConfig):
+    if name == "lars":
         facts["lars_epsilon"] = optimizer.epsilon
         facts["lars_opt_learning_rate_warmup_epochs"] = facts.pop("opt_learning_rate_warmup_epochs")
     if isinstance(config.schedule, Polynomial):

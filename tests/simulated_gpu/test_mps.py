@@ -20,14 +20,16 @@ CASES = [
     algorithms("colout,cutout,repeated_augmentation,squeeze_excite", "optimizer=soap"),
     algorithms("random_erasing,ghost_batchnorm,layer_freezing", "optimizer=nadamw"),
     algorithms("selective_backprop,backbone_freezing,distillation", "optimizer=adamw", "precision=fp16"),
-    *(algorithms("", f"optimizer={name}") for name in ("lars", "lion", "sgd", "schedule_free_adamw", "shampoo")),
+    *(
+        algorithms("", f"optimizer={name}")
+        for name in ("lars", "lion", "radam", "sgd", "schedule_free_adamw", "shampoo")
+    ),
     Case(tuple(TASKS["multilabel"])),
     Case(("algorithms=[alibi,sequence_length_warmup,ema,label_smoothing]",), loader="tokens"),
 ]
 # What is refused, by its key.
 REFUSED = {
     "optimizer=lamb": "optimizer=lamb: needs a fused AdamW that scales gradients",
-    "optimizer=radam": "optimizer=radam: needs float64",
     "algorithms=[randaugment]": "algorithms.randaugment=on: needs float64",
     "algorithms=[trivialaugment]": "algorithms.trivialaugment=on: needs float64",
     "algorithms=[augmix]": "algorithms.augmix=on: needs float64",

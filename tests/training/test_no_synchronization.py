@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from launcher.config import recipes
 from launcher.config.schema import RunConfig
+from launcher.optimizers.target import OptimizerTarget
 from launcher.rank.group import Ranks
 from launcher.records.metrics import read_metrics
 from launcher.records.run_folder import RunFolder
@@ -93,7 +94,10 @@ def train_without_synchronization(config: RunConfig, ranks: Ranks, folder: Path)
     with no_synchronization() as allowed, pytest.MonkeyPatch.context() as patched:
         for owner, name in ((AsyncRead, "read"), (Trainer, "evaluate"), (Trainer, "state_dict"), (Saver, "save")):
             patched.setattr(owner, name, _inside(allowed, getattr(owner, name)))
-        inner = run.loaders.train.epoch
+        inner, optimizer = run.loaders.train.epoch, run.train_step.optimizer
+        if isinstance(optimizer, OptimizerTarget):
+            # note: it reads the flag on a CPU alone; the simulated GPU counts its reads there
+            patched.setattr(optimizer, "step", _inside(allowed, optimizer.step))
 
         def epoch(*where: int) -> Any:
             with allowed():
