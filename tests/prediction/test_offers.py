@@ -116,9 +116,9 @@ def test_a_length_is_interpolated_on_the_users_own_curve() -> None:
 
 
 def test_published_minutes_are_used_where_no_length_is_printed() -> None:
-    asked = []
-    length = length_for(76.6, "mild", published_curves(), lambda *words: asked.append(words) or 36)  # type: ignore[func-returns-value]
-    assert asked == [(pytest.approx(25.3), "mild", "8x A100 80GB")]
+    requested = []
+    length = length_for(76.6, "mild", published_curves(), lambda *words: requested.append(words) or 36)  # type: ignore[func-returns-value]
+    assert requested == [(pytest.approx(25.3), "mild", "8x A100 80GB")]
     assert length.epochs == 36
     assert length.source.endswith("mild on 8x A100 80GB, 25.3 minutes at the throughput predicted there")
     assert length_for(80.78, "hot", published_curves(), no_minutes).epochs == 450
