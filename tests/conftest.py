@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from launcher import probe
+from tests import kept_compositions
 from tests.data.sources.buckets import _s3_server, s3
 from tests.forked import fork_probes
 from tests.made_runs import make_run
@@ -41,6 +42,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 os.environ.pop("TRAIN_DATA", None)
 simulate()
+kept_compositions.keep()
 fork_probes()
 
 with suppress(AttributeError):
