@@ -63,7 +63,9 @@ class HangWatch:
             self._beats[rank] = beat
         # note: its peers wait for a stopped rank, so it is found before they count as hanging
         if stopped := [rank for rank in ranks if self._stopped[rank] > self._timeout / 2]:
-            return Hang((*stopped,), "stopped, by SIGSTOP or a debugger", passes=True)
+            return Hang(
+                (*stopped,), f"{'were' if stopped[1:] else 'was'} stopped, by SIGSTOP or a debugger", passes=True
+            )
         connect = [connecting_file(beat_file(self._scratch, rank)).exists() for rank in ranks]
         self._connecting = self._connecting + given if ranks and all(connect) else 0.0
         if self._connecting > self._seconds_to_connect:
@@ -95,6 +97,8 @@ def is_stopped(process: int) -> bool:
 def describe_hang(hang: Hang, numbers: Mapping[int, int], run_folder: Path) -> str:
     """Describe which ranks hang and where each waits; `numbers` are the ranks by process id."""
     ranks = [numbers[process] for process in hang.processes if process in numbers]
+    # note: those that connect are all silent
+    ranks = sorted(ranks) if hang.advice else ranks
     places: dict[str, list[int]] = {}
     for rank in ranks:
         places.setdefault(_place(log_file(run_folder, rank)), []).append(rank)

@@ -90,16 +90,18 @@ def needs_momentum(values: Any) -> Iterator[Problem]:
 class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
     """Drops a step on the device without changing a bit: torch's fused classes read the flag, other steps are undone.
 
-    The host reads the flag on a CPU, where the state of a parameter starts, and for classes that count on the host.
+    The host reads the flag where the state of a parameter starts, for classes that count on the host, and on a CPU for
+    those that are not fused.
     """
 
     def __init__(self, groups: list[dict[str, Any]], lr: float, values: OptimizerTargetConfig):
         super().__init__(groups, lr, values)
-        self._waits = not has_streams(groups[0]["params"][0].device)
+        device = groups[0]["params"][0].device
         usual = {"lr": lr, "weight_decay": values.weight_decay}
         usual = {name: value for name, value in usual.items() if values.accepts(name)}
-        self.inner = values.built(params=groups, **usual, **values.kind(not self._waits))
+        self.inner = values.built(params=groups, **usual, **values.kind(has_streams(device)))
         self._fused = bool(self.inner.defaults.get("fused"))
+        self._waits = not (has_streams(device) or (self._fused and device.type == "cpu"))
         is_capturable = self._fused or bool(self.inner.defaults.get("capturable"))
         self.capturable = is_capturable or values.target in _CAPTURED
         self._share()
@@ -119,7 +121,8 @@ class OptimizerTarget(MaskedOptimizer[OptimizerTargetConfig]):
             group["lr"] = rate
         with self.values.naming("step fails"):
             if self._waits or new or dropped is None:
-                if dropped is None or dropped.item() != 1:
+                # note: a tensor without values, of which steps are counted, reads as a number other than 0
+                if dropped is None or (1 - dropped).item():
                     self._begin(parameters)
             elif self._fused:
                 self.inner.found_inf = dropped

@@ -166,14 +166,16 @@ def _with_folds(words: Sequence[str]) -> list[str]:
 def check_existing(folder: Path, config: RunConfig, *, here: bool) -> None:
     """Check that an existing folder is a run of this config, on the current images.
 
-    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value.
+    `config` is that of a start `here`, or else elsewhere, where `auto` may have become any value, as that of compile
+    always may.
 
     Raises UserError if the folder has another run, or no run.
     """
     if not folder.exists():
         return
     own, run = dict(leaves(as_mapping(config))), read_run(folder)
-    unknown = [key for key, value in own.items() if (value is None and key in _FOUND) or (value == AUTO and not here)]
+    open_keys = ("compile",) if here else own
+    unknown = [key for key in own if (own[key] is None and key in _FOUND) or (own[key] == AUTO and key in open_keys)]
     differ = [key for key in changed(read(RunFolder(folder).config), config) if not is_free(key) and key not in unknown]
     if differ:
         raise UserError(

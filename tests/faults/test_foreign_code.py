@@ -153,8 +153,8 @@ def test_a_task_and_an_architecture_of_the_user_are_shown_too(foreign: Path) -> 
     (listed,) = json.loads(output_of("ls", "runs", str(foreign), "--json"))["runs"]
     assert (listed["state"], listed["metric"], listed["best_text"], listed["problem"]) == (
         "finished",
-        "top1",
-        "0.6",
+        "top-1",
+        "60.00%",
         None,
     )
     assert json.loads(output_of("compare", str(foreign), "--json"))["not_counted"] == []

@@ -79,10 +79,11 @@ def test_selective_backprop_keeps_fewer_samples_at_its_steps() -> None:
     run = plan("algorithms=[selective_backprop]", "algorithms.selective_backprop.scale=1.0", "epochs=4")
     engine = Engine(Context(run, 10))
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 10))
+    engine.bind(model, nn.functional.cross_entropy)
     whole = Batch(torch.randint(0, 256, (8, 3, 2, 2)).float(), torch.zeros(8).long(), np.arange(8), Moment(0, 0, 0, 1))
     for step, names in enumerate(acting(run)):
         batch = replace(whole, moment=replace(whole.moment, step=step, total_steps=run.total_steps))
-        selected = engine.change_batch(batch, model, nn.functional.cross_entropy, lambda images: images)
+        selected = engine.change_batch(batch, lambda images: images)
         assert len(selected.inputs) == (4 if "selective_backprop" in names else 8), step
 
 

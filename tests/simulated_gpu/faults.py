@@ -62,8 +62,8 @@ FAULTS = {
     ),
     "a bucket sent before its copy": Fault(
         BUCKETS,
-        "bucket.fill()\nself._works.append(bucket.all_reduce())",
-        "self._works.append(bucket.all_reduce())\nbucket.fill()",
+        "if missing:\n    break\nbucket.fill()\nself._works.append(bucket.all_reduce())",
+        "if missing:\n    break\nself._works.append(bucket.all_reduce())\nbucket.fill()",
         RANKS,
     ),
     # note: the all-reduce of the flags joins them later
