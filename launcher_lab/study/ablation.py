@@ -21,7 +21,7 @@ from launcher_lab.study.speedup import Interval, at_equal_cost, at_equal_quality
 
 # Keys that may differ between runs of one variant, besides those that may change on resume.
 _IGNORED = (
-    *("seed", "recipe", "schedule.dilate"),
+    *("seed", "recipe", "schedule.dilate", "compile"),
     *("dataset.classes", "dataset.train_samples", "dataset.val_samples", "model.weights_sha256"),
 )
 # Kind of variant to the variant that it is compared with.
