@@ -91,9 +91,9 @@ def machine_of(figure: Figure) -> tuple[Hardware, Gpu]:
 
 @cache
 def _predictor(step: str, gpu_count: int, batch: int, epochs: int | None, fused: bool, ours: bool) -> Predictor:
-    words = [*_file()["steps"][step], "dataset=imagenet", f"batch_size={gpu_count * batch}"]
+    words = ["cuda_graphs=off", *_file()["steps"][step], "dataset=imagenet", f"batch_size={gpu_count * batch}"]
     words += [f"epochs={epochs}"] if epochs else []
-    words += ["cuda_graphs=off", f"compile={'on' if fused else 'off'}"]
+    words += [f"compile={'on' if fused else 'off'}"]
     words += [] if ours else ["precision=fp16"]
     plan = plan_for(compose(words).config, gpu_count)
     predictor = Predictor(plan)
@@ -105,7 +105,7 @@ def _network(name: str, batch: int, size: int, layout: str) -> Predictor:
     """Trace a network of timm, with attention in several kernels as in 2022."""
     sizes = [f"image.train_size={size}", f"image.eval_size={size}", f"image.eval_resize={size}"]
     data = ["dataset=imagenet", "dataloader=synthetic", f"batch_size={batch}", "precision=fp16"]
-    words = ["recipe=baseline", *data, *sizes]
+    words = ["recipe=baseline", "compile=off", "cuda_graphs=off", *data, *sizes]
     words += ["model=timm", f"model.architecture={name}"]
     words += [f"algorithms={'[channels_last]' if layout == 'nhwc' else '[]'}"]
     plan = plan_for(compose(words).config, 1)

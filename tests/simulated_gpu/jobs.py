@@ -100,8 +100,8 @@ def train_as_mps(cases: Sequence[dict[str, Any]], images: str) -> dict[str, Any]
                 with tempfile.TemporaryDirectory() as folder:
                     results.append(may_wait(_outcome)(case, ranks, Path(folder), Path(images), "eager", None))
             wrong = [one for one in results if isinstance(one, str)]
-            # note: averages and metrics sum in float32 there
-            outcomes[case.name] = wrong or runs.differences(*results, parts=("model", "optimizer"))
+            # note: averages and metrics sum in float32 there, and libraries keep other tensors in their state
+            outcomes[case.name] = wrong or runs.differences(*results, parts=("model",))
     return outcomes
 
 

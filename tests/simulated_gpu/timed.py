@@ -49,7 +49,7 @@ def fitting(case: Case, ranks: Ranks, result: Measurement, folder: Path) -> floa
     whole = estimate(plan, result)
     minutes = sum(span.seconds for span in (whole.training, whole.evaluation, whole.saving)) / 100
     plan = replace(plan, config=replace(config, stop=replace(config.stop, minutes=minutes)))
-    with patch.object(launch, "measure_steps", lambda *_: result), patch.object(launch, "_MOST_OF_MEAN", 1.0):
+    with patch.object(launch, "measure_steps", lambda *_: result):
         return launch.config_in_time(Prepared(plan, Devices("cuda", ranks.world_size))).schedule.dilate
 
 

@@ -161,7 +161,7 @@ class _Marks:
         (["code=nowhere.py"], "code=nowhere.py: is neither a file nor a package"),
         (["code=typed.py", "algorithms.dark.probabiliy=1"], "did you mean algorithms.dark.probability?"),
         (["code=bare.py", "schedule=late"], "Late of bare has no after_warmup; write what it lacks"),
-        (["code=bare.py", "model=empty"], "Empty of bare has no library and no network; write what it lacks"),
+        (["code=bare.py", "model=empty"], "Empty of bare has no network; write what it lacks"),
         (["code=bare.py", "loss=nothing"], "Nothing of bare has no function and no labels and no scores; write"),
         (["code=nets.py", "model=timm", "model.architecture=my_tiny"], ""),
         (["model=timm", "model.architecture=resnet18.a1_in1k"], ""),
