@@ -47,7 +47,7 @@ def fitting(case: Case, ranks: Ranks, result: Measurement, folder: Path) -> floa
     config = runs.config_of(case, folder)
     plan = plan_for(config, ranks.world_size)
     whole = estimate(plan, result)
-    minutes = sum(span.seconds for span in (whole.training, whole.evaluation, whole.saving)) / 100
+    minutes = sum(span.high for span in (whole.training, whole.evaluation, whole.saving)) / 100
     plan = replace(plan, config=replace(config, stop=replace(config.stop, minutes=minutes)))
     with patch.object(launch, "measure_steps", lambda *_: result):
         return launch.config_in_time(Prepared(plan, Devices("cuda", ranks.world_size))).schedule.dilate
