@@ -5,7 +5,9 @@ import pickle
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 from launcher import atomic, paths
 from launcher.config import hydra_files
 from launcher.config.hydra_files import Primary
+from launcher.config.layers import get, leaves, put
 
 _ROOT = Path(__file__).parents[1]
 _ALL = _ROOT / ".pytest_cache" / "compositions"
@@ -25,8 +28,24 @@ def keep() -> None:
 
 
 def composed(primary: Primary) -> dict[str, Any]:
-    """Compose, or return what was composed of equal files."""
-    key = hashlib.sha256(repr((primary, [*map(_files, paths.search_path())])).encode()).hexdigest()
+    """Compose, or return what was composed of equal files; plain values are set in what was composed without them."""
+    defaults = {key: value for key, value in primary.values.items() if key == "defaults"}
+    own = {key: value for key, value in primary.values.items() if key != "defaults"}
+    values = _of_files(replace(primary, values=defaults)) if all(map(_is_plain, dict(leaves(own)).values())) else None
+    for key, value in leaves(own) if values is not None else ():
+        if isinstance(get(values, key, own), Mapping):
+            return _of_files(primary)
+        put(values, key, value)
+    return _of_files(primary) if values is None else values
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | None) or (isinstance(value, str) and not {*value} & {*"?$\\"})
+
+
+def _of_files(primary: Primary) -> dict[str, Any]:
+    folders = [*paths.search_path(), primary.file.parent]
+    key = hashlib.sha256(repr((primary, [*map(_files, folders)])).encode()).hexdigest()
     file = _folder() / key
     if key not in _kept:
         with suppress(OSError, EOFError):
