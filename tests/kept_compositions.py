@@ -64,7 +64,8 @@ def _of_files(primary: Primary) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[tuple[str, tuple[int, ...]]]:
     """Return the YAML files of a folder of the search path, with what changes with their contents."""
-    return sorted((str(path), hydra_files._stamp(path)) for path in folder.glob("**/*.yaml"))
+    # note: a link may lead nowhere
+    return sorted((str(path), hydra_files._stamp(path)) for path in folder.glob("**/*.yaml") if path.is_file())
 
 
 @lru_cache
