@@ -1,5 +1,6 @@
 """Measure the connection between the GPUs of this machine: one all-reduce by one process a GPU, within a minute."""
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ _SLOW, _PCIE = 5.0, 60.0  # GB/s: a PCIe slot has 16 to 63, NVLink 150 or more (
 _POLL = 0.1  # seconds
 _TRY = "set NCCL_DEBUG=INFO to see why, try NCCL_P2P_DISABLE=1; nvidia-smi topo -m shows how they are connected"
 
-# Print GB/s: what a ring sends through each link, as nccl-tests' bus bandwidth.
+# Write GB/s to a file: what a ring sends through each link, as nccl-tests' bus bandwidth.
 _RANK = """
 import sys, time, torch, torch.distributed as dist
 rank, count, kind, store, megabytes = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:5], int(sys.argv[5])
@@ -35,7 +36,8 @@ def seconds(rounds):
     float(values[0])
     return time.perf_counter() - start
 seconds(2)
-print(rounds * megabytes / 1000 * 2 * (count - 1) / count / seconds(rounds), flush=True)
+rate = rounds * megabytes / 1000 * 2 * (count - 1) / count / seconds(rounds)
+open(f"{store}-{rank}", "w").write(str(rate))
 """
 
 
@@ -50,22 +52,31 @@ class Measured:
 
 def all_reduce(count: int, kind: str = "cuda") -> Measured:
     """All-reduce 100 MB between `count` processes, each with a GPU (`cuda`, by NCCL) or the CPU (`cpu`, by gloo)."""
-    with tempfile.TemporaryDirectory(prefix="train-") as folder:
-        ranks = [_started(rank, count, kind, Path(folder) / "store") for rank in range(count)]
+    with tempfile.TemporaryDirectory(prefix="train-") as name:
+        folder = Path(name)
+        ranks = [_started(rank, count, kind, folder) for rank in range(count)]
         try:
-            return _waited(ranks, time.monotonic() + SECONDS)
+            return _waited(ranks, folder, time.monotonic() + SECONDS)
         finally:
-            for rank in ranks:
+            for number, rank in enumerate(ranks):
                 rank.kill()
-                rank.communicate()
+                rank.wait()
+                if "NCCL_DEBUG" in os.environ:
+                    print(_log(folder, number).read_text(errors="replace"), file=sys.stderr)
 
 
-def _started(rank: int, count: int, kind: str, store: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _RANK, str(rank), str(count), kind, str(store), str(_MB)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def _log(folder: Path, rank: int) -> Path:
+    return folder / f"{rank}.log"
 
 
-def _waited(ranks: Sequence["subprocess.Popen[str]"], end: float) -> Measured:
+def _started(rank: int, count: int, kind: str, folder: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", _RANK, str(rank), str(count), kind, str(folder / "store"), str(_MB)]
+    # note: not through a pipe, which what NCCL_DEBUG prints would fill
+    with _log(folder, rank).open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log)
+
+
+def _waited(ranks: Sequence["subprocess.Popen[bytes]"], folder: Path, end: float) -> Measured:
     while running := [number for number, rank in enumerate(ranks) if rank.poll() is None]:
         if any(rank.returncode for rank in ranks):
             break
@@ -74,9 +85,9 @@ def _waited(ranks: Sequence["subprocess.Popen[str]"], end: float) -> Measured:
         time.sleep(_POLL)
     for number, rank in enumerate(ranks):
         if rank.returncode:
-            lines = rank.communicate()[1].strip().splitlines() or [f"exited with code {rank.returncode}"]
-            return Measured(error=f"process {number}: {lines[-1]}")
-    return Measured(rate=min(float(rank.communicate()[0]) for rank in ranks))
+            lines = _log(folder, number).read_text(errors="replace").strip().splitlines()
+            return Measured(error=f"process {number}: {lines[-1] if lines else f'exited with code {rank.returncode}'}")
+    return Measured(rate=min(float((folder / f"store-{number}").read_text()) for number in range(len(ranks))))
 
 
 def judge(measured: Measured, count: int) -> Finding:

@@ -115,7 +115,7 @@ class Heartbeat:
 
     @contextmanager
     def connecting(self) -> Iterator[None]:
-        """Mark that this rank connects to the others, for which the launcher has a limit of its own."""
+        """Mark that this rank connects to the others, which the launcher limits by SECONDS_TO_CONNECT."""
         sign = None if self._file is None else connecting_file(self._file)
         if sign is not None:
             sign.touch()

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,19 +11,24 @@ from launcher.doctor.connection import Measured, all_reduce, judge
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_processes_are_measured(count: int) -> None:
+def test_processes_are_measured_and_what_nccl_prints_is_shown(
+    count: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setattr(connection, "_RANK", "print('NCCL INFO ' * 20_000)" + connection._RANK)
     measured = all_reduce(count, "cpu")
     assert measured.rate > 0, measured
+    assert capsys.readouterr().err.count("NCCL INFO") == count * 20_000
 
 
 def started_or(code: str) -> object:
     plain = connection._started
 
-    def started(rank: int, *of_all: object) -> subprocess.Popen[str]:
+    def started(rank: int, count: int, kind: str, folder: Path) -> subprocess.Popen[bytes]:
         if rank != 1:
-            return plain(rank, *of_all)  # type: ignore[arg-type]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+            return plain(rank, count, kind, folder)
+        with connection._log(folder, rank).open("wb") as log:
+            return subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log)
 
     return started
 

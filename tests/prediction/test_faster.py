@@ -42,6 +42,11 @@ def test_some_runs_are_eager_whatever_is_predicted(words: list[str], gpu: str, r
     assert described(chosen) == ("eager" if reason else "compiled and captured")
 
 
+def test_code_of_ones_own_stays_eager() -> None:
+    config = replace(config_of(*MILD), code=["nets.py"])
+    assert described(fastest(config, gpus()["H100 80GB"], lambda one: -len(described(one)))) == "eager"
+
+
 @pytest.mark.parametrize(
     ("typed", "allowed"),
     [
