@@ -29,8 +29,8 @@ from launcher.training.evaluation import outside_steps
 from launcher.weights.card import ONNX, network_changes
 from launcher.weights.export_check import ExportCheck, agrees, check_export
 from launcher.weights.export_files import write_card, write_weights
+from launcher.weights.export_graph import write_onnx
 from launcher.weights.hugging_face import as_gpt2
-from launcher.weights.predictor import write_onnx
 from launcher.weights.program import program
 from launcher.weights.trained_model import load_checkpoint, model_card, trained_network
 

@@ -25,7 +25,7 @@ from launcher.plan.plan import Plan
 from launcher.tasks import Task
 from launcher.training.evaluation import Totals, outside_steps
 from launcher.weights.card import ONNX
-from launcher.weights.predictor import Predictor
+from launcher.weights.export_graph import ExportGraph
 from launcher.weights.trained_model import exported_model
 
 # Error of an output relative to the largest one of a batch: onnxruntime sums in another order than torch.
@@ -69,7 +69,7 @@ class ExportCheck:
 def _exported_model(path: Path, task: Task) -> Iterator[Compute]:
     """Yield a function from inputs as loaded to the outputs of the exported files."""
     if not (path / ONNX).exists():
-        yield Predictor(exported_model(path, "cpu").network, task)
+        yield ExportGraph(exported_model(path, "cpu").network, task)
         return
     command = [sys.executable, "-c", _PROGRAM, str(path / ONNX)]
     with tempfile.TemporaryFile() as errors:

@@ -21,7 +21,7 @@ from launcher.tasks import build_task
 from launcher.weights.card import network_changes
 from launcher.weights.export_check import agrees
 from launcher.weights.export_files import network_card, read_weights, write_weights
-from launcher.weights.predictor import Predictor, write_onnx
+from launcher.weights.export_graph import ExportGraph, write_onnx
 
 EVERYTHING = "algorithms=[blurpool,squeeze_excite,stochastic_depth,ghost_batchnorm,channels_last,ema]"
 EVALUATED = "algorithms.stochastic_depth.keep_scaling=evaluation"
@@ -122,7 +122,7 @@ def test_a_program_computes_an_evaluation_of_pixels_in_any_batch(
     write_onnx(network, task, tmp_path / "model.onnx")
     size = config.task.loaded_evaluation_view(config)
     pixels = np.random.default_rng(3).integers(0, 256, (3, 3, size, size), dtype=np.uint8)
-    expected = Predictor(network, task)(torch.from_numpy(pixels))
+    expected = ExportGraph(network, task)(torch.from_numpy(pixels))
     assert expected.std() > 1e-3
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     for count in (1, 2, 3):

@@ -17,7 +17,7 @@ from launcher.tasks import Task
 _MOST_BYTES = 2**31 - 1
 
 
-class Predictor(nn.Module):
+class ExportGraph(nn.Module):
     """Prepares inputs as loaded (normalizes images), and averages the network's outputs over views and mirror images.
 
     Outputs are logits, or numbers in the unit of the training data, float64.
@@ -63,7 +63,7 @@ def write_onnx(network: nn.Module, task: Task, path: Path) -> None:
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
-                Predictor(network, task),
+                ExportGraph(network, task),
                 (inputs.contiguous(),),
                 dynamo=True,
                 input_names=[input_name(task)],
