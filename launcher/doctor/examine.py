@@ -46,7 +46,8 @@ def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:
     yield machine.judge_torch(torch)
     yield from machine.judge_driver(torch, gpus or [])
     yield from machine.judge_cuda(torch, gpus or [])
-    if ranks > 1 and torch.values and len(torch.values["gpus"]) >= ranks and not torch.values["error"]:
+    working = torch.values["gpus"] if torch.values and not torch.values["error"] else []
+    if config.launch.device != "cpu" and 1 < ranks <= len(working):
         yield judge(all_reduce(ranks), ranks)
     yield from machine.judge_nodes(torch)
     if config.compile != "off" and (gpus or others):
