@@ -1,6 +1,7 @@
 """Backbone freezing (Kumar et al. 2022): only the last layer learns at first, as in linear probing.
 
-In several stages it is gradual unfreezing (Howard and Ruder 2018): the other layers start to learn from the last on.
+In several stages it is gradual unfreezing (Howard and Ruder 2018): the other layers start to learn from the last on. To
+the end of the run it is a linear probe (Alain and Bengio 2016), whose network is in evaluation mode.
 """
 
 from __future__ import annotations
@@ -32,15 +33,28 @@ class BackboneFreezingConfig(
         """Return how many stages of the layers do not learn yet: all at first, 0 from `until` on."""
         return max(0, self.stages - self.stages * step // plan.every(self.until))
 
+    def probes(self, plan: RunPlan) -> bool:
+        """Return whether only the last layer learns in the whole run."""
+        return plan.every(self.until) >= plan.total_steps
+
     def problems(self, plan: RunPlan) -> Iterator[Problem]:
-        if 0 < plan.total_steps <= plan.every(self.until):
-            message = (
-                f"must be less than the run's {count_of(plan.total_steps, 'step')}, such as 0.1dur, or train longer"
-            )
+        if 0 < plan.total_steps < plan.every(self.until):
+            steps = count_of(plan.total_steps, "step")
+            message = f"is longer than the run's {steps}; set 0.1dur, or 1dur to train only the last layer"
             yield Problem(message, "until", self.until)
+        elif self.stages > 1 and self.probes(plan):
+            message = f"parts start to learn before until={self.until}, the end of the run; set 1, or a shorter until"
+            yield Problem(message, "stages", self.stages)
         if self.stages > plan.every(self.until):
             message = f"more than the {count_of(plan.every(self.until), 'step')} of until={self.until}; set fewer"
             yield Problem(message, "stages", self.stages)
+
+    def notes(self, plan: RunPlan) -> Iterator[str]:
+        if self.probes(plan):
+            yield (
+                f"algorithms.backbone_freezing.until={self.until} is the whole run: only the last layer learns, with "
+                "no backward pass through the others, and in evaluation mode: no dropout, fixed batch-norm statistics"
+            )
 
 
 class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
@@ -51,6 +65,8 @@ class BackboneFreezing(Algorithm[BackboneFreezingConfig]):
 
     def before_step(self, model: nn.Module, moment: Moment) -> None:
         frozen = self.values.acts_at(self.context.plan, moment.step)
+        if self.values.probes(self.context.plan):
+            model.eval()
         stages = self._stages(model)
         for name, parameter in model.named_parameters():
             # note: those of the head have none

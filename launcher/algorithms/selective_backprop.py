@@ -74,9 +74,10 @@ def sample_losses(images: Tensor, targets: Tensor, model: nn.Module, loss: Loss,
     """
     if scale < 1:
         images = F.interpolate(images, scale_factor=scale, mode="bilinear")
+    was_training = model.training
     model.eval()
     logits = model(images)
-    model.train()
+    model.train(was_training)
     losses: Tensor = torch.vmap(lambda logit, target: loss(logit[None], target[None]))(logits, targets)
     return losses
 

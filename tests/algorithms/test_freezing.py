@@ -16,6 +16,7 @@ from launcher.algorithms.layer_freezing import frozen_layers, layers_of
 from launcher.config.compose import compose
 from launcher.data.batch import Moment
 from launcher.errors import UserError
+from launcher.models.parameters import owned_parameters, parameters_of_head
 from launcher.optimizers.decoupled_sgd import DecoupledSGD
 from launcher.plan.checks import check
 from launcher.plan.plan import Plan
@@ -156,13 +157,43 @@ def checked(*words: str) -> None:
     check(Plan(config, 1, config.dataset.train_samples), {})
 
 
-def test_freezing_the_backbone_for_the_whole_run_is_refused() -> None:
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize("architecture", ["resnet18", "timm", "timm batch norm"])
+@pytest.mark.parametrize("algorithms", ["backbone_freezing", "backbone_freezing,selective_backprop"])
+def test_a_linear_probe_runs_forward_in_evaluation_mode_and_backward_through_the_head_alone(
+    architecture: str, algorithms: str
+) -> None:
+    models = {
+        "timm": ["model=timm", "model.architecture=test_vit", "model.img_size=16", "model.drop_rate=0.5"],
+        "timm batch norm": ["model=timm", "model.architecture=test_byobnet"],
+    }
+    until = ["algorithms.backbone_freezing.until=1dur", "algorithms.selective_backprop.start=0.0"]
+    run = build(f"algorithms=[{algorithms}]", *until[: 1 + ("," in algorithms)], *models.get(architecture, []))
+    model, head = run.train_step.model, parameters_of_head(run.train_step.model)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    backward, forward = [], {}
+    for name, _, module in owned_parameters(model):
+        if module is not model:
+            module.register_full_backward_hook(lambda *_, name=name: backward.append(name))
+    model.register_forward_hook(lambda _, inputs, outputs: forward.update(inputs=inputs[0], outputs=outputs))
+    steps(run, 1)
+    after = model.state_dict()
+    assert {name for name in after if not torch.equal(after[name], before[name])} == head
+    assert set(backward) == head
+    model.load_state_dict(before)
+    with torch.no_grad():
+        torch.testing.assert_close(copy.deepcopy(model).eval()(forward["inputs"]), forward["outputs"])
+
+
+def test_the_backbone_may_be_frozen_up_to_the_end_of_the_run() -> None:
     words = ["algorithms=[backbone_freezing]", "model.weights=runs/first"]
     checked(*words, "epochs=2")
-    with pytest.raises(
-        UserError, match=r"algorithms\.backbone_freezing\.until=1ep.*less than the run's 62 steps, such as 0\.1dur"
-    ):
-        checked(*words, "epochs=1")
+    checked(*words, "epochs=1")
+    checked(*words, "algorithms.backbone_freezing.until=1dur")
+    with pytest.raises(UserError, match=r"freezing\.stages=4.*before until=1dur, the end of the run; set 1"):
+        checked(*words, "algorithms.backbone_freezing.until=1dur", "algorithms.backbone_freezing.stages=4")
+    with pytest.raises(UserError, match=r"freezing\.until=2ep.*longer than the run's 62 steps; set 0\.1dur, or 1dur"):
+        checked(*words, "epochs=1", "algorithms.backbone_freezing.until=2ep")
     with pytest.raises(UserError, match=r"freezing\.stages=4.*more than the 2 steps of until=2ba; set fewer"):
         checked(*words, "epochs=2", "algorithms.backbone_freezing.until=2ba", "algorithms.backbone_freezing.stages=4")
 

@@ -182,7 +182,7 @@ def test_a_batch_larger_than_the_data_set_is_the_only_error_of_a_run_without_ste
     assert "larger than the data set" in line
     words = ["recipe=finetune", "model.weights=torchvision", "schedule.fit=off"]
     long = refused(*words, "algorithms.backbone_freezing.until=300ep")
-    assert "steps, such as 0.1dur, or train longer" in long
+    assert "steps; set 0.1dur, or 1dur to train only the last layer" in long
 
 
 @pytest.mark.parametrize(
