@@ -11,7 +11,6 @@ from typing import Any
 from rich.table import Table
 
 from launcher.cli.candidates import Candidates, candidates
-from launcher.cli.machine_offers import offers_on, span_values
 from launcher.config.compose import compose
 from launcher.config.schema import Hardware
 from launcher.console import console, progress_bars, table, verbatim
@@ -19,6 +18,7 @@ from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
 from launcher.prediction.budget import Affordable, Budget, Candidate, affordable, around, best, spent
 from launcher.prediction.offers import Offer
+from launcher.prediction.on_machines import offers_on
 from launcher.records.progress import duration
 
 
@@ -70,6 +70,7 @@ def _check(words: Sequence[str], budget: str) -> None:
         ("epochs", "chooses the epochs; omit epochs="),
         ("schedule.dilate", "chooses the epochs; omit schedule.dilate="),
         ("stop.minutes", "limits the time as stop.minutes does; omit one"),
+        ("target", "has the quality to reach in --quality 76; omit target="),
     ):
         if any(word.lstrip("+").startswith(f"{key}=") for word in words):
             raise UserError(Problem(message, "--budget", budget))
@@ -161,7 +162,7 @@ def _values(choice: Affordable, typed: Sequence[str]) -> dict[str, Any]:
         "machine": offer.machine.name,
         "nodes": offer.nodes,
         "spot": offer.spot,
-        "minutes": span_values(offer.wall, 60),
-        "cost": span_values(offer.cost) | {"currency": offer.machine.currency} if offer.cost else None,
+        "minutes": offer.wall.values(60),
+        "cost": offer.cost.values() | {"currency": offer.machine.currency} if offer.cost else None,
         "words": _words(choice, typed),
     }

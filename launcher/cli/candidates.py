@@ -1,21 +1,20 @@
 """What a budget is spent on: recipes with known lengths, by published points and runs, or what suits the images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from launcher.cli.auto import choices_on_gpus
-from launcher.cli.machine_offers import epochs_in
 from launcher.config import recipes
 from launcher.config.compose import compose, dataset_at
 from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
 from launcher.errors import Problem, Problems, UserError
-from launcher.prediction.budget import Candidate, rising, worthwhile
-from launcher.prediction.offers import Length
-from launcher.results.curves import Curve, build_curves
+from launcher.prediction.budget import Candidate, worthwhile
+from launcher.prediction.lengths import Length, lengths_of, rising
+from launcher.results.curves import build_curves
 from launcher.results.published import known_curves
 from launcher.results.same_images import runs_of, words_of
 
@@ -83,18 +82,9 @@ def _published(words: Sequence[str], named: str | None) -> list[Candidate]:
     for recipe in [named] if named else [name for name in worthwhile(curves) if name in listed]:
         model = compose([f"recipe={recipe}"]).config.model.architecture
         own = [one for one in curves if one.recipe == recipe and one.setting.model == model]
-        if lengths := rising(length for curve in own for length in _lengths(curve)):
+        if lengths := rising(length for curve in own for length in lengths_of(curve)):
             known.append(Candidate(recipe, lengths))
     return known
-
-
-def _lengths(curve: Curve) -> Iterator[Length]:
-    for point in curve.points:
-        epochs, minutes = point.epochs, point.cost("time")
-        if epochs is None and minutes is not None:
-            epochs = epochs_in(minutes, curve.recipe, curve.setting.hardware)
-        if epochs is not None:
-            yield Length(epochs, point.quality)
 
 
 def _of_runs(words: Sequence[str], typed: dict[str, Any]) -> list[Candidate]:
@@ -108,7 +98,7 @@ def _of_runs(words: Sequence[str], typed: dict[str, Any]) -> list[Candidate]:
     for curve in build_curves(runs):
         words_of_run = words_of(by_path[curve.points[0].paths[-1]])
         own = [word for word in words_of_run if _is_own(word.lstrip("+").partition("=")[0], typed)]
-        known.append(Candidate(curve.recipe, rising(_lengths(curve)), tuple(own), curve.name))
+        known.append(Candidate(curve.recipe, rising(lengths_of(curve)), tuple(own), curve.name))
     return known
 
 

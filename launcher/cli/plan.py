@@ -44,8 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     if not arguments.on is arguments.budget is arguments.quality is None:
         from launcher.cli.on_machines import predict  # note: NumPy and the data sources
 
-        if (code := predict(arguments)) is not None:
-            return code
+        return predict(arguments)
     composed = arguments.composed or compose(arguments.overrides)
     here = composed.origins.get("hardware.name") != COMMAND_LINE
     is_new = here and composed.config.launch.nnodes == 1

@@ -81,6 +81,10 @@ class Span:
     low: float
     high: float
 
+    def values(self, unit: float = 1) -> dict[str, float]:
+        """Return it in units of so many seconds, as JSON has it."""
+        return {"value": self.seconds / unit, "low": self.low / unit, "high": self.high / unit}
+
 
 @dataclass(frozen=True)
 class SizeCost:

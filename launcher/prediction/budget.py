@@ -9,8 +9,9 @@ import numpy as np
 
 from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
-from launcher.prediction.offers import Length, Offer
-from launcher.results.curve_math import cost_at, pareto_front, quality_at
+from launcher.prediction.lengths import Length, needed
+from launcher.prediction.offers import Offer
+from launcher.results.curve_math import pareto_front, quality_at
 from launcher.results.curves import Curve
 
 _FORM = re.compile(r"(?P<sign>\$)?(?P<amount>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)", re.IGNORECASE)
@@ -78,15 +79,6 @@ class Affordable:
     words: tuple[str, ...] = ()
 
 
-def rising(lengths: Iterable[Length]) -> list[Length]:
-    """Sort lengths, without those that a shorter one equals or surpasses."""
-    kept: list[Length] = []
-    for one in sorted(lengths, key=lambda one: (one.epochs, -(one.quality or 0.0))):
-        if not kept or (one.quality or 0.0) > (kept[-1].quality or 0.0):
-            kept.append(one)
-    return kept
-
-
 def around(lengths: Sequence[Length], quality: float | None) -> Sequence[Length]:
     """Return the lengths that `affordable` needs for a quality, all without one; none if none reaches it."""
     if quality is None or lengths[0].quality is None:
@@ -117,14 +109,14 @@ def affordable(candidate: Candidate, offers: Sequence[Offer], paid: Budget, qual
     """
     epochs = [one.epochs for one in candidate.lengths]
     qualities = [one.quality for one in candidate.lengths if one.quality is not None]
-    needed: float = epochs[0]
+    least: float = epochs[0]
     if quality is not None:
-        needed = max(needed, cost_at(epochs, qualities, quality)) if qualities else math.inf
+        least = max(least, needed(quality, candidate.lengths)) if qualities else math.inf
     takes = [spent(paid, offer) for offer in offers]
-    if offers[0].problem or not math.isfinite(needed + takes[0]):
+    if offers[0].problem or not math.isfinite(least + takes[0]):
         return None
     most = int(np.interp(paid.amount, takes, epochs, left=0))
-    chosen = most if quality is None else math.ceil(needed)
+    chosen = most if quality is None else math.ceil(least)
     if not epochs[0] <= chosen <= most:
         return None
     offer = _between(epochs, offers, chosen)

@@ -18,7 +18,6 @@ from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan
 
 ALL = "all"
-_COUNTED = re.compile(r"\d+ *x")
 
 
 class Place(NamedTuple):
@@ -29,11 +28,10 @@ class Place(NamedTuple):
 
 
 def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> Place:
-    """Return the machine for a name, or the cheapest for a number and a GPU such as 8xH100, H100:8, or H100 for one.
+    """Return the machine of a name, as p5_48xlarge and p5.48xlarge, or the cheapest with so many GPUs, as 8xH100.
 
-    A name may be its provider's, as g5.xlarge, or the only one of a series, as p4de. Several machines: by their number
-    and one of these, as 2xp4d_24xlarge, or by more GPUs than one machine has, as 16xH100, of those with most GPUs and a
-    known network. Raises UserError with the nearest machines if none fits.
+    Several machines: 2xp4d_24xlarge, or more GPUs than one machine has, as 16xH100, on those with most GPUs and a known
+    network. Raises UserError with the nearest machines if none fits.
     """
     known = known or rented()
     if word in machines() and word not in known:
@@ -41,16 +39,12 @@ def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> Pla
             "its GPU is not in conf/gpus.yaml; measure with `train estimate`, or choose one of `train ls hardware`"
         )
         raise UserError(Problem(message, "--on", word))
-    series = _series(word, known)
-    if len(series) == 1:
-        return Place(1, series[0])
-    number, name = _counted(word)
-    series = _series(name, known)
-    if number and (_COUNTED.match(name) or len(series) == 1):
-        nodes, machine = machine_named(name, known)
-        return Place(number * nodes, machine)
+    counted = re.fullmatch(r"(\d+) *x *(.+)", word.lower())
+    number, name = (int(counted[1]), counted[2]) if counted else (1, word)
+    if number and (same := next((one for one in known if _plain(one) == _plain(name)), None)):
+        return Place(number, same)
     with_gpu = [one for one in known.values() if _plain(name) in _names(str(one.gpu)) and one.gpus]
-    able = with_gpu if number else []
+    able = with_gpu if counted and number else []
     whole = [one for one in able if one.gpus == number] or [
         one for one in able if (one.gpus or 1) > 1 and number % (one.gpus or 1) == 0 and one.network is not None
     ]
@@ -58,24 +52,11 @@ def machine_named(word: str, known: Mapping[str, Hardware] | None = None) -> Pla
         best = min(whole, key=lambda one: (-(one.gpus or 1), one.price_per_hour is None, one.price_per_hour))
         return Place(number // (best.gpus or 1), best.name)
     counts = _counts(known.values())
+    series = [one for one in known if name and _plain(one).startswith(_plain(name))]
     near = ", ".join(series or _counts(with_gpu)) or nearest(word, [*known, *counts]) or nearest(f"1x{name}", counts)
     hint = f"did you mean {near}? " if near else ""
     message = f"no such machine; {hint}`train ls hardware` lists them, or {', '.join(counts)}"
     raise UserError(Problem(message, "--on", word))
-
-
-def _counted(word: str) -> tuple[int, str]:
-    """Return the number of GPUs or machines and their name: (8, "h100") for 8xH100 and H100:8, and 1 without one."""
-    if match := re.fullmatch(r"(\d+) *x(.*)|(.*):(\d+)", word.lower()):
-        return int(match[1] or match[4]), (match[2] or match[3] or "").strip()
-    return 1, word.lower().strip()
-
-
-def _series(word: str, known: Mapping[str, Hardware]) -> list[str]:
-    """Return the machine of this name as its provider writes it; else those whose name starts with this series."""
-    plain = _plain(word).removeprefix("standard")
-    same = [name for name in known if _plain(name) == plain]
-    return same or [name for name in known if _plain(name.partition("_")[0]) == plain]
 
 
 def _counts(known: Iterable[Hardware]) -> list[str]:

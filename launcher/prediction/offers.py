@@ -1,66 +1,19 @@
-"""Compare a run on machines: prices on demand and spot, the Pareto front, the epochs that a quality needs."""
+"""Compare a run on machines: prices on demand and spot, and the Pareto front."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from launcher.config.gpus import gpus
 from launcher.config.schema import Hardware, RunConfig
 from launcher.counts import count_of
-from launcher.errors import Problem, UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan
 from launcher.prediction.prediction import Prediction
 from launcher.prediction.rates import efficiencies
-from launcher.results.curve_math import cost_at, pareto_front
-from launcher.results.curves import Cost, Curve
-
-
-@dataclass(frozen=True)
-class Length:
-    """A length with its quality in percent, if that is known, and where that is from."""
-
-    epochs: int
-    quality: float | None
-    source: str = ""
-
-
-def length_for(
-    quality: float, recipe: str, curves: Iterable[Curve], epochs_in: Callable[[float, str, str], int]
-) -> Length:
-    """Interpolate the length for a quality in the logarithm of the cost; the user's own curves come first.
-
-    epochs_in: how many a recipe trains in published minutes on a machine.
-
-    Raises UserError if no curve of the recipe spans the quality.
-    """
-    own = [curve for curve in curves if curve.recipe == recipe]
-    spans = []
-    for curve in sorted(own, key=lambda curve: (curve.source is not None, -len(curve.points))):
-        known = curve.on("epochs")
-        axis: Cost = "epochs" if len(known) == len(curve.points) or len(known) > 1 else "time"
-        points = curve.on(axis)
-        if not points:
-            continue
-        costs, qualities = [point.cost(axis) or 0.0 for point in points], [point.quality for point in points]
-        spans.append((min(qualities), max(qualities)))
-        cost = cost_at(costs, qualities, quality)
-        if 0 < cost < math.inf:
-            hardware = curve.setting.hardware
-            source = f"{curve.source or 'own runs'}: {recipe} on {hardware}"
-            if axis == "epochs":
-                return Length(max(1, round(cost)), quality, source)
-            source += f", {cost:.1f} minutes at the throughput predicted there"
-            return Length(epochs_in(cost, recipe, hardware), quality, source)
-    if not spans:
-        message = f"{recipe} has no published point and no finished run below runs=; set epochs= instead"
-        raise UserError(Problem(message, "--quality", quality))
-    least, most = min(low for low, _ in spans), max(high for _, high in spans)
-    raise UserError(
-        Problem(f"the curves of {recipe} reach {least:g} to {most:g} %; set a value in between", "--quality", quality)
-    )
+from launcher.results.curve_math import pareto_front
 
 
 @dataclass(frozen=True)

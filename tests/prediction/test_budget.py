@@ -13,9 +13,10 @@ from launcher.config.groups import machines
 from launcher.errors import UserError
 from launcher.measure.estimate import Span
 from launcher.plan.plan import plan_for
-from launcher.prediction.budget import Budget, Candidate, affordable, around, best, rising, worthwhile
+from launcher.prediction.budget import Budget, Candidate, affordable, around, best, worthwhile
+from launcher.prediction.lengths import Length, rising
 from launcher.prediction.machines import gpu_of, rented
-from launcher.prediction.offers import Length, Offer, offers
+from launcher.prediction.offers import Offer, offers
 from launcher.prediction.prediction import Predictor
 from launcher.records.origins import write_origins
 from launcher.records.run_folder import RunFolder
@@ -220,7 +221,7 @@ def test_own_images_have_three_choices_of_unknown_quality_that_the_prediction_co
     assert sizes == [["dataset.native_size=144"], ["dataset.native_size=144"], ["dataset.native_size=72"]]
     assert "model.weights=torchvision" in choices[1]["words"]
     assert max(choice["minutes"]["value"] for choice in choices) <= 60
-    assert "none is known to reach 76 %" in refused(*words, "--budget", "1h", "target=top1:0.76")
+    assert "none is known to reach 76 %" in refused(*words, "--budget", "1h", "--quality", "76")
     first = choices[0]
     confirmed = json.loads(execute("plan", *first["words"], "--on", first["machine"], "--json")[1])["offers"]
     same = next(offer for offer in confirmed if offer["spot"] == first["spot"])
@@ -257,8 +258,7 @@ def test_own_images_with_finished_runs_have_the_qualities_of_these_alone(
         (["--budget", "25eur"], "--budget=25eur: the prices are in USD; set an amount in it"),
         (["stop.minutes=3"], "limits the time as stop.minutes does; omit one"),
         (["schedule.dilate=0.5"], "omit schedule.dilate="),
-        (["target=loss:3"], "target=loss:3: beside a budget must be a top-1, such as 0.759"),
-        (["target=76%"], "must be the value to stop at, such as 0.759, or a metric with it, such as top1:0.759"),
+        (["target=0.76"], "has the quality to reach in --quality 76; omit target="),
     ],
 )
 def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: str) -> None:
@@ -271,9 +271,7 @@ def test_words_that_a_budget_cannot_have_are_refused(words: list[str], message: 
         (["recipe=auto", "--budget", "1h", "--on", "1xA10G"], "1h", None, "g5_xlarge"),
         (["--budget", "1h", "hardware=p4d_24xlarge"], "1h", None, "p4d_24xlarge"),
         (["--budget", "25usd"], "25usd", None, None),
-        (["--budget", "25usd", "target=top1:0.78"], "25usd", 78.0, None),
-        (["--budget", "25usd", "target=0.78"], "25usd", 78.0, None),
-        (["--budget", "25usd", "target=top1:0.78", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
+        (["--budget", "25usd", "--quality", "70", "--on", "all"], "25usd", 70.0, None),
     ],
 )
 def test_a_budget_takes_its_quality_and_machine_from_words(

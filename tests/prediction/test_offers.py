@@ -7,8 +7,9 @@ from launcher.config.compose import compose
 from launcher.errors import UserError
 from launcher.measure.estimate import Estimate, Span
 from launcher.plan.plan import Plan, plan_for
+from launcher.prediction.lengths import length_for
 from launcher.prediction.machines import machine_named, rented
-from launcher.prediction.offers import best_interval, length_for, offers
+from launcher.prediction.offers import best_interval, offers
 from launcher.prediction.prediction import Prediction
 from launcher.prediction.rates import efficiencies
 from launcher.results.curves import Curve, CurvePoint, StudySetting
@@ -35,17 +36,10 @@ SETTING = StudySetting("imagenet", "resnet50", "8x NVIDIA A100")
         ("1xA10G", "g5_xlarge"),
         ("1xL4", "g6_xlarge"),
         ("4xA100", "a2_highgpu_4g"),
-        ("A100:4", "a2_highgpu_4g"),
         ("g5.xlarge", "g5_xlarge"),
         ("G5-12xlarge", "g5_12xlarge"),
         ("g2-standard-8", "g2_standard_8"),
         ("BM.GPU4.8", "bm_gpu4_8"),
-        ("Standard_ND96isr_H100_v5", "nd96isr_h100_v5"),
-        ("p4de", "p4de_24xlarge"),
-        ("3090", "runpod_1x_rtx3090"),
-        ("RTX 6000 Ada", "runpod_1x_rtx6000_ada"),
-        ("GH200", "lambda_1x_gh200"),
-        ("h200", "nebius_1x_h200"),
     ],
 )
 def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name: str) -> None:
@@ -57,13 +51,9 @@ def test_a_word_selects_a_machine_or_the_cheapest_with_such_gpus(word: str, name
     [
         ("2xp4d_24xlarge", 2, "p4d_24xlarge"),
         ("4x p5_48xlarge", 4, "p5_48xlarge"),
-        ("3x 8xH200", 3, "nebius_8x_h200"),
         ("16xH200", 2, "nebius_8x_h200"),
         ("32xL4", 4, "g2_standard_96"),
-        ("2x4xA100", 2, "a2_highgpu_4g"),
         ("2 x p5.48xlarge", 2, "p5_48xlarge"),
-        ("A100:16", 2, "p4d_24xlarge"),
-        ("2xp4de", 2, "p4de_24xlarge"),
     ],
 )
 def test_a_word_selects_several_machines(word: str, nodes: int, name: str) -> None:
@@ -81,6 +71,9 @@ def test_a_word_selects_several_machines(word: str, nodes: int, name: str) -> No
         ("3xH100", "did you mean 1xH100, 8xH100?"),
         ("4x3090", "did you mean 1xRTX3090?"),
         ("g6", "did you mean g6_12xlarge, "),
+        ("p4de", "did you mean p4de_24xlarge?"),
+        ("h200", "did you mean 1xH200, 8xH200"),
+        ("A100:4", "did you mean"),
         ("2xp5", "did you mean p5_48xlarge, p5_4xlarge?"),
         ("p5.48xlrage", "did you mean p5_48xlarge?"),
         ("RTX3O90", "did you mean 1xRTX3090?"),
@@ -104,30 +97,35 @@ def curve(*points: tuple[int, float], source: str | None = None) -> Curve:
     return Curve("mild", "mild", SETTING, points_of_curve, source)
 
 
-def no_minutes(*_: object) -> int:
-    raise AssertionError
+@pytest.fixture
+def minutes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Let an epoch on published machines take 0.7 minutes, and return for which they are predicted."""
+    predicted = []
+    monkeypatch.setattr("launcher.prediction.lengths._epoch_minutes", lambda *words: predicted.append(words) or 0.7)
+    return predicted
 
 
-def test_a_length_is_interpolated_on_the_users_own_curve() -> None:
+def test_a_length_is_interpolated_on_the_users_own_curve(minutes: list[tuple[str, str]]) -> None:
     own = curve((16, 74.0), (64, 78.0))
-    length = length_for(76.0, "mild", [*published_curves(), own], no_minutes)
+    length = length_for(76.0, "mild", [*published_curves(), own])
     assert (length.epochs, length.source) == (32, "own runs: mild on 8x NVIDIA A100")
-    assert length_for(78.0, "mild", [own], no_minutes).epochs == 64
+    assert length_for(78.0, "mild", [own]).epochs == 64
+    assert not minutes
 
 
-def test_published_minutes_are_used_where_no_length_is_printed() -> None:
-    requested = []
-    length = length_for(76.6, "mild", published_curves(), lambda *words: requested.append(words) or 36)  # type: ignore[func-returns-value]
-    assert requested == [(pytest.approx(25.3), "mild", "8x A100 80GB")]
+def test_published_minutes_are_used_where_no_length_is_printed(minutes: list[tuple[str, str]]) -> None:
+    length = length_for(76.6, "mild", published_curves())
+    assert {*minutes} == {("mild", "8x A100 80GB")}
     assert length.epochs == 36
     assert length.source.endswith("mild on 8x A100 80GB, 25.3 minutes at the throughput predicted there")
-    assert length_for(80.78, "hot", published_curves(), no_minutes).epochs == 450
+    assert length_for(80.78, "hot", published_curves()).epochs == 450
 
 
 @pytest.mark.parametrize(("recipe", "quality"), [("mild", 90.0), ("mild", 50.0), ("nothing", 76.0)])
+@pytest.mark.usefixtures("minutes")
 def test_a_quality_that_no_curve_spans_is_refused(recipe: str, quality: float) -> None:
     with pytest.raises(UserError, match=r"reach 75.9 to 78.1 %|no published point"):
-        length_for(quality, recipe, published_curves(), no_minutes)
+        length_for(quality, recipe, published_curves())
 
 
 def spot_run(hours: float, save: float, interval: float) -> tuple[Plan, Prediction]:

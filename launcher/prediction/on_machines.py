@@ -1,0 +1,56 @@
+"""Predict a run on machines."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.config.compose import Composed
+from launcher.config.gpus import unsupported
+from launcher.config.layers import COMMAND_LINE
+from launcher.config.schema import Hardware
+from launcher.counts import count_of
+from launcher.errors import Problem, UserError
+from launcher.launch.devices import Devices
+from launcher.launch.prepare_run import prepare_run
+from launcher.prediction.machines import gpu_of
+from launcher.prediction.offers import Offer, memory_problem, network_problem, offers, with_front
+from launcher.prediction.prediction import Predictor
+from launcher.prediction.profiles import correction, read_profiles
+from launcher.prediction.rates import efficiencies
+from launcher.prediction.remedies import checkpoints, chosen_steps, faster_loader
+
+
+class Offered(NamedTuple):
+    """The offers of machines, notes on the run and profiles, and for one machine what removes its bottleneck."""
+
+    offers: list[Offer]
+    notes: list[str]
+    remedies: list[str]
+
+
+def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
+    """Predict a run on machines."""
+    profiles, notes = read_profiles(Path(composed.config.runs))
+    predictors: dict[int, Predictor] = {}
+    candidates: list[Offer] = []
+    remedies: list[str] = []
+    for machine in chosen:
+        gpu, count = gpu_of(machine), machine.gpus or 1
+        if (nproc := (launch := composed.config.launch).nproc) not in ("auto", count):
+            key = "launch.nproc" if composed.origins.get("launch.nproc") == COMMAND_LINE else "launch"
+            message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
+            raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
+        if count not in predictors:
+            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
+            predictors[count] = Predictor(prepared.plan)
+            notes = [*notes, *(note for note in prepared.notes if note not in notes)]
+        predictor = predictors[count]
+        plan = predictor.plan
+        corrected = correction(plan, str(machine.gpu), profiles, efficiencies())
+        prediction = predictor.on(machine, gpu, correction=corrected.factor, made_from=corrected.made_from)
+        problem = unsupported(machine.gpu) or network_problem(plan.config, machine) or memory_problem(plan, prediction)
+        candidates += offers(plan, prediction, problem)
+        if len(chosen) == 1:
+            remedies += faster_loader(predictor, prediction, gpu, corrected.factor)
+            notes = [*notes, *chosen_steps(plan, prediction), *checkpoints(plan, prediction)]
+    return Offered(with_front(candidates), notes, remedies)
