@@ -37,7 +37,7 @@ def lengths_of(curve: Curve) -> list[Length]:
             lengths.append(Length(point.epochs, point.quality, source))
         elif minutes is not None:
             epochs = minutes / _epoch_minutes(curve.recipe, curve.setting.hardware)
-            note = f"{source}, {minutes:.1f} minutes at the throughput predicted there"
+            note = f"{source}, its minutes at the throughput predicted there"
             lengths.append(Length(max(1, round(epochs)), point.quality, note))
     return lengths
 

@@ -74,7 +74,7 @@ def test_a_word_selects_several_machines(word: str, nodes: int, name: str) -> No
         ("p4de", "did you mean p4de_24xlarge?"),
         ("h200", "did you mean 1xH200, 8xH200"),
         ("A100:4", "did you mean"),
-        ("2xp5", "did you mean p5_48xlarge, p5_4xlarge?"),
+        ("2xp5", "did you mean p5_48xlarge, p5_4xlarge, p5en_48xlarge?"),
         ("p5.48xlrage", "did you mean p5_48xlarge?"),
         ("RTX3O90", "did you mean 1xRTX3090?"),
         ("8xQ900", "or 1xA100, 1xA10G, 1xB200"),
@@ -117,7 +117,7 @@ def test_published_minutes_are_used_where_no_length_is_printed(minutes: list[tup
     length = length_for(76.6, "mild", published_curves())
     assert {*minutes} == {("mild", "8x A100 80GB")}
     assert length.epochs == 36
-    assert length.source.endswith("mild on 8x A100 80GB, 25.3 minutes at the throughput predicted there")
+    assert length.source.endswith("mild on 8x A100 80GB, its minutes at the throughput predicted there")
     assert length_for(80.78, "hot", published_curves()).epochs == 450
 
 
