@@ -27,7 +27,7 @@ import launcher
 from launcher.cli.main import main as train
 from launcher.config.compose import compose
 from launcher.launch.elastic import Launcher
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 from launcher.rank import signs
 from launcher.rank.group import single_rank
 from launcher.training.step import TrainStep
@@ -77,7 +77,7 @@ class Trace:
 
 
 def trainer_of(*words: str) -> Trainer:
-    return build_trainer(prepare_run(compose([*words])).plan.config, single_rank(torch.device("cpu")))
+    return build_trainer(prepare(compose([*words])).plan.config, single_rank(torch.device("cpu")))
 
 
 def of_a_step() -> Trace:

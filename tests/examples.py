@@ -34,5 +34,5 @@ def train(words: list[str]) -> None:
     if "recipe=auto" in values:
         # note: it counts the images, which are not here
         values = ["dataset=shapes" if word.startswith("dataset.path=") else word for word in values]
-        values, _ = with_recipe(verb, values)
+        values = with_recipe(verb, values).words
     compose([*(["dataloader=ffcv"] if verb == "prepare" else []), *values])

@@ -18,12 +18,12 @@ from launcher.config.compose import Composed
 from launcher.config.compose import compose as composed
 from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
+from launcher.data.inspection import Inspection
 from launcher.data.listing import image_files
 from launcher.data.pixel_types import PixelType
 from launcher.errors import DONE, FAILED, UserError
 from launcher.launch.in_process import InThisProcess, environment
-from launcher.launch.new_run import prepare_new
-from launcher.launch.prepare_run import planned_here
+from launcher.launch.prepare import prepare_plan
 from launcher.plan.plan import Plan
 from launcher.records.metrics import Row, read_rows, without_void
 from launcher.records.run_folder import RunFolder, existing
@@ -58,7 +58,7 @@ def compose(*words: str) -> RunConfig:
 
     Raises UserError with every wrong word.
     """
-    return _composed("show", words).config
+    return _composed("show", words)[0].config
 
 
 def plan_run(*words: str) -> Plan:
@@ -66,8 +66,7 @@ def plan_run(*words: str) -> Plan:
 
     Raises UserError if a value cannot work.
     """
-    of_run = _composed("plan", words)
-    return prepare_new(of_run, devices=planned_here(of_run), must_exist=False).plan
+    return prepare_plan(*_composed("plan", words)).plan
 
 
 def train(*words: str, in_this_process: bool = False) -> Run:
@@ -81,9 +80,9 @@ def train(*words: str, in_this_process: bool = False) -> Run:
     from launcher.launch.start import start
     from launcher.prediction.start import STARTS
 
-    of_run = _composed("run", words)
+    of_run, seen = _composed("run", words)
     with environment(_SAFE):
-        return _run(start(of_run, STARTS, InThisProcess if in_this_process else None))
+        return _run(start(of_run, STARTS, InThisProcess if in_this_process else None, seen))
 
 
 def resume(path: str | Path, *words: str, in_this_process: bool = False) -> Run:
@@ -128,9 +127,9 @@ def predict(
     return [*predictions(model, files, top)]
 
 
-def _composed(verb: str, words: Sequence[str]) -> Composed:
-    typed, of_run = auto.with_recipe(verb, [*words])
-    return of_run or composed(typed)
+def _composed(verb: str, words: Sequence[str]) -> tuple[Composed, Inspection | None]:
+    chosen = auto.with_recipe(verb, [*words])
+    return chosen.composed or composed(chosen.words), chosen.seen
 
 
 def _run(ended: Ended) -> Run:

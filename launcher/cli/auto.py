@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from launcher.data.sources.layout import is_remote
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, Problems, UserError, one_line
 from launcher.launch.devices import Devices, planned
-from launcher.launch.prepare_run import planned_here
+from launcher.launch.prepare import planned_here
 from launcher.models.resnet import TorchvisionModel
 from launcher.submit.job import PREFIX, gpus_of_node
 
@@ -44,10 +44,18 @@ _OF_IMAGES = {
 }
 
 
-def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[str], Composed | None]:
-    """Return a verb's words with the recipe and values that are chosen for them, and their config; typed values stay.
+class Chosen(NamedTuple):
+    """The words of a run with a recipe; if it was chosen for them, their config, and the images if they were listed."""
 
-    With a recipe, also `recipe=none`, the words are as typed, and the config is None. Prints the choice to standard
+    words: list[str]
+    composed: Composed | None = None
+    seen: Inspection | None = None
+
+
+def with_recipe(verb: str, words: Sequence[str], *options: str) -> Chosen:
+    """Return a verb's words with the recipe and values that are chosen for them; typed values stay.
+
+    With a recipe, also `recipe=none`, the words are as typed. Prints the choice to standard
     error, and for `plan` why, and the command that sets the same. options: those that the verb needs.
 
     Raises UserError if the images are missing, or a word is wrong.
@@ -57,7 +65,7 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
     assignments = parse([word for word in words if word not in of_the_job], Problems())
     typed = {one.key: one.value for one in assignments}
     if typed.get("recipe", recipes.AUTO) != recipes.AUTO:
-        return [*words], None
+        return Chosen([*words])
     rest = [word for word in words if word.lstrip("+") != f"recipe={recipes.AUTO}"]
     choice = _choice(verb, typed, [word for word in rest if word not in of_the_job])
     own = [f"recipe={choice.recipe}", *_words(choice.values)]
@@ -66,7 +74,7 @@ def with_recipe(verb: str, words: Sequence[str], *options: str) -> tuple[list[st
     if verb == "plan":
         _show("; ".join(_reasons(choice)) or "its own values and those of the command line")
         _show(f"the same: {shlex.join(['train', verb, *options, *explicit])}")
-    return explicit, choice.composed
+    return Chosen(explicit, choice.composed, choice.seen)
 
 
 def _show(text: str) -> None:
@@ -75,12 +83,13 @@ def _show(text: str) -> None:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A recipe, the values to set besides, what they depend on, and the config that they make."""
+    """A recipe, the values to set besides, what they depend on, the config that they make, and its listed images."""
 
     recipe: str
     values: dict[str, Any]
     facts: Facts
     composed: Composed
+    seen: Inspection | None
 
 
 def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choice:
@@ -94,7 +103,7 @@ def _choice(verb: str, typed: Mapping[str, Any], words: Sequence[str]) -> _Choic
     composed = first if is_first else compose([f"recipe={name}", *_words(values), *words])
     # note: nothing is listed if images are missing or built in
     is_listed = inspection and inspection.splits and _images_of(composed.config) == _images_of(first.config)
-    return _Choice(name, values, facts, replace(composed, inspected=inspection if is_listed else None))
+    return _Choice(name, values, facts, composed, inspection if is_listed else None)
 
 
 def _guess(typed: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -117,10 +126,10 @@ def _images_of(config: RunConfig) -> tuple[Any, ...]:
     return dataset, config.task, config.dataloader, config.seed if dataset.is_divided else None
 
 
-def choices_on_gpus(words: Sequence[str], gpus: int) -> tuple[list[tuple[str, list[str]]], Composed]:
-    """Return up to three recipes for some images on so many GPUs, each with its words besides the typed, and the data.
+def choices_on_gpus(words: Sequence[str], gpus: int) -> tuple[list[tuple[str, list[str]]], Inspection | None]:
+    """Return up to three recipes for images on so many GPUs, each with its words besides the typed, and the images.
 
-    words: without a recipe. The config that is returned is of the first, with what was seen of its images.
+    words: without a recipe. The images are None if they are built in or missing.
 
     Raises UserError if the images are missing, or their task is not known.
     """
@@ -132,7 +141,7 @@ def choices_on_gpus(words: Sequence[str], gpus: int) -> tuple[list[tuple[str, li
     inspection, facts = _look("plan", first, typed, Devices("cuda", gpus))
     several = alternatives(facts, typed, first.config.dataset.native_size)
     choices = [(name, _words({**known, **_untyped(values, typed)})) for name, values in several]
-    return choices, replace(first, inspected=inspection if inspection and inspection.splits else None)
+    return choices, inspection if inspection and inspection.splits else None
 
 
 def _untyped(values: Mapping[str, Any], typed: Mapping[str, Any]) -> dict[str, Any]:

@@ -83,8 +83,7 @@ def _by_price(
     offers: dict[tuple[str, bool], list[Offer]] = {}
     for length in candidate.lengths:
         words = [f"recipe={candidate.recipe}", f"epochs={length.epochs}", *candidate.words, *data.words, *more]
-        composed = replace(compose(words), inspected=data.inspected)
-        for offer in offers_on(composed, machines).offers:
+        for offer in offers_on(compose(words), machines, data.seen).offers:
             offers.setdefault((offer.machine.name, offer.spot), []).append(offer)
     smaller: dict[int, set[str]] = {}
     for (name, _), several in offers.items():

@@ -11,6 +11,7 @@ from launcher.config.compose import compose, dataset_at
 from launcher.config.overrides import parse
 from launcher.config.recipes import AUTO
 from launcher.config.resolved import is_free, with_absolute_paths
+from launcher.data.inspection import Inspection
 from launcher.errors import Problem, Problems, UserError
 from launcher.prediction.budget import Candidate, worthwhile
 from launcher.prediction.lengths import Length, lengths_of, rising
@@ -23,12 +24,12 @@ PUBLISHED = "imagenet"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Candidates, the words of all, where their qualities are from, and what was seen of the images, if needed."""
+    """Candidates, the words of all, where their qualities are from, and the images, if they were listed."""
 
     several: list[Candidate]
     words: list[str]
     source: str
-    inspected: Any = None
+    seen: Inspection | None = None
 
 
 def candidates(words: Sequence[str], gpus: int) -> Candidates:
@@ -53,11 +54,11 @@ def candidates(words: Sequence[str], gpus: int) -> Candidates:
     _check_images(rest)
     if several := _of_runs(rest, typed):
         return Candidates(several, rest, "your finished runs of these images")
-    choices, data = choices_on_gpus(rest, gpus)
+    choices, seen = choices_on_gpus(rest, gpus)
     several = [_without_quality(name, own, rest) for name, own in choices if named in (None, name)]
     if not several:
         raise _unknown(named)
-    return Candidates(several, rest, "", data.inspected)
+    return Candidates(several, rest, "", seen)
 
 
 def _check_images(words: Sequence[str]) -> None:

@@ -20,7 +20,7 @@ from launcher.doctor.examine import bad_images, examine
 from launcher.doctor.machine import Finding, ok, problem
 from launcher.errors import DONE, EXIT_USER_ERROR, MachineError, UserError, first_few
 from launcher.launch.files_first import note_on_files
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 from launcher.records.mirror import mirror_of
 
 EXAMPLES = [
@@ -69,7 +69,7 @@ def examine_mirror(config: RunConfig) -> Iterator[Finding]:
 def _examine_loader(composed: Composed, report: Report) -> Iterator[Finding]:
     """Yield the note of a new run on its FFCV files; nothing if it has none or cannot start."""
     with suppress(UserError, MachineError):  # note: the other findings have the reason
-        for note in note_on_files(composed, prepare_run(composed, report=report).plan):
+        for note in note_on_files(composed, prepare(composed, is_new=False, weights=False, report=report).plan):
             yield ok("data loader", note)
 
 

@@ -44,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.measure.launch import measure_steps, prepare_here
     from launcher.prediction.start import with_fastest_steps
 
-    prepared = with_fastest_steps(prepare_here(composed))
+    prepared = with_fastest_steps(prepare_here(composed, arguments.seen))
     plan, measured = prepared.plan, measure_steps(prepared, arguments.seconds)
     result, diagnosis = estimate(plan, measured), diagnose(plan, measured)
     offers = prices(result, hardware(plan.config.hardware, measured.device))

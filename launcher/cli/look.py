@@ -19,7 +19,7 @@ from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import decide
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 from launcher.look.census import classes_section, images_section
 from launcher.plan.plan import Plan
 from launcher.records.run_folder import existing
@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     if task.axes != 2:
         raise UserError(Problem("has no images to show; `train look` is for tasks of images", "task", task.name))
     with progress_bars(console(sys.stderr)) as (_, report):
-        prepared = prepare_run(composed, report=report)
+        prepared = prepare(composed, seen=arguments.seen, is_new=False, weights=False, report=report)
     # note: imports torch, so only after all checks
     from launcher.data.images import ImageReader
     from launcher.look.steps import examples, loaders_here

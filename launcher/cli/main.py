@@ -191,7 +191,7 @@ def _run(words: list[str]) -> int:
 
     module = module_of(verb)
     arguments = read(verb, with_code(parser_of(verb, module), words), parsers())
-    arguments.composed = None
+    arguments.composed = arguments.seen = None
     typed = getattr(arguments, "overrides", ())
     # note: a budget chooses the recipe
     is_chosen = getattr(arguments, "budget", None) is not None
@@ -201,7 +201,7 @@ def _run(words: list[str]) -> int:
         from launcher.cli.auto import with_recipe
 
         options = [f"--{arguments.kind}"] if verb == "submit" else []
-        arguments.overrides, arguments.composed = with_recipe(verb, typed, *options)
+        arguments.overrides, arguments.composed, arguments.seen = with_recipe(verb, typed, *options)
     return int(module.main(arguments))
 
 

@@ -9,13 +9,11 @@ from rich.table import Table
 
 from launcher.config.compose import compose
 from launcher.config.declaration import POINTS
-from launcher.config.layers import COMMAND_LINE
 from launcher.config.recipes import Published, find, load
 from launcher.config.schema import RunConfig
 from launcher.console import console, facts, print_json, progress_bars, table, verbatim
 from launcher.counts import count_of
-from launcher.launch.new_run import left_to_the_start, prepare_new
-from launcher.launch.prepare_run import planned_here
+from launcher.launch.prepare import left_to_the_start, prepare_plan
 from launcher.plan.plan import Plan
 
 EXAMPLES = [
@@ -46,13 +44,9 @@ def main(arguments: argparse.Namespace) -> int:
 
         return predict(arguments)
     composed = arguments.composed or compose(arguments.overrides)
-    here = composed.origins.get("hardware.name") != COMMAND_LINE
-    is_new = here and composed.config.launch.nnodes == 1
     with progress_bars(console(sys.stderr)) as (_, report):
-        prepared = prepare_new(
-            composed, devices=planned_here(composed), must_exist=False, packages=here, runs=is_new, report=report
-        )
-    plan, later = prepared.plan, [*left_to_the_start(prepared, packages=here)]
+        prepared = prepare_plan(composed, arguments.seen, report)
+    plan, later = prepared.plan, [*left_to_the_start(prepared)]
     if arguments.json:
         print_json({**_numbers(plan), "notes": list(prepared.notes), "checked_at_the_start": later})
         return 0

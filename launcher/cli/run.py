@@ -25,7 +25,7 @@ def main(arguments: argparse.Namespace) -> int:
     from launcher.prediction.start import STARTS
 
     with only_json(arguments.json):
-        ended = start(composed, STARTS)
+        ended = start(composed, STARTS, seen=arguments.seen)
     if arguments.json:
         print_json(listed(ended.folder))
     return ended.code

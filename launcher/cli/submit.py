@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from launcher.config.compose import DATA_FOLDER, Composed, compose
 from launcher.console import for_programs, only_json, print_json
-from launcher.data.inspection import inspect_data
+from launcher.data.inspection import Inspection, inspect_data
 from launcher.data.loaders.base import loader_of
 from launcher.errors import UserError
 from launcher.launch.devices import planned
 from launcher.launch.files_first import gigabytes_first
-from launcher.launch.new_run import prepare_new
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared, prepare
 from launcher.submit import kubernetes, sky, slurm
 from launcher.submit.job import FOLLOW, NUMBER, PREFIX, Job, make_job, read_values
 
@@ -54,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
     job = make_job(composed.config, words)
     kind, render, command, file = _KINDS[arguments.kind]
     values: Any = read_values(kind, of_the_job)
-    prepared = _check(composed, job, values)
+    prepared = _check(composed, job, values, arguments.seen)
     from launcher.prediction.total import total  # note: NumPy and the prices of machines
 
     is_spot, files = isinstance(values, sky.Sky) and values.spot, gigabytes_first(prepared.plan)
@@ -82,19 +81,20 @@ def _show(note: str | None) -> None:
         print(f"note: {note}", file=sys.stderr)
 
 
-def _check(composed: Composed, job: Job, values: Any) -> Prepared:
+def _check(composed: Composed, job: Job, values: Any, seen: Inspection | None) -> Prepared:
     """Refuse what the start of the run on the cluster refuses, as far as this machine has its files and packages."""
     config = composed.config
     shares = isinstance(values, slurm.Slurm)
     if isinstance(values, sky.Sky | slurm.Slurm):
         check_path(composed, values)
-    return prepare_new(
+    return prepare(
         replace(composed, config=replace(config, run_name=config.run_name or job.name)),
         devices=planned(config.launch, config.hardware.gpus or job.gpus),
+        seen=seen,
         must_exist=False,
         packages=shares and values.program is None,
-        runs=shares and job.named,
-        with_weights=shares,
+        is_new=shares and job.named,
+        weights=shares,
     )
 
 

@@ -35,15 +35,11 @@ AUTO = "dataloader=auto"
 
 @dataclass
 class Composed:
-    """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user.
-
-    inspected: what was seen of its images, if they were needed to choose a recipe: a `data.inspection.Inspection`.
-    """
+    """A valid run config, the origin of each dotted key and of each switch of algorithms, and notes for the user."""
 
     config: RunConfig
     origins: dict[str, str]
     notes: list[str] = field(default_factory=list)
-    inspected: Any = None
 
 
 def compose(words: Sequence[str]) -> Composed:

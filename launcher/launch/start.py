@@ -22,14 +22,15 @@ from launcher.config.schema import RunConfig
 from launcher.console import console, plain, progress_bars
 from launcher.counts import count_of
 from launcher.data.identity import identity
+from launcher.data.inspection import Inspection
 from launcher.data.unreadable import read_skipped, write_skipped
 from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
 from launcher.launch.changes import check_checkpoints, print_changes
 from launcher.launch.files_first import write_first
 from launcher.launch.in_process import InThisProcess
-from launcher.launch.new_run import prepare_new
-from launcher.launch.prepare_run import Measures, Prepared, few_of, prepare_run, write_images, write_teacher
+from launcher.launch.network import write_teacher
+from launcher.launch.prepare import Measures, Prepared, Resumed, prepare, write_images
 from launcher.plan.epochs import dilated_epochs
 from launcher.plan.plan import Plan
 from launcher.publish.run_page import write_page_or_warn
@@ -55,14 +56,16 @@ def start(
     composed: Composed,
     measures: Measures | None = None,
     launcher: type[InThisProcess] | None = None,
+    seen: Inspection | None = None,
 ) -> Ended:
-    """Train a new run; `measures` are those of `prepare_run`, `launcher` runs its ranks instead of elastic.
+    """Train a new run; `measures` and `seen` are those of `prepare`, `launcher` runs its ranks instead of elastic.
 
     Raises UserError if a value cannot work, before any file is written.
     """
     out = console()
     with progress_bars(out) as (_, report):
-        prepared = prepare_new(composed, runs=composed.config.launch.nnodes == 1, measures=measures, report=report)
+        is_new = composed.config.launch.nnodes == 1
+        prepared = prepare(composed, seen=seen, is_new=is_new, measures=measures, report=report)
     config = prepared.plan.config
     if (restored := _from_mirror(config, out)) is not None:
         return resume(restored, launcher=launcher, fetched_from=mirror_url(config, restored.path.name))
@@ -140,8 +143,7 @@ def resume(
         with progress_bars(out) as (_, report):
             write_first(config, (), report)
         skipped = read_skipped(folder.skipped, config.dataset)
-        prepared = prepare_run(Composed(config, {}), skipped=skipped, refuse=partial(_refuse, folder, before))
-        config.logger.check()
+        prepared = prepare(Composed(config, {}), resumed=Resumed(skipped, partial(_refuse, folder, before)))
         mirror_of(config, folder.path.name)
         if config != before:
             note_resume(folder, changed(before, config))
@@ -186,9 +188,7 @@ def _refuse(folder: RunFolder, before: RunConfig, plan: Plan) -> None:
 def _folder(config: RunConfig) -> RunFolder:
     """Create a run folder; several nodes, and their restarts, share the one of `run_name`."""
     if config.launch.nnodes > 1:
-        if config.run_name is None:
-            message = f"is required with launch.nnodes={config.launch.nnodes}; set run_name=NAME, the same on all nodes"
-            raise UserError(Problem(message, "run_name", None))
+        assert config.run_name is not None
         return create(Path(config.runs), config.run_name, join=True)
     words = config.recipe or config.model.architecture, config.dataset.name, time.strftime("%m%d")
     return create(Path(config.runs), config.run_name or "-".join(words), unique=config.run_name is None)
@@ -254,6 +254,12 @@ def _train(
     if code not in (DONE, FAILED):
         view.print(f"stopped; {_how_to_continue(folder, nodes)}")
     return Ended(folder, code)
+
+
+def few_of(notes: Sequence[str]) -> list[str]:
+    """Return the notes to print before a run: three, of more than these the first two and the number of the others."""
+    more = f"{len(notes) - 2} more, which `train plan` prints with the words of this run, and logs/rank-0.log has"
+    return [*notes] if len(notes) <= 3 else [*notes[:2], more]
 
 
 def _how_to_continue(folder: RunFolder, nodes: int) -> str:

@@ -14,8 +14,8 @@ from torch import Tensor
 from launcher.accelerator import interface
 from launcher.algorithms.base import Teacher
 from launcher.config.schema import RunConfig
+from launcher.launch.auto_batch import FEWEST_IMAGES, LEAST_STEPS
 from launcher.measure.estimate import RESULT
-from launcher.measure.launch import FEWEST_IMAGES, LEAST_STEPS
 from launcher.measure.step_timer import StepTimer, capture
 from launcher.plan.step_kinds import step_kinds, step_samples
 from launcher.rank.group import Ranks

@@ -16,28 +16,28 @@ from launcher.config.compose import Composed
 from launcher.config.resolved import write
 from launcher.config.schema import RunConfig
 from launcher.console import console, progress_bars
+from launcher.data.inspection import Inspection
 from launcher.data.loaders.synthetic import SyntheticLoader
 from launcher.data.unreadable import write_skipped
 from launcher.errors import Problem, UserError
+from launcher.launch.auto_batch import FEWEST_IMAGES
 from launcher.launch.devices import Devices
 from launcher.launch.files_first import check_written
-from launcher.launch.prepare_run import Measures, Prepared, prepare_run, write_images, write_teacher
+from launcher.launch.network import write_teacher
+from launcher.launch.prepare import Measures, Prepared, prepare, write_images
 from launcher.measure.estimate import REQUEST, RESULT, Estimate, Measurement, estimate, occasions
 from launcher.plan.plan import plan_for
 from launcher.records.progress import TerminalView
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequest, StopRequested
 
-# Of `batch_size=auto`: images that the search starts with, and steps that an epoch keeps.
-FEWEST_IMAGES = 2
-LEAST_STEPS = 10
 # `stop.minutes` measures each part for a hundredth of it, up to as many seconds.
 _MOST_SECONDS = 1.0
 
 T = TypeVar("T")
 
 
-def prepare_here(composed: Composed) -> Prepared:
+def prepare_here(composed: Composed, seen: Inspection | None = None) -> Prepared:
     """Prepare a run on this machine; draw the built-in images if they are missing, and print notes to stderr.
 
     Raises UserError if a value cannot work here, and MachineError if torch cannot use the visible GPUs.
@@ -45,9 +45,9 @@ def prepare_here(composed: Composed) -> Prepared:
     nodes = composed.config.launch.nnodes
     if nodes > 1:
         raise UserError(Problem("measurements support one node; set launch.nnodes=1", "launch.nnodes", nodes))
-    check_written(composed.config)
     with progress_bars(console(sys.stderr)) as (_, report):
-        prepared = prepare_run(composed, with_weights=True, report=report)
+        prepared = prepare(composed, seen=seen, report=report)
+    check_written(composed.config)
     for note in prepared.devices.notes:
         print(f"note: {note}", file=sys.stderr)
     return prepared
@@ -63,10 +63,8 @@ def measure_batch(config: RunConfig, devices: Devices) -> int:
 
     config: with counted images.
 
-    Raises UserError if the run is not on GPUs of one node, its steps have micro-batches, or no batch fits.
+    Raises UserError if no batch fits.
     """
-    if reason := _why_unmeasured(config, devices):
-        raise UserError(Problem(reason, "batch_size", "auto"))
     assert config.dataset.train_samples is not None
     of_one_gpu = replace(config.dataset, train_samples=config.dataset.train_samples // devices.processes)
     loader, launch = SyntheticLoader("synthetic", batches=1), replace(config.launch, nproc=1)
@@ -126,19 +124,6 @@ def config_in_time(prepared: Prepared) -> RunConfig:
 
 
 MEASURES = Measures(measure_batch, config_in_time)
-
-
-def _why_unmeasured(config: RunConfig, devices: Devices) -> str | None:
-    if devices.kind != "cuda":
-        where = "the CPU" if devices.kind == "cpu" else "an Apple GPU"
-        return f"fills the memory of GPUs, and this run trains on {where}; set a number such as 64"
-    if config.launch.nnodes > 1:
-        return "is measured on one node; set a number, or launch.nnodes=1"
-    if config.device_batch_size is not None:
-        return f"device_batch_size={config.device_batch_size} limits the memory of a step already; set a number"
-    if (config.dataset.train_samples or 0) < FEWEST_IMAGES * LEAST_STEPS * devices.processes:
-        return "there are too few images to choose a batch for; set a number"
-    return None
 
 
 def measure(prepared: Prepared, target: str, seconds: float, result: type[T]) -> T:

@@ -9,9 +9,10 @@ from launcher.config.gpus import unsupported
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.schema import Hardware
 from launcher.counts import count_of
+from launcher.data.inspection import Inspection
 from launcher.errors import Problem, UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 from launcher.prediction.machines import gpu_of
 from launcher.prediction.offers import Offer, memory_problem, network_problem, offers, with_front
 from launcher.prediction.prediction import Predictor
@@ -28,7 +29,7 @@ class Offered(NamedTuple):
     remedies: list[str]
 
 
-def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
+def offers_on(composed: Composed, chosen: Sequence[Hardware], seen: Inspection | None = None) -> Offered:
     """Predict a run on machines."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
@@ -41,7 +42,10 @@ def offers_on(composed: Composed, chosen: Sequence[Hardware]) -> Offered:
             message = f"predictions use all {count_of(count, 'GPU')} of {machine.name}; omit {key}"
             raise UserError(Problem(message, key, launch.name if key == "launch" else nproc))
         if count not in predictors:
-            prepared = prepare_run(composed, devices=Devices("cuda", count), must_exist=False)
+            devices = Devices("cuda", count)
+            prepared = prepare(
+                composed, devices=devices, seen=seen, must_exist=False, packages=False, is_new=False, weights=False
+            )
             predictors[count] = Predictor(prepared.plan)
             notes = [*notes, *(note for note in prepared.notes if note not in notes)]
         predictor = predictors[count]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from launcher.config.gpus import gpus
 from launcher.config.schema import RunConfig
 from launcher.doctor.machine import judge_compiler
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.measure.launch import MEASURES
 from launcher.prediction.faster import AUTO, described, is_open, why_eager, with_eager_steps
 from launcher.prediction.prediction import Predictor

@@ -7,7 +7,6 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from launcher.cli.auto import with_recipe
@@ -17,11 +16,10 @@ from launcher.config.recipes import AUTO
 from launcher.config.resolved import as_mapping, changed, is_free, read
 from launcher.config.schema import RunConfig
 from launcher.data.identity import COUNTS, identity_if_present
-from launcher.data.jpeg import with_decoder
 from launcher.data.unreadable import read_skipped
 from launcher.errors import Problem, Problems, UserError
 from launcher.launch.devices import planned
-from launcher.launch.prepare_run import Prepared, prepare_run
+from launcher.launch.prepare import Prepared, prepare
 from launcher.plan.epochs import dilated_epochs
 from launcher.records.run import data_path, read_run
 from launcher.records.run_folder import RunFolder
@@ -74,7 +72,7 @@ def on_a_recipe(verb: str, arguments: argparse.Namespace, point: Point = NO_POIN
     """
     words = arguments.overrides
     first = [point.get(word.partition("=")[0]) or (alternatives(word, 1) or [word])[0] for word in _with_folds(words)]
-    explicit, composed = with_recipe("submit" if arguments.slurm else verb, first)
+    explicit, composed, _ = with_recipe("submit" if arguments.slurm else verb, first)
     rest = [word for word in words if word.lstrip("+") != f"recipe={AUTO}"]
     return [*explicit[: len(explicit) - len(rest)], *rest] if composed else words
 
@@ -89,8 +87,6 @@ def check_all(cells: Sequence[Cell], *, here: bool, gpus: int | None = None) -> 
         with problems.collected():
             run = as_started(cell, here=here, must_exist=here, gpus=gpus)
             check_existing(cell.folder, run.plan.config, here=here)
-            if here:
-                run.plan.config.logger.check()
             prepared.append(run)
     problems.settle()
     return prepared
@@ -106,10 +102,7 @@ def as_started(cell: Cell, *, here: bool, must_exist: bool, gpus: int | None = N
     """
     config = cell.composed.config
     devices = planned(config.launch, gpus if here else gpus_of_node(config))
-    run = prepare_run(cell.composed, devices=devices, must_exist=must_exist, with_weights=True)
-    if here and not must_exist:
-        run = replace(run, plan=replace(run.plan, config=with_decoder(run.plan.config)))
-    return run
+    return prepare(cell.composed, devices=devices, must_exist=must_exist, packages=here, is_new=False)
 
 
 def expand(words: Sequence[str], name: str | None = None, points: Sequence[Point] = (NO_POINT,)) -> list[Cell]:

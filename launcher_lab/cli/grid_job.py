@@ -13,7 +13,7 @@ from launcher import atomic
 from launcher.cli.submit import check_path
 from launcher.console import console, verbatim
 from launcher.errors import Problem, Problems, UserError
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.prediction.total import total_of
 from launcher.submit import slurm
 from launcher.submit.job import PREFIX, Job, make_job, read_values

@@ -19,7 +19,7 @@ from launcher.config.compose import Composed, compose
 from launcher.config.keys import all_keys
 from launcher.config.layers import leaves
 from launcher.config.resolved import as_mapping, continued, read, write
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 
 LINES = int(os.environ.get("COMMAND_LINES", "250"))
 FIRST = int(os.environ.get("COMMAND_LINES_FIRST", "0"))
@@ -64,8 +64,8 @@ def stop(*_: Any, **__: Any) -> Any:
     raise Stopped
 
 
-def prepare_and_stop(composed: Composed, *_: object) -> None:
-    prepare_run(composed)
+def prepare_and_stop(composed: Composed, *_: object, **__: object) -> None:
+    prepare(composed)
     raise Stopped
 
 

@@ -93,7 +93,7 @@ SHORT = [*SMALL, "epochs=1", "schedule.warmup=0ba"]
 
 def test_a_finished_run_shows_its_result_and_how_to_train_longer(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     here(*SHORT, "run_name=a run")
-    monkeypatch.setattr("launcher.launch.start.prepare_run", None)
+    monkeypatch.setattr("launcher.launch.start.prepare", None)
     output = here("resume", "runs/a run").stdout
     assert (
         "runs/a run is finished after 1 epoch; to train longer: train resume 'runs/a run' epochs=2; train com" in output
@@ -134,7 +134,7 @@ def test_a_run_resumes_from_another_folder(here: Here) -> None:
 def test_the_name_of_an_existing_run_is_refused_before_all_else(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     (here.folder / "runs" / "run").mkdir(parents=True)
     (here.folder / "runs" / "run" / "config.yaml").touch()
-    monkeypatch.setattr("launcher.launch.start.prepare_run", None)
+    monkeypatch.setattr("launcher.launch.start.prepare", None)
     line = here(*SHORT, "run_name=run", code=2).stderr
     assert line == "error: run_name=run: runs/run exists; type train resume runs/run, or set another run_name\n"
 

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.config.compose import compose
 from launcher.errors import UserError
-from launcher.launch import model_check, prepare_run
+from launcher.launch import model_check, network
 from launcher.launch.model_check import check_model
 from launcher.plan.plan import plan_for
 from tests.commands import execute
@@ -158,9 +158,9 @@ def test_a_model_is_checked_once_for_its_values_sizes_and_code(tmp_path: Path, m
     for file in tmp_path.rglob("*.json"):
         file.write_text("{")
     assert [checks() for _ in range(2)] == [1, 0]
-    monkeypatch.setattr(prepare_run, "source_digest", lambda root, patterns: "another version")
+    monkeypatch.setattr(network, "source_digest", lambda root, patterns: "another version")
     assert checks() == 1
-    monkeypatch.setattr(prepare_run, "version", lambda name: "0" if name == "timm" else "1")
+    monkeypatch.setattr(network, "version", lambda name: "0" if name == "timm" else "1")
     assert checks() == 1
 
 

@@ -10,7 +10,7 @@ import torch
 
 from launcher.config.compose import compose
 from launcher.data.batch import Batch
-from launcher.launch.prepare_run import prepare_run
+from launcher.launch.prepare import prepare
 from launcher.look.census import images_section
 from launcher.look.steps import ALL, LOADED, Example, examples, loaders_here
 from launcher.plan.plan import Plan, plan_for
@@ -96,7 +96,7 @@ def test_a_damaged_image_is_not_shown_and_does_not_end_the_command(tmp_path: Pat
     for number in (0, 3):
         (root / "train" / "cat" / f"{number}.jpg").write_bytes(b"\xff\xd8 no image")
     words = ["recipe=small", f"dataset.path={root}", "launch=cpu", "batch_size=4", "algorithms=[mixup]"]
-    plan = prepare_run(compose(words)).plan
+    plan = prepare(compose(words)).plan
     with closing(loaders_here(plan)) as loaders:
         reader = loaders.train.reader
         assert "2 of these cannot be decoded" in images_section(reader, reader, [], 0)

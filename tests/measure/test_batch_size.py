@@ -9,8 +9,9 @@ import torch
 
 from launcher.config.resolved import read
 from launcher.errors import UserError
+from launcher.launch.auto_batch import with_batch
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.measure import launch
 from launcher.measure.launch import measure_batch
 from launcher.training.captured import WARMUP_STEPS
@@ -54,7 +55,7 @@ def test_one_gpu_is_measured_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_cannot_be_measured_is_refused(values: dict[str, object], devices: Devices, reason: str) -> None:
     with pytest.raises(UserError, match=f"batch_size=auto: .*{reason}"):
-        measure_batch(with_values(AUTO, values), devices)
+        with_batch(with_values(AUTO, values), devices, lambda *_: pytest.fail("it is measured"))
 
 
 def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> None:
@@ -67,7 +68,7 @@ def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> Non
     assert read(run / "config.yaml").batch_size == 12
     assert train.state(run)["step"] == 192 // 12
     train("resume", str(run))
-    refused = train("plan", *SMALL, "batch_size=auto", code=2).stderr
+    refused = train("plan", *SMALL, "batch_size=auto", "launch=auto", "hardware=p4d_24xlarge", code=2).stderr
     assert "batch_size=auto: is measured only when `train` starts a run" in refused
 
 

@@ -9,7 +9,7 @@ from launcher.config.resolved import read, write
 from launcher.config.schema import RunConfig
 from launcher.errors import UserError
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.launch.start import _check_same
 from launcher.measure import launch
 from launcher.measure.estimate import EvaluationTimes

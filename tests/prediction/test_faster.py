@@ -9,7 +9,7 @@ from launcher.config.gpus import gpus
 from launcher.config.schema import RunConfig
 from launcher.doctor.machine import Finding
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.plan.plan import plan_for
 from launcher.prediction import start
 from launcher.prediction.faster import described, fastest, why_eager, with_eager_steps

@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from launcher.launch.devices import Devices
-from launcher.launch.prepare_run import Prepared
+from launcher.launch.prepare import Prepared
 from launcher.measure import launch
 from launcher.measure.estimate import Measurement, estimate
 from launcher.measure.probes import StepProfiler

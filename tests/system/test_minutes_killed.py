@@ -39,9 +39,9 @@ def die(*_: object, **__: object) -> Any:
 
 
 def die_once_the_epochs_are_fixed() -> None:
-    from launcher.launch import new_run
+    from launcher.launch import prepare
 
-    new_run._in_time = die
+    prepare._in_time = die
 
 
 def die_before_the_config_is_written() -> None:

@@ -1,4 +1,4 @@
-"""`train`, `train plan` and `train submit` refuse the same runs; what a plan accepts, the start of its run accepts."""
+"""All verbs refuse the same runs; a plan has the processes and images of the run, whose start accepts what it does."""
 
 import json
 from collections.abc import Iterator
@@ -17,9 +17,10 @@ from launcher.data import jpeg
 from launcher.errors import UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices
-from launcher.launch.new_run import left_to_the_start, prepare_new
-from launcher.launch.prepare_run import few_of, planned_here
+from launcher.launch.prepare import left_to_the_start, prepare, prepare_plan
+from launcher.launch.start import few_of
 from launcher.prediction.meta_tensors import nothing_computed
+from launcher.probe import ProbeResult
 from launcher.rank.group import Ranks
 from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import rehearse
@@ -27,6 +28,7 @@ from launcher.training.trainer import build_trainer
 from launcher.training.worker import capture_run
 from tests import trainers
 from tests.commands import execute, output_of, refused
+from tests.images import write_images
 
 TINY = ["dataset=shapes", "dataset.train_samples=32", "dataset.val_samples=10", "model=resnet18", "batch_size=8"]
 TINY += ["schedule.warmup=1ba", "recipe=none"]
@@ -47,9 +49,9 @@ def _settings_of_torch() -> Iterator[None]:
 
 
 def refused_by_all(*words: str) -> str:
-    """Return the error lines of the three commands, which must be the same; none may write a run folder."""
+    """Return the error lines of the four commands, which must be the same; none may write a run folder."""
     lines = set()
-    for verb in (["plan"], ["submit", "--slurm"], []):
+    for verb in (["plan"], ["submit", "--slurm"], ["estimate"], []):
         code, _, errors = execute(*verb, *words)
         assert code == 2, verb
         lines.add(errors)
@@ -72,9 +74,17 @@ def refused_by_all(*words: str) -> str:
         (["logger=wandb", "optimizer.momentum=2"], "optimizer.momentum=2"),
         (["launch.rdzv=here"], "launch.rdzv=here (command line): must be HOST:PORT"),
         (["model=vit", "model.patch_size=16", "dataset.native_size=24"], "which vit does not accept"),
+        (["model=vit", "model.patch_size=16", "dataset.native_size=24", "logger=wandb"], "logger=wandb: needs the"),
+        (["batch_size=auto"], "batch_size=auto: fills the memory of GPUs, and this run trains on the CPU"),
+        (["batch_size=64"], "batch_size=64 (command line): "),
+        (["model.weights=/nowhere"], "model.weights=/nowhere"),
+        (["dataset=image_folder", "dataset.path=/nowhere"], "dataset.path=/nowhere"),
+        (["algorithms=[distillation]", "algorithms.distillation.teacher=/nowhere"], "teacher=/nowhere: is neither a"),
+        (["epochs=2", "schedule.warmup=9ep"], "schedule.warmup=9ep (command line): "),
+        (["checkpoint.mirror=nope://runs", "run_name=mine"], "checkpoint.mirror=nope://runs"),
     ],
 )
-def test_all_three_commands_refuse_the_same(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_commands_refuse_the_same(words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "_is_installed", lambda module: False)
     monkeypatch.setattr(jpeg, "find_spec", lambda module: module != "cv2")
     assert expected in refused_by_all(*ON_A_CPU, *words)
@@ -89,8 +99,9 @@ def test_a_name_that_is_taken_is_refused_by_all(folder: Path) -> None:
     (folder / "runs" / "mine").mkdir(parents=True)
     (folder / "runs" / "mine" / "config.yaml").write_text("")
     several = ["launch.nnodes=2", "launch.rdzv=127.0.0.1:9"]
-    for verb, words in ((["plan"], []), (["submit", "--slurm"], []), ([], []), (["submit", "--slurm"], several)):
-        assert "run_name=mine: runs/mine exists" in refused(*verb, *ON_A_CPU, "run_name=mine", *words)
+    for verb in (["plan"], ["submit", "--slurm"], ["estimate"], []):
+        assert "run_name=mine: runs/mine exists" in refused(*verb, *ON_A_CPU, "run_name=mine")
+    assert "run_name=mine: runs/mine exists" in refused("submit", "--slurm", *ON_A_CPU, "run_name=mine", *several)
     assert output_of("submit", "--kubernetes", *ON_A_CPU, "run_name=mine")
 
 
@@ -104,7 +115,7 @@ def test_a_mirror_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_mirror_needs_a_name_which_a_job_has() -> None:
     words = [*ON_A_CPU, "checkpoint.mirror=memory://runs"]
-    for verb in (["plan"], []):
+    for verb in (["plan"], ["estimate"], []):
         assert "checkpoint.mirror=memory://runs: needs run_name=NAME" in refused(*verb, *words)
     assert output_of("submit", "--slurm", *words)
 
@@ -122,8 +133,8 @@ def test_packages_are_those_of_the_machine_that_trains(monkeypatch: pytest.Monke
     assert "logger=wandb: needs the package wandb" in refused("submit", "--slurm", *words)
     assert output_of("submit", "--kubernetes", *words)
     assert output_of("submit", "--slurm", *words, "submit.program=/opt/train")
-    prepared = prepare_new(compose(words), devices=Devices("cuda", 8), packages=False)
-    assert "the packages of the logger and the decoder" in left_to_the_start(prepared, packages=False)
+    prepared = prepare(compose(words), devices=Devices("cuda", 8), packages=False)
+    assert "the packages of the logger and the decoder" in left_to_the_start(prepared)
 
 
 def test_a_plan_lists_what_only_the_start_checks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +159,7 @@ def test_a_run_prints_three_lines_of_notes_at_most_and_each_once(monkeypatch: py
     assert few_of(["a", "b", "c"]) == ["a", "b", "c"]
     *first, more = few_of(["a", "b", "c", "d"])
     assert (first, more[:28]) == (["a", "b"], "2 more, which `train plan` p")
-    monkeypatch.setattr("launcher.launch.prepare_run.notes", lambda plan: ["twice", "twice"])
+    monkeypatch.setattr("launcher.launch.prepare.notes", lambda plan: ["twice", "twice"])
     assert output_of("plan", *ON_A_CPU).count("note: twice") == 1
 
 
@@ -217,10 +228,10 @@ def configs(draw: st.DrawFn) -> list[str]:
 def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
     try:
         composed = compose(words)
-        prepare_new(composed, devices=planned_here(composed), must_exist=False)
+        prepare_plan(composed)
     except UserError:
         return
-    run = build_trainer(prepare_new(composed).plan.config, Ranks(0, 1, 0, 1, torch.device("cpu")))
+    run = build_trainer(prepare(composed).plan.config, Ranks(0, 1, 0, 1, torch.device("cpu")))
     step, view = run.train_step, run.plan.evaluation_view
     with nothing_computed(), torch.no_grad():
         capture_run(run)
@@ -233,11 +244,84 @@ def test_what_a_plan_accepts_its_start_accepts(words: list[str]) -> None:
 
 
 def test_what_is_known_without_the_images_is_refused_before_they_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.launch.new_run.prepare_run", lambda *_, **__: pytest.fail("images are listed"))
+    monkeypatch.setattr("launcher.launch.prepare.inspect_data", lambda *_, **__: pytest.fail("images are listed"))
     (Path("runs") / "taken").mkdir(parents=True)
     (Path("runs") / "taken" / "metrics.jsonl").touch()
     words = [*ON_A_CPU, "checkpoint.mirror=file:///bucket", "stop.minutes=1", "launch.nnodes=2", "launch.rdzv=a:1"]
     with pytest.raises(UserError, match=r"(?s)checkpoint.mirror=.* needs run_name=NAME.*stop.minutes=1.* one node"):
-        prepare_new(compose(words))
+        prepare(compose(words))
     with pytest.raises(UserError, match="run_name=taken"):
-        prepare_new(compose([*ON_A_CPU, "run_name=taken"]))
+        prepare(compose([*ON_A_CPU, "run_name=taken"]))
+
+
+def test_several_nodes_need_a_name_before_the_images_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.launch.prepare.inspect_data", lambda *_, **__: pytest.fail("images are listed"))
+    assert "run_name=null: is required with launch.nnodes=2" in refused(*ON_A_CPU, "launch.nnodes=2")
+
+
+# -- processes and images of a plan
+
+
+@pytest.mark.parametrize(
+    ("words", "processes"),
+    [
+        ([], 4),
+        (["launch.nnodes=2"], 8),
+        (["hardware=p4d_24xlarge"], 8),
+        (["hardware=p4d_24xlarge", "launch.nnodes=2"], 16),
+        (["launch.nnodes=2", "launch.nproc=2"], 4),
+        (["launch=cpu"], 1),
+        (["launch=cpu", "launch.nnodes=2"], 2),
+    ],
+)
+def test_a_plan_is_for_this_machine_unless_the_command_line_sets_another(
+    words: list[str], processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 4)
+    composed = compose(["recipe=mild", "dataset=imagenet", *words])
+    assert prepare_plan(composed).plan.world_size == processes
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Twelve training images of two classes, and four for validation."""
+    return write_images(tmp_path / "images", {"train": 6, "val": 2})
+
+
+@pytest.mark.parametrize("gpus", [0, 3])
+@pytest.mark.parametrize("named", ["dataset.path", "environment"])
+@pytest.mark.parametrize("recipe", [["recipe=hot"], ["schedule.warmup=1ba"]], ids=["hot", "no recipe"])
+@pytest.mark.parametrize("launch", [[], ["launch=cpu"], ["launch.nproc=3"], ["launch=cpu", "launch.nproc=3"]])
+def test_a_plan_has_the_images_and_processes_of_the_run(
+    gpus: int, named: str, recipe: list[str], launch: list[str], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: gpus)
+    monkeypatch.setattr(
+        devices, "run_probe", lambda script: ProbeResult({"cuda": "13.0", "gpus": [{}] * gpus, "error": ""})
+    )
+    words = [*recipe, *launch, "batch_size=6", "device_batch_size=null", "schedule.fit=on"]
+    if named == "environment":
+        monkeypatch.setenv("TRAIN_DATA", str(images))
+    else:
+        words.append(f"dataset.path={images}")
+    planned = json.loads(output_of("plan", *words, "--json"))
+    run = prepare(compose(words)).plan
+    assert planned["train_samples"] == run.train_samples == 12
+    processes = 1 if launch == ["launch=cpu"] else 3 if launch or gpus else 1
+    assert planned["processes"] == run.world_size == processes
+
+
+@pytest.mark.parametrize("word", ["launch.nproc=4", "launch.device=cuda"])
+def test_a_plan_refuses_processes_that_this_machine_does_not_start(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "visible_gpus", lambda: 3 if "nproc" in word else 0)
+    assert f"{word}: " in refused("plan", "recipe=mild", word)
+
+
+def test_counts_of_the_config_replace_only_missing_images(images: Path) -> None:
+    counts = ["dataset.train_samples=99", "dataset.classes=2", "dataset.val_samples=50", "batch_size=6"]
+    words = ["plan", "recipe=mild", "schedule.fit=on", *counts, "launch=cpu"]
+    missing = f"{images}/not is not on this machine; using the counts of dataset=imagenet, 99 training images"
+    assert f"note: {missing}" in output_of(*words, f"dataset.path={images}/not")
+    assert "2 classes" in output_of(*words, f"dataset.path={images}", "dataset.train_samples=null")
+    assert "not on this machine" not in output_of(*words)
+    assert "has 2 classes" in refused(*words, f"dataset.path={images}", "dataset.classes=5")
