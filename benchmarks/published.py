@@ -13,7 +13,7 @@ import yaml
 from launcher.config.compose import compose
 from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import machines
-from launcher.config.schema import Hardware
+from launcher.config.hardware import Hardware
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher.prediction.counted import CountedStep, Work

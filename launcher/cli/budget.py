@@ -12,7 +12,7 @@ from rich.table import Table
 
 from launcher.cli.candidates import Candidates, candidates
 from launcher.config.compose import compose
-from launcher.config.schema import Hardware
+from launcher.config.hardware import Hardware
 from launcher.console import console, progress_bars, table, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few

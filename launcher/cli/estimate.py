@@ -8,8 +8,8 @@ from rich.table import Table
 
 from launcher.config.compose import compose
 from launcher.config.groups import is_named, machines, price_age
+from launcher.config.hardware import Hardware
 from launcher.config.resolved import as_mapping
-from launcher.config.schema import Hardware
 from launcher.config.tasks import TaskConfig
 from launcher.console import console, facts, print_json, table, verbatim
 from launcher.counts import count_of

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from launcher import page
-from launcher.config.layers import COMMAND_LINE
+from launcher.config.fields import EVALUATION
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
 from launcher.console import console, print_json, table, verbatim
@@ -39,15 +39,6 @@ EXAMPLES = [
 _GALLERY, _TOP = "gallery.html", 5
 _TABLES = [f"by_{what}.csv" for what in ("class", "number", "place")]
 _FILES = [_GALLERY, *_TABLES, "confusion.png", "reliability.png", "scatter.png"]
-# Keys, and groups of keys, that an evaluation may change.
-_CHANGEABLE = (
-    "dataset.path",
-    "eval_batch_size",
-    "dataloader.workers",
-    "dataloader.prefetch",
-    "launch.",
-    "image.eval_views",
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +106,7 @@ def _requested(arguments: argparse.Namespace) -> tuple[RunFolder, RunConfig, str
     """
     folder = existing(arguments.run, saved=True)
     own = read(folder.config)
-    config = continued(own, arguments.words, _CHANGEABLE, _fixed)
+    config = continued(own, arguments.words, EVALUATION)
     return folder, config, None if config.dataset.path == own.dataset.path else _other(config, folder)
 
 
@@ -131,11 +122,6 @@ def _check_csv(arguments: argparse.Namespace, config: RunConfig) -> None:
     if arguments.top is not None and arguments.top < 1:
         raise UserError(Problem("must be at least 1", "--top", arguments.top))
     check_file(Path(arguments.csv), "--csv")
-
-
-def _fixed(key: str, value: Any) -> Problem:
-    message = f"cannot change in an evaluation; set only {', '.join(_CHANGEABLE)}"
-    return Problem(message, key, value, COMMAND_LINE)
 
 
 def _other(config: RunConfig, folder: RunFolder) -> str | None:

@@ -14,9 +14,10 @@ from launcher.config import recipes
 from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
 from launcher.config.groups import values as group_values
+from launcher.config.hardware import Hardware
 from launcher.config.keys import synonyms
 from launcher.config.recipes import Recipe
-from launcher.config.schema import GROUPS, SWITCHED, Hardware
+from launcher.config.schema import GROUPS, SWITCHED
 from launcher.config.similar import did_you_mean
 from launcher.config.tasks import metrics_of_tasks
 from launcher.console import console, print_json, table, verbatim

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -62,6 +62,25 @@ class Within:
     """Annotation of a duration: the fraction of the run to which `schedule.fit=on` shortens it."""
 
     fraction: float
+
+
+@dataclass(frozen=True)
+class Role:
+    """Annotation of a key, or of all keys or those listed of a section: where it may change, or what it is not of."""
+
+    of: Literal["resume", "evaluation", "job", "place", "absolute"]
+    keys: tuple[str, ...] = ()
+
+
+# May change when a run resumes, and in an evaluation; a job of a cluster sets it; is where a run is, nothing of its
+# result; is an absolute path in a run, so that it resumes from any folder.
+RESUME, EVALUATION, JOB, PLACE, ABSOLUTE = (
+    Role("resume"),
+    Role("evaluation"),
+    Role("job"),
+    Role("place"),
+    Role("absolute"),
+)
 
 
 @cache

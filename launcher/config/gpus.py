@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 from launcher import paths
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.config.groups import machines
-from launcher.config.schema import Hardware
+from launcher.config.hardware import Hardware
 from launcher.config.yaml_file import read_mapping
 from launcher.errors import Problem, UserError
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher import paths
+from launcher.config.hardware import Hardware
 from launcher.config.layers import merged
 from launcher.config.rented import rows
-from launcher.config.schema import Hardware
 from launcher.config.validate import typed
 from launcher.config.yaml_file import defaults_list, read_mapping
 from launcher.errors import UserError

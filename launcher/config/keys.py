@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from launcher.config import code
 from launcher.config.algorithms import Algorithms, declarations
-from launcher.config.fields import AnyPath, Within
+from launcher.config.fields import AnyPath, Role, Within
 from launcher.config.options import ByName, Options
 from launcher.config.rented import rows
 from launcher.config.schema import RunConfig
@@ -109,6 +110,24 @@ def longest_fraction(key: str) -> float | None:
     parts = [part for hint in _types(RunConfig, key) for part in (hint, *get_args(hint))]
     extras = [extra for part in parts for extra in getattr(part, "__metadata__", ()) if isinstance(extra, Within)]
     return extras[0].fraction if extras else None
+
+
+@cache
+def with_role(role: Role) -> tuple[str, ...]:
+    """Return the keys of a run's config with an annotation, and the sections with all their keys, ending in a dot."""
+    return tuple(_with_role(RunConfig, role))
+
+
+def _with_role(schema: type, role: Role, prefix: str = "") -> Iterator[str]:
+    for name, hint in _hints(schema).items():
+        key, extras = f"{prefix}{name}", getattr(hint, "__metadata__", ())
+        kind = get_args(hint)[0] if extras else hint
+        is_section = is_dataclass(kind) or any(isinstance(one, ByName) for one in extras)
+        of_role = [one for one in extras if isinstance(one, Role) and one.of == role.of]
+        for one in of_role:
+            yield from [f"{key}.{inner}" for inner in one.keys] or [f"{key}." if is_section else key]
+        if not of_role and is_dataclass(kind) and isinstance(kind, type):
+            yield from _with_role(kind, role, f"{key}.")
 
 
 def path_keys() -> list[str]:

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
+from launcher.config.fields import ABSOLUTE, PLACE, RESUME, Role
 from launcher.config.formats import completed, is_old_behaviour, is_removed, needs_code, removed_values, with_removed
 from launcher.config.groups import values as group_values
-from launcher.config.keys import path_keys
+from launcher.config.keys import path_keys, with_role
 from launcher.config.layers import COMMAND_LINE, Layer, get, leaves, put, resolve, without
 from launcher.config.overrides import OFF, ON, parse, sort_words
 from launcher.config.schema import LOGGER, SWITCHED, RunConfig, Views
@@ -26,39 +27,13 @@ from launcher.config.yaml_file import as_yaml, read_mapping
 from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError, one_line
 
-_DATA_PATHS = (
-    "dataset.path",
-    "dataset.test_path",
-    "dataloader.folder",
-    "dataloader.train",
-    "dataloader.val",
-)
 _OLDER = "resume the run with the version of train that wrote it"
-_PLACE_ONLY = ("runs", "run_name", "code")
-# Keys, and groups of keys (ending in a dot), that may change when a run resumes.
-FREE = (
-    *(
-        "epochs",
-        "target",
-        "stop.",
-        "runs",
-        "run_name",
-        "code",
-        "eval_every",
-        "eval_batch_size",
-        "device_batch_size",
-        "image.eval_views",
-    ),
-    *("deterministic", "cuda_graphs", "dataset.path", "dataset.links", "dataset.test_path", "model.checkpointing"),
-    *("dataloader.workers", "dataloader.prefetch", "checkpoint.", "nonfinite.", "launch.", "hardware.", "logger."),
-    "callbacks.",
-)
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Return the config with absolute paths, so that a run resumes from any folder; URLs stay."""
     values = as_mapping(config)
-    for key in _DATA_PATHS:
+    for key in with_role(ABSOLUTE):
         if (path := get(values, key)) is not None and "://" not in path:
             put(values, key, str(Path(path).absolute()))
     return validate(values)
@@ -94,7 +69,7 @@ def portable(config: RunConfig) -> dict[str, Any]:
 
 def digest(config: RunConfig) -> str:
     """Return the SHA-256 of the values that decide the result, without the run's location."""
-    values = {key: value for key, value in as_mapping(config).items() if key not in _PLACE_ONLY}
+    values = {key: value for key, value in as_mapping(config).items() if key not in with_role(PLACE)}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
@@ -200,24 +175,22 @@ def _fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def is_free(key: str, free: Sequence[str] = FREE) -> bool:
-    """Return whether a key may change when a run resumes, or is one of other keys and groups of keys."""
-    return any(key == one or (one.endswith(".") and f"{key}.".startswith(one)) for one in free)
+def is_free(key: str, role: Role = RESUME) -> bool:
+    """Return whether a key may change when a run resumes, or has another role."""
+    return any(key == one or (one.endswith(".") and f"{key}.".startswith(one)) for one in with_role(role))
 
 
-def _fixed(key: str, value: Any) -> Problem:
-    message = f"cannot change when a run resumes; start a new run, or change only {', '.join(FREE)}"
-    return Problem(message, key, value, COMMAND_LINE)
+def _fixed(role: Role, key: str, value: Any) -> Problem:
+    how = "when a run resumes; start a new run, or change only" if role == RESUME else "in an evaluation; set only"
+    return Problem(f"cannot change {how} {', '.join(with_role(role))}", key, value, COMMAND_LINE)
 
 
-def continued(
-    config: RunConfig, words: Sequence[str], free: Sequence[str] = FREE, refuse: Callable[[str, Any], Problem] = _fixed
-) -> RunConfig:
+def continued(config: RunConfig, words: Sequence[str], role: Role = RESUME) -> RunConfig:
     """Return the config with changes; a group's option such as `launch=cpu` replaces the whole group.
 
-    Raises UserError with every word that is invalid, or `refuse`d since it changes another key than those `free`.
+    Raises UserError with every word that is invalid, or changes a key without this role.
     """
-    problems = Problems()
+    problems, refuse = Problems(), partial(_fixed, role)
     before, values = as_mapping(config), as_mapping(config)
     assignments = parse(words, problems)
     chosen, setting = sort_words(assignments, problems)
@@ -225,14 +198,14 @@ def continued(
         switches = Switches(group, [Layer(COMMAND_LINE, before)])
         switches.apply(assignments, problems)
         for name in sorted(switches.active.keys() ^ before[group].keys()):
-            if name in values[group] and is_free(group, free):
+            if name in values[group] and is_free(group, role):
                 values[group] = without(values[group], {name})
             else:
                 switch = ON if name in switches.active else OFF
                 problems.append(refuse(f"{group}.{name}", switch))
         setting += [one for one in switches.values() if one.key.split(".")[1] in before[group]]
     for group, option in chosen.items():
-        if f"{group}." in free:
+        if is_free(group, role):
             values[group] = as_mapping(compose([f"{group}={option}"]).config)[group]
         elif group_values(group, option).get("name") != get(values, f"{group}.name"):
             problems.append(refuse(group, option))
@@ -246,7 +219,7 @@ def continued(
         after = validate(values, lambda key: COMMAND_LINE)
     reported = {problem.key for problem in problems}
     first, now = dict(leaves(before)), dict(leaves(as_mapping(after) if after else values))
-    changes = [key for key in first if key in now and first[key] != now[key] and not is_free(key, free)]
+    changes = [key for key in first if key in now and first[key] != now[key] and not is_free(key, role)]
     problems += [refuse(key, now[key]) for key in changes if key not in reported]
     problems.settle()
     assert after is not None

@@ -13,6 +13,11 @@ from launcher.config.algorithms import Algorithms
 from launcher.config.builtin import FOLDER, Kind
 from launcher.config.choices import LoaderConfig, LoggerConfig, LossConfig, ModelConfig, OptimizerConfig, ScheduleConfig
 from launcher.config.fields import (
+    ABSOLUTE,
+    EVALUATION,
+    JOB,
+    PLACE,
+    RESUME,
     STRICT,
     AnyPath,
     Count,
@@ -24,10 +29,12 @@ from launcher.config.fields import (
     PositiveRange,
     Probability,
     ProbabilityRange,
+    Role,
     Target,
     Url,
     host_and_port,
 )
+from launcher.config.hardware import Hardware
 from launcher.config.options import ByName, Options, Unread
 from launcher.config.targets import Called
 from launcher.config.tasks import TASKS, OwnMetric, TaskConfig
@@ -63,7 +70,7 @@ class Image:
     interpolation: Literal["bilinear", "bicubic"]
     eval_interpolation: Literal["bilinear", "bicubic"]
     eval_flip_average: bool
-    eval_views: Views
+    eval_views: Annotated[Views, RESUME, EVALUATION]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -96,7 +103,7 @@ class Dataset:
 
     name: str
     kind: Kind
-    path: AnyPath | None
+    path: Annotated[AnyPath | None, RESUME, EVALUATION, ABSOLUTE]
     columns: Columns
     class_level: Literal["first", "last", "path"]
     classes: Count | None
@@ -106,7 +113,7 @@ class Dataset:
     folds: Annotated[int, Field(ge=2)] | None
     fold: Count | None
     groups: Annotated[int, Field(ge=1)] | Annotated[str, Field(min_length=1)] | None
-    test_path: AnyPath | None
+    test_path: Annotated[AnyPath | None, RESUME, ABSOLUTE]
     skip_bad: bool
     exif_orientation: bool
     sampling: Literal["uniform", "balanced"]
@@ -115,7 +122,7 @@ class Dataset:
     dtype: Literal["uint8", "uint16", "float32"]
     mean: list[float] | None
     std: list[Positive] | None
-    links: Literal["refuse", "follow"]
+    links: Annotated[Literal["refuse", "follow"], RESUME]
     tokenizer: AnyPath | None
 
     def __post_init__(self) -> None:
@@ -164,8 +171,8 @@ class Launch:
     name: str
     device: Literal["auto", "cpu", "cuda", "mps"]
     nproc: Count | Literal["auto"]
-    nnodes: Count
-    rdzv: HostPort | None
+    nnodes: Annotated[Count, JOB]
+    rdzv: Annotated[HostPort | None, JOB]
     rdzv_timeout: Count
     max_restarts: Annotated[int, Field(ge=0)]
     gradient_dtype: Literal["float32", "bfloat16"]
@@ -180,28 +187,6 @@ class Launch:
         with suppress(ValueError):
             return self.nnodes if host == "localhost" or ip_address(host).is_loopback else 1
         return 1
-
-
-@dataclass(frozen=True, config=STRICT)
-class Hardware:
-    """A machine to plan for: its size (`memory` in GiB, `disk` in GB) and prices per hour, with their sources.
-
-    `network` is to other machines of its kind, in Gbit/s per direction.
-    """
-
-    name: str
-    gpu: str | None
-    gpus: Count | None
-    cores: Count | None
-    memory: Positive | None
-    disk: NotNegative | None
-    source: str | None
-    price_per_hour: NotNegative | None
-    spot_per_hour: NotNegative | None
-    currency: str
-    price_date: str | None
-    price_source: str | None
-    network: Positive | None = None  # note: files of an earlier version have none
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -247,40 +232,46 @@ class RunConfig:
     """
 
     recipe: str | None
-    code: list[str]
+    code: Annotated[list[str], RESUME, PLACE]
     code_sha256: list[str]
     fidelity: Literal["ours", "published"]
-    epochs: Count
+    epochs: Annotated[Count, RESUME]
     batch_size: Count | Literal["auto"]
-    eval_batch_size: Count
-    device_batch_size: Count | None
-    eval_every: Duration
+    eval_batch_size: Annotated[Count, RESUME, EVALUATION]
+    device_batch_size: Annotated[Count | None, RESUME]
+    eval_every: Annotated[Duration, RESUME]
     metric: str | None
-    target: Target | None
+    target: Annotated[Target | None, RESUME]
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     precision: Literal["auto", "bf16", "fp16", "fp32"]
-    deterministic: bool
+    deterministic: Annotated[bool, RESUME]
     compile: Literal["auto", "off", "on", "require"]
-    cuda_graphs: Literal["auto", "off", "on", "require"]
-    runs: AnyPath
-    run_name: FolderName | None
+    cuda_graphs: Annotated[Literal["auto", "off", "on", "require"], RESUME]
+    runs: Annotated[AnyPath, RESUME, PLACE, JOB]
+    run_name: Annotated[FolderName | None, RESUME, PLACE, JOB]
     image: Image
-    model: Annotated[ModelConfig, Options("model", "models", ModelConfig)]
+    model: Annotated[ModelConfig, Options("model", "models", ModelConfig), Role("resume", ("checkpointing",))]
     dataset: Dataset
-    dataloader: Annotated[LoaderConfig, Options("dataloader", "data.loaders", LoaderConfig)]
+    dataloader: Annotated[
+        LoaderConfig,
+        Options("dataloader", "data.loaders", LoaderConfig),
+        Role("resume", ("workers", "prefetch")),
+        Role("evaluation", ("workers", "prefetch")),
+        Role("absolute", ("folder", "train", "val")),
+    ]
     optimizer: Annotated[OptimizerConfig, Options("optimizer", "optimizers", OptimizerConfig)]
     schedule: Annotated[ScheduleConfig, Options("schedule", "schedules", ScheduleConfig)]
     loss: Annotated[LossConfig, LOSSES]
     task: Annotated[TaskConfig, TASKS]
     algorithms: Algorithms
-    callbacks: Annotated[dict[str, Called], ByName("callbacks", Called)]
+    callbacks: Annotated[dict[str, Called], ByName("callbacks", Called), RESUME]
     metrics: Annotated[dict[str, OwnMetric], ByName("metrics", OwnMetric)]
-    stop: Stop
-    checkpoint: Checkpoint
-    nonfinite: NonFinite
-    launch: Launch
-    hardware: Hardware
-    logger: Annotated[LoggerConfig, LOGGER]
+    stop: Annotated[Stop, RESUME]
+    checkpoint: Annotated[Checkpoint, RESUME]
+    nonfinite: Annotated[NonFinite, RESUME]
+    launch: Annotated[Launch, RESUME, EVALUATION]
+    hardware: Annotated[Hardware, RESUME]
+    logger: Annotated[LoggerConfig, LOGGER, RESUME]
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Unread):

@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from launcher.config.schema import Hardware
+from launcher.config.hardware import Hardware
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds
 

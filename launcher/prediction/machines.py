@@ -9,7 +9,7 @@ import numpy as np
 
 from launcher.config.gpus import Gpu, gpus
 from launcher.config.groups import gpu_model, machines
-from launcher.config.schema import Hardware
+from launcher.config.hardware import Hardware
 from launcher.config.similar import nearest
 from launcher.data.loaders.base import DecodingLoader
 from launcher.data.loaders.ffcv import FFCVLoader

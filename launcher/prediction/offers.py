@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from launcher.config.gpus import gpus
-from launcher.config.schema import Hardware, RunConfig
+from launcher.config.hardware import Hardware
+from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.measure.estimate import Span
 from launcher.plan.plan import Plan

@@ -14,7 +14,8 @@ import numpy as np
 
 from launcher.config.fields import is_on
 from launcher.config.gpus import Gpu
-from launcher.config.schema import Hardware, RunConfig
+from launcher.config.hardware import Hardware
+from launcher.config.schema import RunConfig
 from launcher.measure.estimate import Estimate, EvaluationTimes, Measurement, Span, StepTimes, estimate
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepKind, common_acting, step_kinds

@@ -14,10 +14,11 @@ from pydantic import Field
 
 from launcher import paths
 from launcher.config import overrides
+from launcher.config.fields import JOB as SET_BY_JOB
 from launcher.config.formats import JOB
 from launcher.config.gpus import check_gpu, locked_torch
 from launcher.config.groups import price_age
-from launcher.config.keys import nearest_key
+from launcher.config.keys import nearest_key, with_role
 from launcher.config.layers import COMMAND_LINE, leaves, put
 from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
@@ -30,7 +31,6 @@ from launcher.plan.plan import processes_of_node
 from launcher.submit.own_files import code_words
 
 PREFIX = "submit."
-_OF_THE_JOB = ("run_name", "runs", "launch.nnodes", "launch.rdzv")
 _LONGEST_NAME = 40
 # The port at which the first node of a job waits for the others.
 PORT = 29400
@@ -72,7 +72,7 @@ def make_job(config: RunConfig, words: Sequence[str]) -> Job:
     Raises UserError if the number of GPUs per node is unknown, or torch cannot use them.
     """
     name = config.run_name or "-".join([config.recipe or config.model.architecture, config.dataset.name])
-    job_words = [word for word in words if word.partition("=")[0] not in _OF_THE_JOB]
+    job_words = [word for word in words if word.partition("=")[0] not in with_role(SET_BY_JOB)]
     nodes, gpus = config.launch.nnodes, gpus_of_node(config)
     if gpus:
         check_gpu(config.hardware)

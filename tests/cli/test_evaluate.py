@@ -283,7 +283,7 @@ def test_errors_are_one_line(run: RunFolder, other: Path, tmp_path: Path) -> Non
     lines = execute("eval", str(run.path), *words)[2].splitlines()
     assert len(lines) == len(words)
     for word in words:
-        fixed = f"{word} (command line): cannot change in an evaluation; set only dataset.path, eval_batch_size, "
+        fixed = f"{word} (command line): cannot change in an evaluation; set only eval_batch_size, image.eval_views, "
         assert any(fixed in line for line in lines), word
 
 

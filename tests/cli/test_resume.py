@@ -134,7 +134,7 @@ def test_a_run_resumes_from_another_folder(here: Here) -> None:
 def test_the_name_of_an_existing_run_is_refused_before_all_else(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
     (here.folder / "runs" / "run").mkdir(parents=True)
     (here.folder / "runs" / "run" / "config.yaml").touch()
-    monkeypatch.setattr("launcher.launch.start.prepare", None)
+    monkeypatch.setattr("launcher.launch.prepare.inspect_data", None)
     line = here(*SHORT, "run_name=run", code=2).stderr
     assert line == "error: run_name=run: runs/run exists; type train resume runs/run, or set another run_name\n"
 
