@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher.cli.runs import list_runs, runs_table
 from launcher.config import recipes
 from launcher.config.gpus import unsupported
 from launcher.config.groups import about, machines, options, price_age
@@ -94,6 +93,8 @@ def _runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or recipes.train().get("runs"))
     if arguments.folder and not folder.is_dir():
         raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
+    from launcher.cli.runs import list_runs, runs_table  # note: and with it the records of runs
+
     runs = list_runs(folder, arguments.metric)
     if arguments.json:
         print_json({"runs": list(map(asdict, runs))})

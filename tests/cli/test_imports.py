@@ -23,9 +23,12 @@ _OF_RUNS = {"torch", "torchvision", "asyncio", "ssl", "launcher.prediction", "la
     ("words", "slow"),
     [
         (["--help"], {*_SLOW, "pydantic", "rich", "yaml", "launcher.config"}),
-        (["ls"], {*_SLOW, "launcher.prediction", "launcher.results"}),
+        (["ls"], {*_SLOW, "launcher.prediction", "launcher.results", "launcher.records"}),
         (["ls", "runs"], {*_SLOW, "launcher.prediction", "launcher.results"}),
-        (["show", "recipe=mild"], {*_OF_RUNS, "rich", "launcher.launch", "launcher.models.gpt"}),
+        (
+            ["show", "recipe=mild"],
+            {*_OF_RUNS, "rich", "launcher.launch", "launcher.models.gpt", "launcher.data.inspection"},
+        ),
         (["plan", "recipe=mild", "launch=cpu"], {*_OF_RUNS, "launcher.submit", "launcher.optimizers.lamb"}),
     ],
 )

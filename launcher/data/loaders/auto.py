@@ -42,7 +42,6 @@ class AutoLoader(LoaderConfig):
         if option := self._only(typed):
             return option, ""
         from launcher.data.ffcv.dataset import FFCVDataset  # note: every command reads the values in this file
-        from launcher.data.ffcv.inspection import are_of_images
 
         with suppress(UserError):
             config = config_with(_FILES)
@@ -50,6 +49,8 @@ class AutoLoader(LoaderConfig):
             if files.dataset.folds or not files.are_written():
                 return _IMAGES, ""
             folder = files.path("train").parent
+            from launcher.data.ffcv.inspection import are_of_images
+
             if are_of_images(config):
                 return _FILES, f"reading the FFCV files in {folder}; dataloader={_IMAGES} reads the images instead"
             return _IMAGES, f"{folder} has other images or rotations; remove it to run train prepare"
