@@ -27,9 +27,9 @@ from torch import Tensor, nn
 
 from benchmarks.peers import ComposerPeer, Steps, has_composer, peer_step, repeat
 from benchmarks.result import Result
-from launcher import atomic
 from launcher.config.compose import compose
 from launcher.errors import Problem, UserError, one_line
+from launcher.files import atomic
 from launcher.plan.step_kinds import step_kinds
 from launcher.rank.group import Ranks
 from launcher.training.compiled import compile_run

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from hypothesis import settings
 
-from launcher import probe
+from launcher.compute import probe
 from tests import kept_compositions
 from tests.data.sources.buckets import _s3_server, s3
 from tests.forked import fork_probes

@@ -112,7 +112,7 @@ class Command:
 
 def fork_probes() -> None:
     """Run probes of torch in forks of a process that has imported it, each once per process and choice of GPUs."""
-    from launcher import probe
+    from launcher.compute import probe
 
     # note: the doctor probes in threads, and two would start the fork server twice
     lock, results = threading.Lock(), dict[str, subprocess.CompletedProcess[str]]()

@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from launcher import atomic, paths
+from launcher import paths
 from launcher.config import hydra_files
 from launcher.config.hydra_files import Primary
 from launcher.config.layers import get, leaves, put
+from launcher.files import atomic
 
 _ROOT = Path(__file__).parents[1]
 _ALL = _ROOT / ".pytest_cache" / "compositions"

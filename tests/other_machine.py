@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from launcher import probe
+from launcher.compute import probe
 
 _WITHOUT = {"amx": (), "avx2": ("avx512", "amx")}
 _ADDED = {"amx": ["amx_tile", "amx_bf16", "amx_int8"], "avx2": []}
@@ -26,7 +26,7 @@ def be_host(name: str) -> None:
 
 
 def simulate() -> None:
-    """Change what `launcher.probe` reads of the processor and the cores, here and in new interpreters."""
+    """Change what `launcher.compute.probe` reads of the processor and the cores, here and in new interpreters."""
     kind, cores = os.environ.get("TRAIN_TEST_PROCESSOR"), int(os.environ.get("TRAIN_TEST_CORES", "0"))
     if kind:
         _simulate_features(kind)

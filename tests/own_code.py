@@ -101,7 +101,7 @@ from dataclasses import replace
 
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.algorithms.base import Algorithm, Transform
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Probability

@@ -29,8 +29,8 @@ ALLOWED = {
 TORCH_FREE = (
     *("cli", "config", "loggers", "results", "plan", "doctor", "submit", "launch/start.py", "measure/launch.py"),
     *("measure/estimate.py", "measure/diagnosis.py", "rank/signs.py", "weights/card.py", "publish/run_page.py"),
-    *("atomic.py", "cache.py", "console.py", "errors.py", "plugins.py", "later.py", "probe.py", "paths.py"),
-    *("randomness.py", "launcher_lab/cli", "launcher_lab/study"),
+    *("files", "compute", "console.py", "errors.py", "plugins.py", "later.py", "paths.py"),
+    *("launcher_lab/cli", "launcher_lab/study"),
     *(
         f"prediction/{name}.py"
         for name in ("step_counts", "prediction", "profiles", "offers", "machines", "faster", "rates", "start")

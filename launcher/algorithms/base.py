@@ -90,7 +90,7 @@ class Algorithm(Complete, ABC, Generic[ConfigT]):
 
     Steps that are captured repeat the operations of an earlier step for which `acts_at` returns the same.
     `values` is the algorithm's declaration in the same file: the class of this name with `Config`.
-    Random numbers only come from `launcher.randomness`, keyed by the batch's moment and sample indices.
+    Random numbers only come from `launcher.compute.randomness`, keyed by the batch's moment and sample indices.
     """
 
     # whether `before_step` changes which parameters learn

@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.progressive_resizing import ProgressiveResizingConfig
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch

@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
+from launcher.compute.foreach import by_dtype
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Duration, Within
 from launcher.counts import count_of
 from launcher.data.batch import Moment
-from launcher.foreach import by_dtype
 from launcher.later import nn, no_grad, torch
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm
+from launcher.compute.foreach import gradients_of
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Positive
 from launcher.data.batch import Moment
-from launcher.foreach import gradients_of
 from launcher.later import nn, no_grad, torch
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Positive, Probability
 from launcher.data.batch import Batch, one_hot

@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
 from launcher.algorithms.cutout import erase, square_boxes
 from launcher.algorithms.image_operations import ARRAYS, BLACK, Choice, Colour, apply
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, NotNegative
 from launcher.data.batch import Batch, Moment, constant

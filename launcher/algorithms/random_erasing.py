@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.cutout import erase
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, FractionRange, PositiveRange, Probability
 from launcher.data.batch import Batch

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic.dataclasses import dataclass
 
 from launcher.algorithms.base import Algorithm, Context, Gradients
+from launcher.compute.foreach import gradients_of
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Count, Positive
 from launcher.data.batch import Batch
-from launcher.foreach import gradients_of
 from launcher.later import nn, torch
 
 if TYPE_CHECKING:

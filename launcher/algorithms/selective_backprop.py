@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Loss, Transform
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig, RunPlan, Size
 from launcher.config.fields import STRICT, Count, Probability
 from launcher.data.batch import Batch, one_hot

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT, Count
 from launcher.later import nn, torch

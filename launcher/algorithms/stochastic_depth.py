@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch

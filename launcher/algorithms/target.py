@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
-from launcher.accelerator import interface
 from launcher.algorithms.base import Algorithm, Transform
+from launcher.compute import randomness
+from launcher.compute.accelerator import interface
 from launcher.config.declaration import AlgorithmConfig, Size
 from launcher.config.fields import STRICT
 from launcher.config.targets import Called

@@ -10,10 +10,10 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Context, Size, Transform
 from launcher.algorithms.image_operations import Choice, apply
 from launcher.algorithms.randaugment import COMPLETE, OF_RGB, chosen
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic.dataclasses import dataclass
 
-from launcher.accelerator import widest
 from launcher.algorithms.base import Algorithm
+from launcher.compute.accelerator import widest
 from launcher.config.declaration import AlgorithmConfig, RunPlan
 from launcher.config.fields import STRICT, Count, Duration, NotNegative, Within
 from launcher.data.batch import Moment, normalize

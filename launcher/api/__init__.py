@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from launcher.cli import auto
 from launcher.cli import predict as predicting
-from launcher.cli.runs import ListedRun
-from launcher.cli.runs import list_runs as listed
+from launcher.cli.listed_runs import ListedRun
+from launcher.cli.listed_runs import list_runs as listed
 from launcher.config.compose import Composed
 from launcher.config.compose import compose as composed
 from launcher.config.resolved import read

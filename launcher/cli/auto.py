@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launcher import paths, randomness
+from launcher import paths
 from launcher.cli.recipe_choice import Facts, alternatives, choose
+from launcher.compute import randomness
 from launcher.config import recipes
 from launcher.config.compose import Composed, compose, dataset_at, path_of
 from launcher.config.overrides import parse

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher import page
 from launcher.config.fields import EVALUATION
 from launcher.config.resolved import continued, read
 from launcher.config.schema import RunConfig
@@ -18,10 +17,11 @@ from launcher.console import console, print_json, table, verbatim
 from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.data.unreadable import read_skipped
-from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.files import page
+from launcher.files.disk import reason
+from launcher.files.outputs import check_file, check_replaced
 from launcher.launch.devices import decide
-from launcher.outputs import check_file, check_replaced
 from launcher.records.run_folder import RunFolder, existing, noted_datasets
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from launcher.config.choices import HUB
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars
 from launcher.errors import UserError
+from launcher.files.outputs import check_folder
 from launcher.installation import how_to_add
-from launcher.outputs import check_folder
 from launcher.records.run_folder import existing
 from launcher.weights.card import ONNX, WEIGHTS
 

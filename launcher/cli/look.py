@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from launcher import page, randomness
+from launcher.compute import randomness
 from launcher.config.compose import compose
 from launcher.config.resolved import read
 from launcher.console import console, print_json, progress_bars, verbatim
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
+from launcher.files import page
 from launcher.launch.devices import decide
 from launcher.launch.prepare import prepare
 from launcher.look.census import classes_section, images_section

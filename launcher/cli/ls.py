@@ -93,7 +93,7 @@ def _runs(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or recipes.train().get("runs"))
     if arguments.folder and not folder.is_dir():
         raise UserError(f"{folder} is no folder; type train ls runs FOLDER")
-    from launcher.cli.runs import list_runs, runs_table  # note: and with it the records of runs
+    from launcher.cli.listed_runs import list_runs, runs_table  # note: and with it the records of runs
 
     runs = list_runs(folder, arguments.metric)
     if arguments.json:

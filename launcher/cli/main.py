@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NoReturn, TextIO, cast
 
-from launcher import disk, paths, plugins
+from launcher import paths, plugins
 from launcher.errors import (
     CLOSED_PIPE,
     EXIT_USER_ERROR,
@@ -28,6 +28,7 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
+from launcher.files import disk
 from launcher.plugins import registered
 from launcher.stopping import StopRequested, on_stop, raise_stop
 from launcher.version import __version__

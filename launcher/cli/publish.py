@@ -9,8 +9,8 @@ from pathlib import Path
 from launcher.config.choices import HUB
 from launcher.console import console, print_json, progress_bars
 from launcher.counts import count_of
-from launcher.disk import reason
 from launcher.errors import UserError
+from launcher.files.disk import reason
 from launcher.records.run_folder import RunFolder
 from launcher.weights.hub import repository
 

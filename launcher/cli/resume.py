@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cli.runs import listed
+from launcher.cli.listed_runs import listed
 from launcher.config.compose import compose
 from launcher.console import console, only_json, print_json, verbatim
 from launcher.errors import MachineError, UserError, one_line

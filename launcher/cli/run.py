@@ -2,7 +2,7 @@
 
 import argparse
 
-from launcher.cli.runs import listed
+from launcher.cli.listed_runs import listed
 from launcher.config.compose import compose
 from launcher.console import only_json, print_json
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from launcher.config.described import json_schema
+from launcher.config.json_schema import json_schema
 
 EXAMPLES = ["train schema > schema.json"]
 

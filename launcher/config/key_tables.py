@@ -9,8 +9,8 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from launcher.config.algorithms import declarations
-from launcher.config.described import MANY, Option, inside, packaged, read, remark
 from launcher.config.fields import AnyPath, Duration, Within
+from launcher.config.json_schema import MANY, Option, inside, packaged, read, remark
 from launcher.config.keys import options
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.targets import KEY as TARGET

@@ -9,7 +9,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.code import read_only, use_recorded
 from launcher.config.compose import compose
@@ -24,8 +23,9 @@ from launcher.config.secrets import secret_values
 from launcher.config.switches import Switches
 from launcher.config.validate import MISSING, NO_SUCH_KEY, validate
 from launcher.config.yaml_file import as_yaml, read_mapping
-from launcher.disk import is_there
 from launcher.errors import Problem, Problems, UserError, one_line
+from launcher.files import atomic
+from launcher.files.disk import is_there
 
 _OLDER = "resume the run with the version of train that wrote it"
 

@@ -12,8 +12,8 @@ from yaml.constructor import ConstructorError
 from yaml.nodes import MappingNode, ScalarNode
 
 from launcher.counts import count_of
-from launcher.disk import patiently
 from launcher.errors import UserError
+from launcher.files.disk import patiently
 
 # note: libyaml's loader is ten times faster, and a study reads thousands of configs
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from launcher.accelerator import has_streams, interface
+from launcher.compute.accelerator import has_streams, interface
 from launcher.later import torch
 from launcher.rank.signs import STOP
 

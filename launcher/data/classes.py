@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.counts import count_of
+from launcher.data.class_names import composed
 from launcher.errors import Problem, UserError, first_few, shown
 
 # Note classes if the largest has so many times the images of the smallest.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.config import schema
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.config.schema import Dataset
 from launcher.data.index import Images
 from launcher.data.split import sides

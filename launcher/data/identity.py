@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.config.class_names import composed
 from launcher.config.schema import RunConfig
 from launcher.data.builtin import drawn_as
+from launcher.data.class_names import composed
 from launcher.data.index import Images, Texts
 from launcher.data.listing import is_folder
 from launcher.data.loaders.base import loader_of

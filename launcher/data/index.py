@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Self, overload
 
 import numpy as np
 
-from launcher import atomic
 from launcher.data.dropped import Dropped
+from launcher.files import atomic
 
 # note: larger than any image that can be decoded; a malicious file must not fill the memory
 MOST_BYTES = 1 << 30

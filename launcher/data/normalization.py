@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from launcher.cache import cached
 from launcher.counts import count_of
 from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images, Piece
@@ -19,6 +18,7 @@ from launcher.data.pixel_types import OtherType, PixelType
 from launcher.data.sources.reading import read
 from launcher.data.workers import Report, each
 from launcher.errors import Problem, UserError, first_few
+from launcher.files.cache import cached
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig

@@ -16,8 +16,8 @@ from launcher.data.sampling import Request
 from launcher.data.sources.reading import read, read_all
 from launcher.data.sources.source import RETRY, Files
 from launcher.data.workers import Reading
-from launcher.disk import DiskError
 from launcher.errors import UserError
+from launcher.files.disk import DiskError
 from launcher.plugins import Complete
 
 # The parts of a record by name, such as the bytes of an image and its label (`TaskConfig.needs`).

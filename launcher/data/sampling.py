@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.data.batch import Moment
 from launcher.plan.plan import Plan
 

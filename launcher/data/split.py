@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from launcher import randomness
-from launcher.config.class_names import in_order
+from launcher.compute import randomness
+from launcher.data.class_names import in_order
 from launcher.data.classes import places_in
 from launcher.data.dropped import UNREADABLE, drops_of
 from launcher.data.index import Images

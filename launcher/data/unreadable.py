@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher import atomic
 from launcher.config.schema import Dataset
 from launcher.data.decode import UnreadableImage
 from launcher.data.index import Images, Piece
 from launcher.data.pixel_types import PixelType
 from launcher.data.sources.reading import read
 from launcher.data.workers import Report, each
-from launcher.disk import patiently
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
+from launcher.files.disk import patiently
 
 
 class Fault(NamedTuple):

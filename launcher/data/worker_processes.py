@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from launcher.accelerator import has_streams
+from launcher.compute.accelerator import has_streams
 from launcher.data.batch import Loaded
 from launcher.data.images import ImageReader, Pixels
 from launcher.data.index import Piece
@@ -24,8 +24,8 @@ from launcher.data.records import Records, Sample
 from launcher.data.sampling import Request, Shard
 from launcher.data.sources.reading import read
 from launcher.data.workers import Reading, clean_processes, follow_parent
-from launcher.disk import DiskError
 from launcher.errors import MORE_PROCESSES, MachineError, Problem, UserError
+from launcher.files.disk import DiskError
 
 _SHARED_MEMORY = "/dev/shm"
 # Exit code of a worker that cannot send a batch: EX_TEMPFAIL.

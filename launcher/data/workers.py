@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
 
+from launcher.compute.probe import usable_cores
 from launcher.errors import Problem, UserError
-from launcher.probe import usable_cores
 from launcher.stopping import defers_stops
 
 _TASKS_AHEAD = 4

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import PIL
 
+from launcher.compute.probe import TORCH, cards_on_the_bus, run_probe
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.data.duplicates import duplicate_notes
@@ -25,7 +26,6 @@ from launcher.doctor.machine import Finding, examine_machine, ok, problem, warni
 from launcher.doctor.near_duplicates import near_duplicate_notes
 from launcher.errors import UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, run_probe
 
 
 def examine(config: RunConfig, report: Report = quiet) -> Iterator[Finding]:

@@ -14,14 +14,7 @@ from typing import Literal
 
 from rich.filesize import decimal
 
-from launcher.config.choices import LoaderConfig
-from launcher.config.gpus import locked_torch
-from launcher.counts import count_of
-from launcher.data.jpeg import DECODERS, installed
-from launcher.data.loaders.base import DecodingLoader
-from launcher.errors import UserError
-from launcher.installation import how_to_add
-from launcher.probe import (
+from launcher.compute.probe import (
     SYSTEM,
     ProbeResult,
     allowed_cores,
@@ -31,6 +24,13 @@ from launcher.probe import (
     remedy_of_cuda,
     usable_memory,
 )
+from launcher.config.choices import LoaderConfig
+from launcher.config.gpus import locked_torch
+from launcher.counts import count_of
+from launcher.data.jpeg import DECODERS, installed
+from launcher.data.loaders.base import DecodingLoader
+from launcher.errors import UserError
+from launcher.installation import how_to_add
 
 _CORES_A_RANK = 8  # with fewer, most GPUs wait for the loader
 _MEMORY_A_RANK = 4 * 10**9  # a process with torch and its loader workers

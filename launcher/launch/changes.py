@@ -3,8 +3,8 @@
 from rich.console import Console
 
 from launcher.counts import count_of
-from launcher.disk import is_there
 from launcher.errors import UserError, one_line
+from launcher.files.disk import is_there
 from launcher.launch.prepare import Prepared
 from launcher.records.metrics import read_attempts, read_last
 from launcher.records.run_folder import RunFolder, checkpoint_files, note_dataset

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launcher.accelerator import Kind
+from launcher.compute.accelerator import Kind
+from launcher.compute.probe import TORCH, cards_on_the_bus, processor_features, remedy_of_cuda, run_probe, visible_gpus
 from launcher.config.schema import Launch
 from launcher.counts import count_of
 from launcher.errors import MachineError, Problem, UserError
 from launcher.plan.plan import Plan, processes_of_node
-from launcher.probe import TORCH, cards_on_the_bus, processor_features, remedy_of_cuda, run_probe, visible_gpus
 
 ON_THE_CPU = "set launch.device=cpu to train on the CPU"
 _AMX_FROM = 64  # pixels: ResNet-18 406 instead of 283 images/s, ResNet-50 88 instead of 60; below 64 not measured

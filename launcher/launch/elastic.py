@@ -18,13 +18,13 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousTimeoutError,
 )
 
+from launcher.compute.probe import numa_cores, rank_cores
 from launcher.config.schema import Launch
 from launcher.errors import DONE, FAILED, TERMINATED, MachineError, UserError, one_line
 from launcher.launch.devices import Devices
 from launcher.launch.hang import HangWatch, describe_hang
 from launcher.launch.rendezvous import Rendezvous, open_rendezvous
 from launcher.launch.watch import Failure, RankWatch, describe, first_failure, is_gone
-from launcher.probe import numa_cores, rank_cores
 from launcher.rank.main import log_file
 from launcher.rank.signs import (
     COMMAND,

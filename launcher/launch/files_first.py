@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from launcher import paths
+from launcher.compute.probe import usable_cores
 from launcher.config.compose import AUTO, Composed
 from launcher.config.schema import RunConfig
 from launcher.config.yaml_file import read_mapping
@@ -16,11 +17,10 @@ from launcher.data.index import Images
 from launcher.data.loaders.ffcv import FFCVLoader
 from launcher.data.sources.layout import is_no_folder
 from launcher.data.workers import Report
-from launcher.disk import line
 from launcher.errors import UserError
-from launcher.locks import Held, lock, note_holder
+from launcher.files.disk import line
+from launcher.files.locks import Held, lock, note_holder
 from launcher.plan.plan import Plan
-from launcher.probe import usable_cores
 from launcher.records.progress import duration
 
 # Of the folder of files, while a process writes them.

@@ -10,13 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.cache import cached, source_digest
 from launcher.config.choices import LIBRARIES
 from launcher.config.layers import COMMAND_LINE
 from launcher.config.resolved import as_mapping
 from launcher.config.schema import RunConfig
 from launcher.data.workers import Report
-from launcher.disk import is_there
+from launcher.files.cache import cached, source_digest
+from launcher.files.disk import is_there
 from launcher.models.resnet import TorchvisionModel
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import other_views

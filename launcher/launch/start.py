@@ -24,8 +24,8 @@ from launcher.counts import count_of
 from launcher.data.identity import identity
 from launcher.data.inspection import Inspection
 from launcher.data.unreadable import read_skipped, write_skipped
-from launcher.disk import is_there
 from launcher.errors import DONE, FAILED, Problem, UserError, one_line
+from launcher.files.disk import is_there
 from launcher.launch.changes import check_checkpoints, print_changes
 from launcher.launch.files_first import write_first
 from launcher.launch.in_process import InThisProcess

@@ -19,8 +19,8 @@ import psutil
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from launcher.errors import EXIT_USER_ERROR, MORE_PROCESSES, UserError, is_out_of_memory, is_out_of_processes
+from launcher.files.log_lines import of_a_rank
 from launcher.launch.hang import Hang, HangWatch
-from launcher.log_lines import of_a_rank
 from launcher.rank.main import is_alive, log_file
 from launcher.rank.signs import STOPPED, WRITE_STACKS, done_file
 

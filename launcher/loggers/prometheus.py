@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher import atomic
 from launcher.config.choices import LoggerConfig
 from launcher.config.fields import STRICT
 from launcher.config.schema import RunConfig
+from launcher.files import atomic
 from launcher.installation import check_installed
 from launcher.records.metrics import (
     EndRecord,

@@ -6,10 +6,10 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Literal, Protocol
 
-from launcher import atomic
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import Metric
 from launcher.errors import one_line
+from launcher.files import atomic
 from launcher.records.metrics import EndRecord, Record, Row
 from launcher.records.run_folder import RunFolder
 

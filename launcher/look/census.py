@@ -4,12 +4,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from launcher import page, randomness
+from launcher.compute import randomness
 from launcher.counts import count_of
 from launcher.data.classes import class_counts
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import ImageReader, Reader
 from launcher.data.workers import in_threads
+from launcher.files import page
 
 _MOST_LISTED = 100
 # Limits of the decoded images, so that this takes seconds.

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from launcher.accelerator import interface
 from launcher.algorithms.base import Teacher
+from launcher.compute.accelerator import interface
 from launcher.config.schema import RunConfig
 from launcher.launch.auto_batch import FEWEST_IMAGES, LEAST_STEPS
 from launcher.measure.estimate import RESULT

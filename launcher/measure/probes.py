@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
+from launcher.compute.probe import rank_cores
 from launcher.data.batch import Loaded
 from launcher.data.loaders.base import loader_of
 from launcher.measure.estimate import REQUEST, RESULT, EvaluationTimes, Measurement, StepTimes
 from launcher.measure.step_timer import StepTimer, agreed_count, capture
 from launcher.plan.step_kinds import StepSample, common_acting, step_kinds, step_samples
-from launcher.probe import rank_cores
 from launcher.rank.group import any_rank
 from launcher.records.run_folder import RunFolder
 from launcher.stopping import StopRequested

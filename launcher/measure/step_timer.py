@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from launcher.accelerator import synchronize
+from launcher.compute.accelerator import synchronize
 from launcher.config.fields import is_on
 from launcher.data.batch import Loaded
 from launcher.plan.step_kinds import StepSample

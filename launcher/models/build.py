@@ -6,11 +6,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from launcher.compute.randomness import key
 from launcher.config.choices import LossConfig, ModelConfig
 from launcher.errors import is_of_the_machine
 from launcher.models.checkpointing import checkpoint_activations
 from launcher.models.parameters import classifiers
-from launcher.randomness import key
 
 
 def build_model(model: ModelConfig, classes: int, loss: LossConfig, seed: int, channels: int = 3) -> nn.Module:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
+from launcher.compute.randomness import key
 from launcher.later import nn, torch
-from launcher.randomness import key
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic.dataclasses import dataclass
 
-from launcher.accelerator import has_streams
+from launcher.compute.accelerator import has_streams
+from launcher.compute.foreach import Snapshot
 from launcher.config.choices import Beta, OptimizerConfig
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, NotNegative, Positive, Probability
 from launcher.config.targets import Called
 from launcher.errors import Problem
-from launcher.foreach import Snapshot
 from launcher.later import no_grad, torch
 from launcher.optimizers.base import MaskedOptimizer
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from launcher.accelerator import Kind
+from launcher.compute.accelerator import Kind
 from launcher.config.choices import LIBRARIES
 from launcher.config.declaration import Declaration
 from launcher.config.fields import is_on, parse_duration

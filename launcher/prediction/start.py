@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from launcher.compute.probe import usable_cores
 from launcher.config.gpus import gpus
 from launcher.config.schema import RunConfig
 from launcher.doctor.machine import judge_compiler
@@ -11,7 +12,6 @@ from launcher.prediction.faster import AUTO, described, is_open, why_eager, with
 from launcher.prediction.prediction import Predictor
 from launcher.prediction.profiles import gpu_named
 from launcher.prediction.rates import efficiencies
-from launcher.probe import usable_cores
 from launcher.records.progress import duration
 
 

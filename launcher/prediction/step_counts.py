@@ -7,8 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from launcher.cache import cached, source_digest, stored
 from launcher.config.resolved import as_mapping
+from launcher.files.cache import cached, source_digest, stored
 from launcher.plan.plan import Plan
 from launcher.plan.step_kinds import StepSample, step_kinds, step_samples
 from launcher.prediction.counted import CountedStep

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.config.choices import HUB
-from launcher.outputs import with_digest
+from launcher.files.outputs import with_digest
 from launcher.publish.card import as_text, card
 from launcher.publish.timm_form import add_timm_config
 from launcher.records.run_folder import RunFolder

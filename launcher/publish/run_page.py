@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from launcher import page
 from launcher.config.layers import leaves
 from launcher.config.options import Unread
 from launcher.config.overrides import word_of
@@ -15,6 +14,7 @@ from launcher.config.resolved import as_mapping, read
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import one_line
+from launcher.files import page
 from launcher.records.origins import read_origins
 from launcher.records.run import RunSummary, read_run
 from launcher.records.run_folder import RunFolder

@@ -14,11 +14,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from launcher.accelerator import has_streams, interface
+from launcher.compute.accelerator import has_streams, interface
+from launcher.compute.foreach import by_dtype
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.errors import MachineError, UserError
-from launcher.foreach import by_dtype
 from launcher.rank.signs import DEVICE, HEARTBEAT, INTERFACE, STORE
 
 _NEVER = timedelta(days=365)  # for collectives: the launcher ends ranks that hang, and ends none that was suspended

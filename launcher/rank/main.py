@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 import psutil
 
-from launcher import atomic, disk
+from launcher.compute.probe import SHARING
 from launcher.errors import (
     DONE,
     EXIT_USER_ERROR,
@@ -33,11 +33,11 @@ from launcher.errors import (
     is_out_of_processes,
     one_line,
 )
-from launcher.log_lines import of_a_rank, stamp
+from launcher.files import atomic, disk
+from launcher.files.log_lines import of_a_rank, stamp
 from launcher.rank.signs import (
     CORES,
     HEARTBEAT,
-    SHARING,
     STOP,
     STOP_SIGNALS,
     STOPPED,

@@ -16,13 +16,12 @@ from launcher.errors import TERMINATED, one_line
 
 # Environment variables of a rank: its device, cpu or cuda; the file where the ranks of one node meet, empty on several;
 # the network interface to the other ranks; the command line; in JSON the cores of each rank of the node, empty if it
-# may use all; how many ranks share these cores.
+# may use all.
 DEVICE = "TRAIN_DEVICE"
 STORE = "TRAIN_STORE"
 INTERFACE = "TRAIN_INTERFACE"
 COMMAND = "TRAIN_COMMAND"
 CORES = "TRAIN_CORES"
-SHARING = "TRAIN_SHARING"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 WRITE_STACKS = signal.SIGUSR2
 STOPPED = "stopped"  # text of the file of a rank that ended after a stop signal to any rank

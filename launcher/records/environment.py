@@ -10,9 +10,9 @@ from pathlib import Path
 
 import psutil
 
-from launcher import atomic
+from launcher.compute.probe import processor, usable_cores
 from launcher.credentials import redacted_words
-from launcher.probe import processor, usable_cores
+from launcher.files import atomic
 from launcher.version import __version__
 
 

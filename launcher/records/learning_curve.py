@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from launcher import atomic
 from launcher.config.tasks import TaskConfig
 from launcher.errors import one_line
+from launcher.files import atomic
 from launcher.records.metrics import Row, read_metrics
 from launcher.records.run_folder import RunFolder
 

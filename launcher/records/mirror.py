@@ -18,8 +18,8 @@ from threading import Lock, Thread, current_thread
 from typing import TypeVar
 
 from launcher.config.schema import RunConfig
-from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few, one_line
+from launcher.files.disk import is_there
 from launcher.installation import how_to_open
 from launcher.paths import local_path
 from launcher.records.mirrored import KEY, mirror_url

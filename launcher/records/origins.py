@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 
-from launcher import atomic
+from launcher.files import atomic
 from launcher.records.run_folder import RunFolder
 
 RESUME = "train resume"

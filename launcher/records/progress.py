@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from launcher.config.tasks import TaskConfig
-from launcher.log_lines import append, of_a_rank
+from launcher.files.log_lines import append, of_a_rank
 from launcher.records.metrics import Row, is_whole, parse_line
 
 _SECONDS_BETWEEN_POLLS = 0.2  # of rank 0's log

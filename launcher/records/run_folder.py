@@ -12,11 +12,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from launcher import atomic
 from launcher.config.similar import nearest
-from launcher.disk import is_there, line, patiently
 from launcher.errors import Problem, UserError, one_line, shown
-from launcher.locks import Held, is_leased, lock, note_holder
+from launcher.files import atomic
+from launcher.files.disk import is_there, line, patiently
+from launcher.files.locks import Held, is_leased, lock, note_holder
 
 _LONGEST_REASON = 500
 _CHECKPOINT = re.compile(r"step-(\d{8,})\.pt")

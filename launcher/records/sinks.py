@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from launcher.disk import reason
+from launcher.files.disk import reason
 from launcher.records.metrics import LostRecord, Record, ResumeRecord, StartRecord, read_last_lines
 
 _MOST_BUFFERED = 2**24  # bytes; about 50,000 records

@@ -7,12 +7,12 @@ from typing import Any
 
 from rich.table import Table
 
-from launcher import atomic
 from launcher.config.resolved import digest
 from launcher.config.schema import RunConfig
 from launcher.config.tasks import TaskConfig
 from launcher.console import facts
 from launcher.counts import count_of
+from launcher.files import atomic
 from launcher.records.metrics import Row, reached, read_metrics
 from launcher.records.progress import duration
 from launcher.records.run_folder import RunFolder

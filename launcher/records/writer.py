@@ -4,10 +4,10 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 
-from launcher import atomic
 from launcher.config.formats import FORMAT, JOB, REORDERED
-from launcher.disk import is_there, patiently
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
+from launcher.files.disk import is_there, patiently
 from launcher.records.run_folder import RunFolder
 from launcher.version import __version__
 

@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from launcher import atomic
 from launcher.config.options import code_of
+from launcher.files import atomic
 from launcher.later import torch
 from launcher.plugins import Complete
 

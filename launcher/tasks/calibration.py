@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher import atomic
-from launcher.outputs import image_options
+from launcher.files import atomic
+from launcher.files.outputs import image_options
 
 _BINS = 15
 

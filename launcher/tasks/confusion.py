@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher import atomic, page
 from launcher.counts import count_of
 from launcher.data.batch import START
 from launcher.data.loading import EvaluationLoader
 from launcher.data.sampling import Request
 from launcher.errors import one_line
-from launcher.outputs import image_options
+from launcher.files import atomic, page
+from launcher.files.outputs import image_options
 from launcher.tasks import Details, Row, Task
 from launcher.tasks.calibration import Reliability, calibration_error, draw
 from launcher.tasks.images import displayed

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher.accelerator import widest
+from launcher.compute.accelerator import widest
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.config.goals import Metric

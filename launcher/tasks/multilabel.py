@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from launcher.config.class_names import STATES, in_order
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
+from launcher.data.class_names import STATES, in_order
 from launcher.errors import Problem, UserError
 from launcher.later import torch
 from launcher.tasks import Details, Row

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher import page
 from launcher.counts import count_of
 from launcher.data.batch import START
 from launcher.data.loading import EvaluationLoader
 from launcher.data.masks.values import IGNORED
 from launcher.data.sampling import Request
+from launcher.files import page
 from launcher.tasks import Row, Task
 from launcher.tasks.confusion import Confusion
 from launcher.tasks.images import displayed

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic.dataclasses import dataclass
 
-from launcher import atomic
-from launcher.config import class_names
 from launcher.config.fields import STRICT
 from launcher.config.goals import Metric
 from launcher.counts import count_of
+from launcher.data import class_names
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
+from launcher.files.outputs import image_options
 from launcher.later import torch
-from launcher.outputs import image_options
 from launcher.tasks import Details, Row
 from launcher.tasks.images import ImageTask, ImageTaskConfig
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from launcher.foreach import gradients_of
+from launcher.compute.foreach import gradients_of
 from launcher.rank.group import Ranks, broadcast_first
 
 # Of the first bucket, which is small so that the all-reduce starts early, and of the others: DDP's values.

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.accelerator import has_streams, interface
 from launcher.algorithms.engine import Changes, Engine
+from launcher.compute.accelerator import has_streams, interface
 from launcher.counts import count_of
 from launcher.data.batch import Batch
 from launcher.errors import Problem, UserError

@@ -15,11 +15,11 @@ from typing import Any
 
 import torch
 
-from launcher import atomic
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
-from launcher.disk import DiskError, is_there, patiently
 from launcher.errors import Problem, UserError, is_of_the_machine
+from launcher.files import atomic
+from launcher.files.disk import DiskError, is_there, patiently
 from launcher.records.run_folder import RunFolder, checkpoint_files
 
 FORMAT = 1

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from launcher import paths
 from launcher.algorithms.engine import Changes, apply_changes, sent
+from launcher.compute.probe import processor_features
 from launcher.config.fields import is_on
 from launcher.counts import count_of
 from launcher.data.batch import Batch, Moment
 from launcher.errors import Problem, UserError, is_of_the_machine
 from launcher.plan.step_kinds import step_kinds
-from launcher.probe import processor_features
 from launcher.rank.group import gather, wait_for_ranks
 from launcher.rank.signs import HEARTBEAT
 from launcher.training.evaluation import outside_steps

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.accelerator import widest
+from launcher.compute.accelerator import widest
 from launcher.data.batch import START, Batch, Loaded
 from launcher.errors import UserError
 from launcher.rank.group import gather

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.accelerator import has_streams, interface, max_memory, use, widest
+from launcher.compute.accelerator import has_streams, interface, max_memory, use, widest
 from launcher.data.batch import Moment
 from launcher.rank.group import Ranks
 from launcher.rank.signs import Requests

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self
 
-from launcher.accelerator import max_memory, use
+from launcher.compute.accelerator import max_memory, use
 from launcher.counts import count_of
 from launcher.loggers import build_sinks
 from launcher.records import metrics

@@ -13,8 +13,8 @@ from launcher.algorithms.base import Context, Teacher
 from launcher.algorithms.engine import Engine
 from launcher.config.resolved import portable, typed_run
 from launcher.config.schema import RunConfig
-from launcher.disk import patiently
 from launcher.errors import Problem, UserError
+from launcher.files.disk import patiently
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher.records.run_folder import RunFolder

@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, replace
 
-from launcher.accelerator import has_streams
+from launcher.compute.accelerator import has_streams
 from launcher.counts import count_of
 from launcher.data.batch import Loaded, Moment
 from launcher.errors import UserError

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from launcher.accelerator import widest
+from launcher.compute.accelerator import widest
 from launcher.config.targets import reason
 from launcher.errors import Problem, UserError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from launcher.accelerator import has_streams, interface
+from launcher.compute.accelerator import has_streams, interface
 from launcher.config.schema import RunConfig
 
 

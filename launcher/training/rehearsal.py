@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.accelerator import synchronize
+from launcher.compute.accelerator import synchronize
+from launcher.compute.foreach import Snapshot
 from launcher.counts import count_of
 from launcher.data.batch import Batch
-from launcher.foreach import Snapshot
 from launcher.plan.step_kinds import step_kinds
 from launcher.rank.signs import HEARTBEAT
 from launcher.training.norm_statistics import frozen_statistics

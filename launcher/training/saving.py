@@ -11,10 +11,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from launcher import atomic
-from launcher.accelerator import has_streams, synchronize
+from launcher.compute.accelerator import has_streams, synchronize
 from launcher.config.schema import Checkpoint
-from launcher.disk import DiskError
+from launcher.files import atomic
+from launcher.files.disk import DiskError
 from launcher.rank.group import Ranks, from_first
 from launcher.rank.signs import HEARTBEAT
 from launcher.records.mirror import Mirror, Pusher

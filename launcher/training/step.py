@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.accelerator import has_streams, skips_by_flag
 from launcher.algorithms.base import Loss
 from launcher.algorithms.engine import Changes, Engine, apply_changes
+from launcher.compute.accelerator import has_streams, skips_by_flag
+from launcher.compute.foreach import Snapshot, gradients_of
+from launcher.compute.randomness import key
 from launcher.data.batch import Batch, Moment
-from launcher.foreach import Snapshot, gradients_of
 from launcher.optimizers.base import MaskedOptimizer, set_lr
 from launcher.plan.plan import Plan
-from launcher.randomness import key
 from launcher.rank.group import max_over_ranks
 from launcher.rank.signs import HEARTBEAT, NO_REQUESTS, Requests
 from launcher.tasks import Task

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher.accelerator import synchronize
 from launcher.algorithms.base import Context, Loss, Teacher
 from launcher.algorithms.engine import Engine
+from launcher.compute.accelerator import synchronize
 from launcher.config.resolved import fingerprint
 from launcher.config.schema import RunConfig
 from launcher.data.batch import Moment, Overlap

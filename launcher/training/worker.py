@@ -12,8 +12,8 @@ import torch
 from launcher.config.fields import is_on
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
-from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError
+from launcher.files.disk import is_there, reason
 from launcher.plan.plan import Plan
 from launcher.rank.group import any_rank
 from launcher.rank.signs import COMMAND, STOP

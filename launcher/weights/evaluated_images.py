@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from launcher import atomic
 from launcher.config.tasks import SHARES
 from launcher.console import csv_cell
 from launcher.data.images import Reader
+from launcher.files import atomic
 from launcher.tasks import Task
 
 

@@ -16,8 +16,8 @@ from launcher.config.resolved import read
 from launcher.config.schema import RunConfig
 from launcher.data.loading import EvaluationLoader, build_loaders
 from launcher.data.unreadable import read_skipped
-from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.files.disk import reason
 from launcher.models.build import build_model
 from launcher.plan.plan import Plan, plan_for
 from launcher.rank.group import single_rank

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.counts import count_of
 from launcher.data.batch import Loaded
 from launcher.data.loading import EvaluationLoader

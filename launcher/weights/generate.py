@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.errors import UserError, one_line
 from launcher.tasks.language import Language
 from launcher.weights.trained_model import TrainedModel

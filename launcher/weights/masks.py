@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from launcher import atomic
 from launcher.data.crops import resize_by_torch
 from launcher.data.decode import UnreadableImage
 from launcher.data.images import pixel_type_of
@@ -17,6 +16,7 @@ from launcher.data.index import Piece
 from launcher.data.masks.values import MaskTask
 from launcher.data.sources.reading import read
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
 from launcher.tasks.pixels import palette
 from launcher.weights.trained_model import PredictedImage, TrainedModel
 

@@ -14,12 +14,12 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from launcher import atomic
 from launcher.config.algorithms import Algorithms
 from launcher.config.overrides import OFF, ON
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError, first_few
+from launcher.files import atomic
 from launcher.models.build import adapted
 from launcher.models.parameters import parameters_of_head
 from launcher.models.resnet import TorchvisionModel

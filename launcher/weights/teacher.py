@@ -9,12 +9,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from launcher import atomic
 from launcher.config.algorithms import Algorithms
 from launcher.config.compose import compose
 from launcher.config.schema import RunConfig
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
 from launcher.models.timm import timm_architectures
 from launcher.plan.plan import plan_for
 from launcher.training.networks import check_teacher, initial_network, teacher_file, teacher_of

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from launcher.compute.probe import rank_cores
 from launcher.config.formats import FORMAT
 from launcher.config.resolved import fingerprint, portable, read, with_views, written_fingerprint
 from launcher.config.schema import RunConfig, Views
@@ -25,7 +26,6 @@ from launcher.data.unreadable import read_skipped, reason
 from launcher.data.worker_processes import WorkerProcesses
 from launcher.errors import Problem, UserError
 from launcher.plan.plan import Plan, plan_for
-from launcher.probe import rank_cores
 from launcher.rank.group import single_rank, use_device
 from launcher.records.run_folder import RunFolder
 from launcher.tasks import Details, Task, build_task

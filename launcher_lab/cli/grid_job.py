@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher import atomic
 from launcher.cli.submit import check_path
 from launcher.console import console, verbatim
 from launcher.errors import Problem, Problems, UserError
+from launcher.files import atomic
 from launcher.launch.prepare import Prepared
 from launcher.prediction.total import total_of
 from launcher.submit import slurm

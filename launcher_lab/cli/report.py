@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.console import console, print_json
 from launcher.counts import count_of
 from launcher.errors import Problem, UserError
-from launcher.outputs import check_file, with_digest
+from launcher.files.outputs import check_file, with_digest
 from launcher.records.run_folder import RunFolder, existing
 from launcher_lab.cli.compare import add_axes
 

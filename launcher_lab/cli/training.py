@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
+from launcher.compute.probe import usable_cores, visible_gpus
 from launcher.config.compose import Composed
 from launcher.console import console, for_programs, verbatim
 from launcher.errors import INTERRUPTED, TERMINATED, Problem, UserError, first_few
 from launcher.plan.epochs import dilated_epochs
-from launcher.probe import usable_cores, visible_gpus
 from launcher.rank.main import die_with
 from launcher.records.run import State, read_run
 from launcher.stopping import StopRequest, stop_signals

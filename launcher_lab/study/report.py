@@ -14,13 +14,13 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from launcher import atomic
 from launcher.counts import count_of
-from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
+from launcher.files.disk import reason
+from launcher.files.outputs import marked
+from launcher.files.page import text
 from launcher.installation import how_to_add
-from launcher.outputs import marked
-from launcher.page import text
 from launcher.records.run import Evaluated
 from launcher.results.curves import ACROSS, COSTS, Cost, Curve, deviation, metric_of
 from launcher_lab.study.results import Results

@@ -11,8 +11,8 @@ from timm.models.resnet import Bottleneck
 from torch import Tensor, nn
 from torchvision.models import resnet18, resnet50
 
-from launcher import randomness
 from launcher.algorithms.stochastic_depth import drop_rates
+from launcher.compute import randomness
 from launcher.config.compose import compose
 from launcher.data.batch import Batch
 from launcher.models.build import build_model

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.data.sampling import buffered_order, epoch_order, eval_indices, rank_indices
 
 

@@ -17,9 +17,9 @@ from launcher.data.pixel_types import RGB
 from launcher.data.sources.find import splits
 from launcher.data.unreadable import read_skipped, unreadable, write_skipped
 from launcher.data.workers import quiet
-from launcher.disk import DiskError
 from launcher.doctor.examine import examine_data
 from launcher.errors import UserError
+from launcher.files.disk import DiskError
 from tests.commands import execute
 from tests.images import write_images
 
@@ -76,7 +76,7 @@ def test_a_failing_disk_makes_no_image_unreadable(folder: Path, monkeypatch: pyt
             raise OSError(number, os.strerror(number), arguments[0])
         return real(*arguments, **named)
 
-    monkeypatch.setattr("launcher.disk.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("launcher.files.disk.PAUSES", (0.0, 0.0))
     monkeypatch.setattr("builtins.open", failing)
     assert [*reasons(folder)] == [*BAD], "a repetition succeeds"
     fails += [True] * 3

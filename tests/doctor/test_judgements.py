@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher import probe
+from launcher.compute import probe
+from launcher.compute.probe import ProbeResult
 from launcher.config.compose import compose
 from launcher.data.loaders import torchvision
 from launcher.doctor import machine
 from launcher.doctor.examine import examine_data, shared_memory_need
 from launcher.doctor.machine import Finding
-from launcher.probe import ProbeResult
 from tests.images import write_images
 
 SMI = """0, NVIDIA A100-SXM4-80GB, 550.54.15, 81920, 3, Disabled

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import disk
+from launcher.files import disk
 from tests.forked import Command
 from tests.runs import Train, be_the_only_rank, draw_nothing, in_ranks, use_tiny
 

@@ -7,10 +7,10 @@ import signal
 import time
 from pathlib import Path
 
+from launcher.compute.probe import rank_cores
 from launcher.config.compose import compose
 from launcher.data.workers import clean_processes
 from launcher.errors import Problem, UserError
-from launcher.probe import rank_cores
 from launcher.rank.signs import STOP
 
 RANK = os.environ.get("RANK", "")

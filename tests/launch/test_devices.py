@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import launcher
+from launcher.compute.probe import ProbeResult, has_driver, visible_gpus
 from launcher.config.compose import compose
 from launcher.config.resolved import write
 from launcher.config.schema import Launch
@@ -17,7 +18,6 @@ from launcher.errors import MachineError, UserError
 from launcher.launch import devices
 from launcher.launch.devices import Devices, decide
 from launcher.plan.plan import Plan
-from launcher.probe import ProbeResult, has_driver, visible_gpus
 from launcher.rank.group import check_agreement, use_device
 from launcher.training import checkpoint
 from tests.two_ranks import on_two_ranks

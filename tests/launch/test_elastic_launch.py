@@ -17,9 +17,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 
 from launcher.config.compose import compose
 from launcher.console import console
+from launcher.files.log_lines import of_a_rank
 from launcher.launch.devices import Devices
 from launcher.launch.elastic import Launcher
-from launcher.log_lines import of_a_rank
 from launcher.records.progress import TerminalView
 from tests import patience
 from tests.forked import Command

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.compute.probe import ProbeResult, numa_cores, numa_nodes
 from launcher.doctor.machine import judge_nodes
-from launcher.probe import ProbeResult, numa_cores, numa_nodes
 from tests.forked import Command
 from tests.runs import ended
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from launcher import installation
+from launcher.compute.probe import ProbeResult
 from launcher.config.compose import compose
 from launcher.config.groups import options
 from launcher.data import jpeg
@@ -20,7 +21,6 @@ from launcher.launch.devices import Devices
 from launcher.launch.prepare import left_to_the_start, prepare, prepare_plan
 from launcher.launch.start import few_of
 from launcher.prediction.meta_tensors import nothing_computed
-from launcher.probe import ProbeResult
 from launcher.rank.group import Ranks
 from launcher.training.evaluation import outside_steps
 from launcher.training.rehearsal import rehearse

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from launcher.log_lines import append, of_a_rank, stamp
+from launcher.files.log_lines import append, of_a_rank, stamp
 from launcher.records.progress import LogFollower, TerminalView
 from tests.runs import wait_for
 

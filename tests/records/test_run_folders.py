@@ -54,7 +54,7 @@ def test_each_node_of_a_machine_locks_the_folder(folder: RunFolder, words: list[
 WITHOUT_LOCKS = """
 import errno, fcntl, os, sys, time
 from pathlib import Path
-from launcher import locks
+from launcher.files import locks
 from launcher.records.run_folder import RunFolder
 def flock(*_): raise OSError(int(sys.argv[2]), "no locks")
 fcntl.flock, locks._SECONDS = flock, float(sys.argv[3])

@@ -74,7 +74,7 @@ def train_as_mps(cases: Sequence[dict[str, Any]], images: str) -> dict[str, Any]
     """Train each case, and again without what Apple's GPUs lack; return what is wrong, by name."""
     import torch
 
-    from launcher import accelerator
+    from launcher.compute import accelerator
     from tests.simulated_gpu import runs
     from tests.simulated_gpu.torch_sim import may_wait
 

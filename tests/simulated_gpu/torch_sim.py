@@ -1,4 +1,4 @@
-"""torch.sim: the names of torch.cuda for the simulated device "sim", by which `launcher.accelerator` finds it.
+"""torch.sim: the names of torch.cuda for the simulated device "sim", by which `launcher.compute.accelerator` finds it.
 
 Import it before anything that builds tensors, in a process of its own: torch's accelerator is then this device.
 """

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from launcher import page
 from launcher.config.compose import compose
+from launcher.files import page
 from launcher.tasks.classification import Classification
 from launcher.tasks.confusion import Confusion
 from tests.html import Page

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.disk import DiskError
 from launcher.errors import UserError
+from launcher.files.disk import DiskError
 from launcher.records.run_folder import RunFolder, checkpoint_name
 from launcher.training import checkpoint
 from launcher.training.checkpoint import DamagedCheckpoint, load, newest_valid, prune, save
@@ -136,7 +136,7 @@ def test_a_file_that_cannot_be_read_is_an_error_and_neither_damaged_nor_missing(
             raise OSError(number, os.strerror(number), str(path))
         return real(path, *arguments, **named)
 
-    monkeypatch.setattr("launcher.disk.PAUSES", (0.0, 0.0))
+    monkeypatch.setattr("launcher.files.disk.PAUSES", (0.0, 0.0))
     monkeypatch.setattr({"open": io, "scandir": os}[call], call, failing)
     if number != errno.EACCES:
         assert newest_valid(tmp_path, accept_loss=False)["step"] == 3

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from launcher.accelerator import use
+from launcher.compute.accelerator import use
 from launcher.records.metrics import read_metrics
 from launcher.training.data_waits import LEAST_SECONDS, DataWaits
 from tests.images import write_images

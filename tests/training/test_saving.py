@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from launcher.config.compose import compose
-from launcher.disk import DiskError
+from launcher.files.disk import DiskError
 from launcher.rank.group import Ranks
 from launcher.records.run_folder import RunFolder
 from launcher.training import checkpoint

@@ -11,8 +11,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from launcher import randomness
 from launcher.algorithms.base import Algorithm, Size, Transform
+from launcher.compute import randomness
 from launcher.config.declaration import AlgorithmConfig
 from launcher.config.fields import STRICT
 from launcher.data.batch import Batch

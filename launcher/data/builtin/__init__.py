@@ -12,8 +12,8 @@ from launcher.config.builtin import images_of, is_drawn
 from launcher.config.schema import Dataset, RunConfig
 from launcher.data.classes import check_labels
 from launcher.data.listing import is_file
-from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.files.disk import reason
 
 _VERSION = 2
 # The file in a folder of drawn images with the name of their values.

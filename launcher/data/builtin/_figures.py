@@ -8,7 +8,7 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw
 
-from launcher import randomness
+from launcher.compute import randomness
 
 # Quality of the JPEGs, and how much larger than the images figures are drawn.
 QUALITY = 90

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from launcher.counts import count_of
-from launcher.disk import is_there
 from launcher.errors import Problem, UserError, first_few
+from launcher.files.disk import is_there
 
 VERSION = 2
 IMAGE, LABEL = "image", "label"

@@ -12,8 +12,8 @@ from launcher.data.builtin import shapes_folder
 from launcher.data.ffcv.beton import Beton, manifest_path, open_beton
 from launcher.data.ffcv.values import FFCVFile, FFCVValues
 from launcher.data.sources.layout import FFCV, is_no_folder
-from launcher.disk import is_there
 from launcher.errors import Problem, UserError
+from launcher.files.disk import is_there
 
 SPLITS = ("train", "val")
 _SUFFIX = ".beton"

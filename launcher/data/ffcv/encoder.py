@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.data.decode import Decoded, UnreadableImage, decode
 from launcher.data.ffcv.beton import JPEG, PIXELS
 from launcher.data.ffcv.unfinished import Encoded, Form, UnfinishedFile

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from launcher import atomic
+from launcher.compute.probe import usable_cores
 from launcher.config.schema import Dataset
 from launcher.counts import count_of
 from launcher.data.builtin import shapes_folder
@@ -27,9 +27,9 @@ from launcher.data.index import Images
 from launcher.data.sources.find import find_splits, images_path
 from launcher.data.sources.source import Files
 from launcher.data.workers import Report, in_threads, in_workers
-from launcher.disk import is_there, reason
 from launcher.errors import Problem, UserError, first_few
-from launcher.probe import usable_cores
+from launcher.files import atomic
+from launcher.files.disk import is_there, reason
 
 _IMAGES_A_TASK = 16
 _CHUNK = 1 << 24

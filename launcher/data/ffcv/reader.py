@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from launcher.compute.probe import usable_memory
 from launcher.data.classes import in_classes_of, read_labels
 from launcher.data.crops import centre_boxes, random_crops
 from launcher.data.ffcv.beton import Beton
@@ -21,7 +22,6 @@ from launcher.data.inspection import check_counts
 from launcher.data.loaders.base import Opening
 from launcher.data.sampling import Request, Shard
 from launcher.errors import UserError
-from launcher.probe import usable_memory
 
 # Fraction of free memory for preloaded files: workers, pinned batches and evaluation need the rest.
 _SHARE = 0.8

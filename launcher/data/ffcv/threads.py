@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from launcher.accelerator import has_streams
+from launcher.compute.accelerator import has_streams
 from launcher.data.batch import Loaded
 from launcher.data.ffcv.decoder import decode
 from launcher.data.images import ChangeImage, ImageReader

@@ -19,9 +19,9 @@ import numpy as np
 
 from launcher.data.ffcv.beton import ROW, ROWS_START, checksum, metadata, page_size
 from launcher.data.workers import Report, in_threads
-from launcher.disk import write_all
 from launcher.errors import UserError
-from launcher.locks import Held, lock
+from launcher.files.disk import write_all
+from launcher.files.locks import Held, lock
 
 _IMAGES_A_TASK = 16
 _HEAD = np.dtype([("end", "<u8"), ("identity", "S64")])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
+from launcher.compute.probe import rank_cores
 from launcher.config.choices import LoaderConfig
 from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
-from launcher.probe import rank_cores
 
 if TYPE_CHECKING:
     from launcher.data.images import ChangeImage, Reader

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import torch
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.data.batch import Loaded
 from launcher.data.classes import blank_labels
 from launcher.data.images import Reader

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from launcher.compute.probe import free_shared_memory
 from launcher.config.declaration import RunPlan
 from launcher.config.fields import STRICT, Count
 from launcher.config.schema import RunConfig
 from launcher.data.loaders.base import MOST_PROCESSES, DecodingLoader
 from launcher.errors import Problem
-from launcher.probe import free_shared_memory
 from launcher.rank.signs import STOP
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from launcher.cache import cached
 from launcher.counts import count_of
 from launcher.data.builtin import check_built_in
 from launcher.data.decode import UnreadableImage
@@ -24,6 +23,7 @@ from launcher.data.sources.reading import read
 from launcher.data.split import without
 from launcher.data.workers import Report, each
 from launcher.errors import Problem, UserError, first_few
+from launcher.files.cache import cached
 
 if TYPE_CHECKING:
     from launcher.config.schema import Dataset, RunConfig

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher.config.class_names import composed, in_order
+from launcher.data.class_names import composed, in_order
 from launcher.data.dropped import LOOSE, NO_IMAGE, REPLACED, Drops, drop, notes_on
 from launcher.data.index import Images, Texts
 from launcher.data.listing import EXTENSIONS, is_ignored, is_image

@@ -10,9 +10,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from launcher import atomic, paths
+from launcher import paths
 from launcher.data.sources.layout import is_remote, problem, readable
 from launcher.errors import first_few
+from launcher.files import atomic
 
 # By torchvision's name: the folder of files, and the archive of it.
 _FORMS = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher.config.class_names import composed, in_order
+from launcher.data.class_names import composed, in_order
 from launcher.data.dropped import Drops, notes_on
 from launcher.data.index import Archive, Images
 from launcher.data.listing import entries, files_below, is_folder, unreadable_path

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from launcher.config.class_names import VALUES, class_name
 from launcher.config.schema import Columns
+from launcher.data.class_names import VALUES, class_name
 from launcher.data.dropped import Drops, drop
 from launcher.data.index import Piece
 from launcher.data.listing import is_ignored, is_image

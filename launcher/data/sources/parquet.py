@@ -8,8 +8,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from launcher.config.class_names import class_name
 from launcher.config.schema import Columns
+from launcher.data.class_names import class_name
 from launcher.data.sources.formats import Listing, column_of, label_columns, label_text, no_class
 from launcher.data.sources.layout import is_remote, problem
 from launcher.errors import Problem, UserError

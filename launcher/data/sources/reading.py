@@ -21,9 +21,9 @@ from launcher.data.index import MOST_BYTES, Piece
 from launcher.data.sources.layout import is_remote
 from launcher.data.sources.parquet import parquet_bytes
 from launcher.data.sources.source import RETRY, Files
-from launcher.disk import DiskError, patiently, reason
 from launcher.errors import Problem, UserError
-from launcher.locks import lock
+from launcher.files.disk import DiskError, patiently, reason
+from launcher.files.locks import lock
 
 _CHUNK = 1 << 24
 _SUFFIX, _PARTIAL = ".copy", ".partial"

@@ -7,7 +7,6 @@ from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import BinaryIO, ClassVar
 
-from launcher.cache import cached
 from launcher.config.code import available
 from launcher.config.options import own_kinds
 from launcher.config.schema import Columns
@@ -21,6 +20,7 @@ from launcher.data.sources.source import Files
 from launcher.data.sources.tar import AHEAD
 from launcher.data.workers import Report, in_threads
 from launcher.errors import first_few
+from launcher.files.cache import cached
 from launcher.plugins import Complete
 
 # What lists an archive of an extension, from its open file, its path and the columns of its table.

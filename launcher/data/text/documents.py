@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launcher import randomness
+from launcher.compute import randomness
 from launcher.config.builtin import BuiltInText, text_of
 from launcher.config.schema import Dataset
 from launcher.counts import count_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from launcher import atomic, paths
+from launcher import paths
 from launcher.config.schema import Dataset
 from launcher.data.dropped import Drops
 from launcher.data.index import Images
@@ -19,6 +19,7 @@ from launcher.data.text.shards import shards_in, write_shard
 from launcher.data.text.tokenizer import tokenizer_of, tokenizer_text
 from launcher.data.workers import Report
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
 
 SPLITS = ("train", "val")
 _FACTS, _TOKENIZER = "tokens.json", "tokenizer.json"

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from launcher import atomic
-from launcher.cache import cached
 from launcher.data.dropped import Drops, drop
 from launcher.data.listing import is_file, is_ignored
 from launcher.data.text.names import split_of, unread, validation_among
 from launcher.data.workers import Report
 from launcher.errors import Problem, UserError
+from launcher.files import atomic
+from launcher.files.cache import cached
 
 _HEADER = 256
 _NARROW = 1 << 16  # tokens of uint16

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
-from launcher import atomic, paths
+from launcher import paths
+from launcher.files import atomic
 
 ValueT = TypeVar("ValueT")
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from launcher.disk import DiskError
+from launcher.files.disk import DiskError
 
 # note: Lustre without the mount option flock, some NFS servers, and some file systems of FUSE
 UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)

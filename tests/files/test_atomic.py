@@ -8,7 +8,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-from launcher import atomic
+from launcher.files import atomic
 from launcher.records.run_folder import create
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
-from launcher.disk import reason
 from launcher.errors import Problem, UserError
+from launcher.files.disk import reason
 
 # What is near the start or the end of the files that this program writes.
 _MARKS = (

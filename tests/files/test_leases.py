@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import locks
+from launcher.files import locks
 
 
 @pytest.mark.parametrize("hours", [-5, 5])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import outputs, page
 from launcher.config import resolved
 from launcher.config.compose import compose
 from launcher.errors import UserError
+from launcher.files import outputs, page
 from launcher.records.run_folder import checkpoint_name
 from tests.commands import output_of, refused
 from tests.made_runs import MakeRun

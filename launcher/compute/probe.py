@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.rank.signs import SHARING
-
+# The environment variable with the number of ranks that share the cores of a rank.
+SHARING = "TRAIN_SHARING"
 # Run a kernel on the first GPU; with an argument on all GPUs, and import torchvision too.
 # note: by the CUDA runtime, because NVML also counts cards that are partitioned, faulty or unsupported
 TORCH = """

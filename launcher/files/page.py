@@ -11,8 +11,8 @@ from string import Template
 import numpy as np
 from PIL import Image
 
-from launcher import atomic, outputs
 from launcher.errors import Problem, UserError, one_line
+from launcher.files import atomic, outputs
 
 # Images up to this size are stored without loss and shown with their pixels.
 _SMALL, _QUALITY = 96, 90
