@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic.fields import FieldInfo
@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from launcher.config.algorithms import declarations
 from launcher.config.fields import AnyPath, Duration, Within
 from launcher.config.json_schema import MANY, Option, inside, packaged, read, remark
-from launcher.config.keys import options
+from launcher.config.keys import hints, options
 from launcher.config.schema import GROUPS, RunConfig
 from launcher.config.targets import KEY as TARGET
 from launcher.config.targets import Called
@@ -47,7 +47,7 @@ class Table:
 def of_run() -> Iterator[Table]:
     """Yield the tables of a run's config: its own keys, sections, groups, and algorithms."""
     train = read(CONF / "train.yaml")
-    types = hints(RunConfig)
+    types = _fields(RunConfig)
     yield Table("", [*_rows("", RunConfig, [train])], {})
     for name in [name for name, hint in types.items() if options(hint) and name not in (*GROUPS, "algorithms")]:
         if isinstance(types[name], type):
@@ -84,7 +84,7 @@ def _rows(prefix: str, schema: type, files: Sequence[Option]) -> Iterator[Row]:
     for name, hint in _own_types(schema).items():
         if name != "name" or prefix == SUBMIT:
             yield Row(f"{prefix}{name}", in_words(hint), default(name, files), remark(name, files))
-    for name, hint in hints(schema).items():
+    for name, hint in _fields(schema).items():
         inner = options(hint)
         if inner and schema is not RunConfig:
             # note: the values of a logger among several are those of its own option
@@ -93,15 +93,14 @@ def _rows(prefix: str, schema: type, files: Sequence[Option]) -> Iterator[Row]:
             yield from _rows(f"{prefix}{name}.", inner[0], below)
 
 
-def hints(schema: type) -> dict[str, Any]:
+def _fields(schema: type) -> dict[str, Any]:
     """Return the type of each field, with its bounds, by name."""
-    known = get_type_hints(schema, include_extras=True)
-    return {field.name: known[field.name] for field in fields(schema)}
+    return {field.name: hints(schema)[field.name] for field in fields(schema)}
 
 
 def _own_types(schema: type) -> dict[str, Any]:
     """Return the type of each field that is not a group or mapping, with its bounds, by name."""
-    return {name: hint for name, hint in hints(schema).items() if not options(hint)}
+    return {name: hint for name, hint in _fields(schema).items() if not options(hint)}
 
 
 def in_words(hint: Any) -> str:

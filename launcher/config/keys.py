@@ -44,13 +44,22 @@ def by_name(hint: Any) -> dict[str, type[Any]] | None:
 
 
 @cache
-def _hints(schema: type) -> dict[str, Any]:
-    return get_type_hints(schema, include_extras=True)
+def hints(schema: type) -> dict[str, Any]:
+    """Return the types of a schema's fields, with their bounds and without their roles."""
+    return {name: _without_roles(hint) for name, hint in get_type_hints(schema, include_extras=True).items()}
+
+
+def _without_roles(hint: Any) -> Any:
+    extras = [one for one in getattr(hint, "__metadata__", ()) if not isinstance(one, Role)]
+    if len(extras) == len(getattr(hint, "__metadata__", ())):
+        return hint
+    kind = get_args(hint)[0]
+    return Annotated[kind, *extras] if extras else kind
 
 
 def kinds(group: str) -> list[type]:
     """Return the classes of values of a group's options."""
-    return options(_hints(RunConfig)[group])
+    return options(hints(RunConfig)[group])
 
 
 def options_with(key: str) -> list[str]:
@@ -61,7 +70,7 @@ def options_with(key: str) -> list[str]:
 
 def _declared(group: str) -> list[tuple[str, type]]:
     """Return the options of a group with the classes of their values; none for a section."""
-    extras = getattr(_hints(RunConfig)[group], "__metadata__", ())
+    extras = getattr(hints(RunConfig)[group], "__metadata__", ())
     return [pair for one in extras if isinstance(one, Options) for pair in one.declarations().items()]
 
 
@@ -74,7 +83,7 @@ def limited_to(key: str) -> str:
 
 def takes_target(group: str) -> bool:
     """Return whether an option of a group may have a `_target_`."""
-    extras = getattr(_hints(RunConfig)[group], "__metadata__", ())
+    extras = getattr(hints(RunConfig)[group], "__metadata__", ())
     return any(isinstance(one, Options) and one.target is not None for one in extras)
 
 
@@ -119,7 +128,7 @@ def with_role(role: Role) -> tuple[str, ...]:
 
 
 def _with_role(schema: type, role: Role, prefix: str = "") -> Iterator[str]:
-    for name, hint in _hints(schema).items():
+    for name, hint in get_type_hints(schema, include_extras=True).items():
         key, extras = f"{prefix}{name}", getattr(hint, "__metadata__", ())
         kind = get_args(hint)[0] if extras else hint
         is_section = is_dataclass(kind) or any(isinstance(one, ByName) for one in extras)
@@ -150,7 +159,7 @@ def _alternatives(hint: Any) -> list[Any]:
 def _types(schema: type, key: str) -> list[Any]:
     """Return the types of a dotted key; empty for a group, and for no key."""
     head = key.partition(".")[0]
-    return _types_of(schema, head, tuple(code.available())).get(key, []) if head in _hints(schema) else []
+    return _types_of(schema, head, tuple(code.available())).get(key, []) if head in hints(schema) else []
 
 
 @cache
@@ -159,7 +168,7 @@ def _types_of(schema: type, name: str, own: tuple[code.Own, ...]) -> dict[str, l
 
     Imports the options of this field alone.
     """
-    hint = _hints(schema)[name]
+    hint = hints(schema)[name]
     inner: list[tuple[str, Any]]
     if (listed := by_name(hint)) is not None:
         inner = [(f"{name}.{option}", kind) for option, kind in listed.items()]
