@@ -4,7 +4,7 @@ import argparse
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,21 +38,12 @@ _CONFIG, _QUIET = ("--config", "--config-name", "--config-file", "-c"), ("--quie
 
 
 @dataclass(frozen=True)
-class _Correction:
-    """What replaces a wrong word, and the words of the corrected line after `train`, with its end in a shell."""
-
-    instead: str
-    words: list[str]
-    end: str = ""
-
-
-@dataclass(frozen=True)
 class _Wrong:
-    """A wrong word: the error, its remedy where there is no correction, and the correction."""
+    """A wrong word: the error, what replaces the word, None without a correction, and the remedy then."""
 
     text: str
-    otherwise: str
-    correction: _Correction | None = None
+    remedy: str
+    instead: str | None = None
 
 
 def read(verb: str, words: Sequence[str], parsers: Parsers) -> argparse.Namespace:
@@ -63,27 +54,13 @@ def read(verb: str, words: Sequence[str], parsers: Parsers) -> argparse.Namespac
     Raises UserError with every other word, and the command line to type instead.
     """
     reading = _Reading(verb, words, parsers)
-    positional = [*reading.positional()]
     if reading.wrong:
-        raise UserError(*(Problem(f"{one.text}; {_remedy(one, parsers)}") for one in reading.wrong))
+        corrected = shlex.join(["train", *([*reading.head, *reading.line] or ["run"])]) + reading.end
+        line = corrected if reading.is_correctable else None
+        remedies = [f"did you mean {line or one.instead}?" if one.instead else one.remedy for one in reading.wrong]
+        raise UserError(*(Problem(f"{one.text}; {to}") for one, to in zip(reading.wrong, remedies, strict=True)))
+    positional = reading.positional
     return parsers[verb]().parse_args([*reading.own, *(["--"] if positional else []), *positional])
-
-
-def _remedy(wrong: _Wrong, parsers: Parsers) -> str:
-    """Return what to type instead: a line that is read without errors, or else what replaces the word alone."""
-    if wrong.correction is None:
-        return wrong.otherwise
-    words, end = wrong.correction.words, wrong.correction.end
-    for _ in range(len(words) + 1):
-        verb, rest = (words[0], words[1:]) if words[0] in parsers else ("run", words)
-        reading = _Reading(verb, rest, parsers)
-        deque(reading.positional(), maxlen=0)
-        if not reading.wrong:
-            return f"did you mean {shlex.join(['train', *words])}{end}?"
-        if (other := reading.wrong[0].correction) is None:
-            break
-        words, end = other.words, other.end + end
-    return f"did you mean {wrong.correction.instead}?"
 
 
 def takes_keys(parser: argparse.ArgumentParser) -> bool:
@@ -118,37 +95,48 @@ def _fixed(parser: argparse.ArgumentParser) -> int:
 
 
 class _Reading:
-    """One pass over the words: a verb's `own` options, the positional words, and the `wrong` ones."""
+    """One pass over the words: a verb's `own` options, the `positional` words (`key=value` is one), and the `wrong`.
+
+    head, line: the verb and the words of the line to type, with its `end` in a shell, if it `is_correctable`.
+    """
 
     def __init__(self, verb: str, words: Sequence[str], parsers: Parsers):
         self.own: list[str] = []
+        self.positional: list[str] = []
         self.wrong: list[_Wrong] = []
+        self.end, self.is_correctable = "", True
+        self.line: list[str] = []
         self._config_dirs: list[Path] = []
         self._verb, self._words, self._parsers, self._parser = verb, words, parsers, (parser := parsers[verb]())
         self._left, self._options = deque(words), parser._option_string_actions
-        self._takes_keys = takes_keys(parser)
-        self._start = "train" if verb == "run" else f"train {verb}"
+        self._takes_keys, self._fixed = takes_keys(parser), _fixed(parser)
+        self.head = [] if verb == "run" else [verb]
+        self._start = " ".join(["train", *self.head])
+        while self._left and self._left[0] != "--":
+            before, wrong = [*self._left], len(self.wrong)
+            self._take(self._left.popleft())
+            if len(self.wrong) == wrong:
+                self.line += before[: len(before) - len(self._left)]
+        self.line += self._left
+        self.positional += [*self._left][1:]
 
     @cached_property
     def _keys(self) -> tuple[str, ...]:
         # note: they import the options of all groups
         return (*all_keys(), SEARCH_PATH) if self._takes_keys else ()
 
-    def positional(self) -> Iterator[str]:
-        """Yield the positional words, each `key=value` as one word."""
-        # note: the first word of a verb such as resume is not key=value
-        fixed = _fixed(self._parser)
-        while self._left and (word := self._left.popleft()) != "--":
-            if word.partition("=")[0] in self._options:
-                self._take_own(word)
-            elif not _is_value(word):
-                yield from self._from_flag(word)
-            elif fixed or not self._takes_keys:
-                fixed -= 1
-                yield word
-            else:
-                yield from self._from_bare(word)
-        yield from self._left
+    def _take(self, word: str) -> None:
+        """Take a word and those that belong to it."""
+        if word.partition("=")[0] in self._options:
+            self._take_own(word)
+        elif not _is_value(word):
+            self._take_flag(word)
+        elif self._fixed or not self._takes_keys:
+            # note: the first word of a verb such as resume is not key=value
+            self._fixed -= 1
+            self.positional.append(word)
+        else:
+            self._take_bare(word)
 
     def _take_own(self, word: str) -> None:
         self.own.append(word)
@@ -156,8 +144,8 @@ class _Reading:
         if action is not None and action.nargs is None and self._left:
             self.own.append(self._left.popleft())
 
-    def _from_flag(self, word: str) -> Iterator[str]:
-        """Yield `key=value` for `--key value`, `--key=value` and `--switch`."""
+    def _take_flag(self, word: str) -> None:
+        """Take `--key value`, `--key=value` or `--switch` as `key=value`."""
         name, equals, value = word.lstrip("-").partition("=")
         key = SEARCH_PATH if name == "config-dir" else name.replace("-", "_")
         if key not in self._keys:
@@ -165,12 +153,11 @@ class _Reading:
                 self._left.popleft()  # note: it would be shown
             self._refuse(word, f"is not an option of {self._start}")
         elif equals:
-            yield self._assigned(key, value)
+            self._assign(key, value)
         elif (following := self._value_after(key)) is not None:
-            yield self._assigned(key, following)
+            self._assign(key, following)
         else:
-            remedy = f"type {self._start} {word} VALUE, or {key}=VALUE"
-            self.wrong.append(_Wrong(f"{word} needs a value", remedy))
+            self._add(_Wrong(f"{word} needs a value", f"type {self._start} {word} VALUE, or {key}=VALUE"))
 
     def _value_after(self, key: str) -> str | None:
         """Take the value that follows a flag; of a switch without one return the first, of another key None."""
@@ -179,8 +166,8 @@ class _Reading:
             return self._left.popleft()
         return switch[0] if switch else None
 
-    def _from_bare(self, word: str) -> Iterator[str]:
-        """Yield `key=value` from one word or several, and `recipe=NAME` for a recipe's bare name."""
+    def _take_bare(self, word: str) -> None:
+        """Take one word or several as `key=value`, and a recipe's bare name as `recipe=NAME`."""
         name, equals, value = word.partition("=")
         following = self._left[0] if self._left else ""
         if not equals and following.startswith("=") and name in self._keys:
@@ -189,59 +176,72 @@ class _Reading:
         if equals and not value and "=" not in following and _is_value(following) and name in self._keys:
             value = self._left.popleft() if self._left else ""
         if equals or word.startswith("~"):
-            yield f"{name}{equals}{value}"
+            self.positional.append(f"{name}{equals}{value}")
         elif self._is_recipe(word):
-            yield f"recipe={word}"
+            self.positional.append(f"recipe={word}")
         else:
             self._refuse(word, "is neither a verb nor key=value")
 
-    def _assigned(self, key: str, value: str) -> str:
-        """Return `key=value`; `--config-dir` adds its folder to Hydra's search path."""
-        if key != SEARCH_PATH:
-            return f"{key}={value}"
-        self._config_dirs.append(Path(value))
-        return f"{key}=[{quoted(value)}]"
+    def _assign(self, key: str, value: str) -> None:
+        """Take `key=value`; `--config-dir` adds its folder to Hydra's search path."""
+        if key == SEARCH_PATH:
+            self._config_dirs.append(Path(value))
+            value = f"[{quoted(value)}]"
+        self.positional.append(f"{key}={value}")
 
     def _is_recipe(self, word: str) -> bool:
         with paths.searching(self._config_dirs):
             return word == recipes.AUTO or recipes.find(word) is not None
 
+    def _add(self, *wrong: _Wrong) -> None:
+        self.wrong += wrong
+        self.is_correctable &= all(one.instead for one in wrong)
+
     def _refuse(self, word: str, reason: str) -> None:
+        """Add a wrong word; with a correction read the corrected line on."""
+        text, flag = f"{shown(word)} {reason}", word.partition("=")[0]
         is_start = self._verb == "run" and word == self._words[0]
-        line = self._line(word, is_start and not word.startswith("-") and word not in synonyms("verbs"))
+        line = self._line_instead(word, is_start and not word.startswith("-") and word not in synonyms("verbs"))
         if line and not _TYPED.fullmatch(line):
             if is_start and not word.startswith("-"):
                 self._left.clear()
             elif self._left and "=" not in word and _is_value(self._left[0]):
                 self._left.popleft()
-            self.wrong.append(_Wrong(f"{shown(word)} {reason}", line))
+            self._add(_Wrong(text, line))
             return
-        otherwise = f"see `{self._start} --help` and `train ls`"
-        self.wrong.append(_Wrong(f"{shown(word)} {reason}", otherwise, self._corrected(word, is_start)))
-        if is_start or word in self._parsers:
-            # note: the remaining words belong to that verb
-            self._left.clear()
+        # note: the remaining words belong to that verb, so their errors are not reported
+        is_last, remedy = is_start or word in self._parsers, f"see `{self._start} --help` and `train ls`"
+        if verb := self._verb_instead(flag, flag.lstrip("-").replace("-", "_"), is_start):
+            self._add(_Wrong(text, remedy, f"train {verb}"))
+            self.head = [verb]
+            self._read_on(verb, [], report=not is_last)
+        elif flag in _QUIET:
+            self.end = " > run.log"
+            self._add(_Wrong(text, remedy, "> run.log"))
+            self._read_on(self._verb, [], report=not is_last)
+        elif instead := self._word_instead(word):
+            self._add(_Wrong(text, remedy, shlex.quote(instead)))
+            self._read_on(self._verb, [instead], report=not is_last)
+        else:
+            self._add(_Wrong(text, remedy))
+            if is_last:
+                self._left.clear()
 
-    def _line(self, word: str, may_be_verb: bool = False) -> str | None:
+    def _read_on(self, verb: str, replaced: Sequence[str], *, report: bool) -> None:
+        """Read the line of a verb with what replaces a word, and report its other wrong words."""
+        rest = _Reading(verb, [*self.line, *replaced, *self._left], self._parsers)
+        self.wrong += rest.wrong if report else []
+        self.is_correctable &= rest.is_correctable
+        self.head, self.line, self.end = rest.head or self.head, rest.line, rest.end + self.end
+        self._left.clear()
+
+    def _line_instead(self, word: str, may_be_verb: bool = False) -> str | None:
         """Return what to type for a removed verb, or another tool's flag with a value that no key here takes."""
         flag, equals, value = word.partition("=")
         following = self._left[0] if self._left and _is_value(self._left[0]) else "true"
         is_flag = flag.startswith("-") and flag.lstrip("-") not in self._parsers
         name = flag.lstrip("-").replace("-", "_")
         return line_instead(name, _plain(value if equals else following)) if is_flag or may_be_verb else None
-
-    def _corrected(self, word: str, may_be_verb: bool) -> _Correction | None:
-        """Return the correction of the word read last, with the value after it; None without a similar word."""
-        before = self._words[: len(self._words) - len(self._left) - 1]
-        flag = word.partition("=")[0]
-        name = flag.lstrip("-").replace("-", "_")
-        if (verb := self._verb_instead(flag, name, may_be_verb)) is not None:
-            return _Correction(f"train {verb}", [verb, *before, *self._left])
-        start = [] if self._verb == "run" else [self._verb]
-        if flag in _QUIET:
-            return _Correction("> run.log", [*start, *before, *self._left] or ["run"], " > run.log")
-        instead = self._word_instead(word)
-        return _Correction(shlex.quote(instead), [*start, *before, instead, *self._left]) if instead else None
 
     def _word_instead(self, word: str) -> str | None:
         """Return the flag, the `key=value` with the value after it, or the recipe that a wrong word means."""
@@ -255,7 +255,7 @@ class _Reading:
         own = {option.lstrip("-").replace("-", "_"): option for option in self._options}
         if (similar := nearest(name, [*own, *self._keys])) in own:
             return f"{own[similar]}{equals}{value}"
-        if self._keys and flag not in _CONFIG and (line := self._line(word)):
+        if self._keys and flag not in _CONFIG and (line := self._line_instead(word)):
             if not equals and self._left and _is_value(self._left[0]):
                 self._left.popleft()
             return line.removeprefix("type ")
