@@ -31,7 +31,8 @@ def pretend_a_gpu() -> None:
     """Give the CPU the memory of a GPU that holds a step of four images."""
     import torch
 
-    from launcher.measure import batch_size, launch
+    from launcher.launch import auto_batch
+    from launcher.measure import batch_size
     from launcher.training.step import TrainStep
 
     original = TrainStep.__call__
@@ -42,7 +43,7 @@ def pretend_a_gpu() -> None:
         return original(step, images, *others)
 
     TrainStep.__call__ = limited  # type: ignore[method-assign]
-    launch._why_unmeasured = lambda config, devices: None
+    auto_batch._why_unmeasured = lambda config, devices: None
     batch_size.interface = lambda device: gpu_with_memory(900)  # type: ignore[assignment]
 
 

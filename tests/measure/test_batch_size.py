@@ -68,7 +68,7 @@ def test_a_run_of_three_ranks_takes_what_one_has_measured(tmp_path: Path) -> Non
     assert read(run / "config.yaml").batch_size == 12
     assert train.state(run)["step"] == 192 // 12
     train("resume", str(run))
-    refused = train("plan", *SMALL, "batch_size=auto", "launch=auto", "hardware=p4d_24xlarge", code=2).stderr
+    refused = train("plan", *SMALL, "batch_size=auto", code=2).stderr
     assert "batch_size=auto: is measured only when `train` starts a run" in refused
 
 
