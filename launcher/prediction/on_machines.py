@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from launcher.config.compose import Composed
 from launcher.config.gpus import unsupported
+from launcher.config.hardware import Hardware
 from launcher.config.layers import COMMAND_LINE
-from launcher.config.schema import Hardware
 from launcher.counts import count_of
 from launcher.data.inspection import Inspection
 from launcher.errors import Problem, UserError
@@ -30,7 +30,7 @@ class Offered(NamedTuple):
 
 
 def offers_on(composed: Composed, chosen: Sequence[Hardware], seen: Inspection | None = None) -> Offered:
-    """Predict a run on machines."""
+    """Predict a run on machines; seen: its images, if they were listed before."""
     profiles, notes = read_profiles(Path(composed.config.runs))
     predictors: dict[int, Predictor] = {}
     candidates: list[Offer] = []
